@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
+    FLAG,
     FUNCTION,
     TEXT,
     InvalidGeneration,
@@ -95,6 +96,7 @@ _CHOICES = Kind(
     lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
 )
 _PLACES = whole(1, unit="tokens")
+_PACK = FLAG | None
 
 
 class Engine(Unpicklable):
@@ -117,6 +119,7 @@ class Engine(Unpicklable):
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
         history_bytes: int | None = None,
+        pack: bool | None = False,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -131,16 +134,20 @@ class Engine(Unpicklable):
             history_bytes: Limit of history: the KV of tokens that requests added themselves, which later requests with
                 the same beginning reuse. It is part of the memory budget of the store. None means a quarter of that
                 budget, or 256 MiB without one; 0 keeps no history.
+            pack: Reorder the weights of linear layers for the kernels of a CPU: True all of them, None those for which
+                it pays, False none. Packed layers have no gradients and take no adapters.
 
         Raises:
-            InvalidValue: There is no such repair, or `history_bytes` is not a number of bytes.
+            InvalidValue: There is no such repair, or `history_bytes` or `pack` is another value than these.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
         default_repair = Repair.parse(repair)
         (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
+        _PACK.check("pack", pack, InvalidValue)
         self.model = as_model(model, context_length)
+        self.model.pack_weights(pack)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
@@ -171,6 +178,7 @@ class Engine(Unpicklable):
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
         history_bytes: int | None = None,
+        pack: bool | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -183,6 +191,7 @@ class Engine(Unpicklable):
             context_length: Number of positions to use; None uses all that the model declares.
             repair: As for `Engine`.
             history_bytes: As for `Engine`.
+            pack: As for `Engine`; by default the layers for which it pays.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -190,7 +199,10 @@ class Engine(Unpicklable):
             UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
         source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
-        loaded, tokenizer = load_model(model, device=device, dtype=dtype, context_length=context_length, **options)
+        _PACK.check("pack", pack, InvalidValue)
+        loaded, tokenizer = load_model(
+            model, device=device, dtype=dtype, context_length=context_length, pack=pack, **options
+        )
         return cls(loaded, tokenizer, store=source, repair=repair, history_bytes=history_bytes)
 
     @property

@@ -236,7 +236,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Diagnostic": Call(function=promptcache.Diagnostic, valid=vars_of(diagnostic)),
         "Engine": Call(
             function=engine_of,
-            valid={"tokenizer": ByteTokenizer(), "store": None, "context_length": None},
+            valid={"tokenizer": ByteTokenizer(), "store": None, "context_length": None, "pack": False},
             use=lambda made: made.generate(PROMPT, max_new_tokens=1) if made.add_schema(SCHEMA) else None,
         ),
         "Engine.from_pretrained": Call(

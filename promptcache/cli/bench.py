@@ -51,7 +51,12 @@ class BenchModel:
     dtype: str
     device: str
     threads: int | None
+    pack: str
     progress: Progress
+
+    @property
+    def _pack(self) -> bool | None:
+        return {"auto": None, "all": True, "none": False}[self.pack]
 
     def load(self) -> Model:
         """Load the model.
@@ -71,9 +76,9 @@ class BenchModel:
         dtype = getattr(torch, self.dtype)
         device = device_named(self.device) or torch.device("cpu")
         if self.model is not None:
-            return load_model(self.model, device=device, dtype=dtype)[0]
+            return load_model(self.model, device=device, dtype=dtype, pack=self._pack)[0]
         model = Model(random_shape(self.shape, dtype, device))
-        model.pack_weights()
+        model.pack_weights(self._pack)
         return model
 
     def load_engine(self, scratch: Path) -> tuple[Engine, Path]:
@@ -88,8 +93,9 @@ class BenchModel:
         _set_threads(self.threads)
         if self.model is None:
             save_shape(self.shape, getattr(torch, self.dtype), scratch / "model")
-            return load_engine(str(scratch / "model"), self.device, self.dtype), scratch / "model"
-        engine = load_engine(self.model, self.device, self.dtype)
+            made = load_engine(str(scratch / "model"), self.device, self.dtype, pack=self._pack)
+            return made, scratch / "model"
+        engine = load_engine(self.model, self.device, self.dtype, pack=self._pack)
         if (folder := local_folder(self.model)) is not None:
             return engine, folder
         from huggingface_hub import snapshot_download
@@ -123,16 +129,29 @@ def with_model(command: Callable[..., BenchReport]) -> Callable[..., None]:
 
     @wraps(command)
     def measured(
-        session: Session, shape: str, model: str | None, dtype: str, device: str, threads: int | None, **own: Any
+        session: Session,
+        shape: str,
+        model: str | None,
+        dtype: str,
+        device: str,
+        threads: int | None,
+        pack: str,
+        **own: Any,
     ) -> tuple[BenchReport, Mapping[str, str]]:
         chosen = BenchModel(
-            shape=shape, model=model, dtype=dtype, device=device, threads=threads, progress=session.progress
+            shape=shape, model=model, dtype=dtype, device=device, threads=threads, pack=pack, progress=session.progress
         )
-        return command(chosen, **own), {"model": model or shape, "dtype": dtype, "device": device}
+        return command(chosen, **own), {"model": model or shape, "dtype": dtype, "device": device, "pack": pack}
 
     found: Callable[..., Any] = measured
     for option in (
         threads_option,
+        click.option(
+            "--pack",
+            type=click.Choice(["auto", "all", "none"]),
+            default="auto",
+            help="Linear layers that are packed for a CPU; auto: those for which it pays.",
+        ),
         click.option("--device", default="cpu", help="cpu, cuda, ..."),
         click.option(
             "--dtype",
@@ -432,6 +451,11 @@ def serve(
 ) -> BenchReport:
     """Many requests at once: one at a time, the scheduler, `promptcache serve` and `transformers serve`."""
     _check_used(used or 1, modules)
+    if chosen.pack != "auto" and {TargetName.HTTP, TargetName.RAY} & {*targets}:
+        raise UsageMistake(
+            f"--pack {chosen.pack} is for engines of this process, and servers decide for themselves: "
+            "name targets without a server, such as --target scheduler"
+        )
     from promptcache.bench.load import LoadSizes
     from promptcache.bench.serving import LoadSettings, compare_serving
     from promptcache.bench.targets import load_setup

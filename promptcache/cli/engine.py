@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from promptcache.kv import DiskTier, StoreConfig
 
 
-def load_engine(model: str, device: str | None, dtype: str, store: StoreConfig | None = None) -> Engine:
+def load_engine(
+    model: str, device: str | None, dtype: str, store: StoreConfig | None = None, *, pack: bool | None = None
+) -> Engine:
     """Load a model and return an engine over a store, by default over memory.
+
+    Args:
+        pack: As for `Engine`.
 
     Raises:
         UsageMistake: There is no such kind of device.
@@ -26,7 +31,7 @@ def load_engine(model: str, device: str | None, dtype: str, store: StoreConfig |
     from promptcache.engine import Engine
 
     logging.getLogger("promptcache.kv").addHandler(logging.NullHandler())  # commands print faults from the usage
-    return Engine.from_pretrained(model, device=device_named(device), dtype=dtype, store=store)
+    return Engine.from_pretrained(model, device=device_named(device), dtype=dtype, store=store, pack=pack)
 
 
 def device_named(name: str | None) -> torch.device | None:

@@ -23,10 +23,11 @@ from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, REPAIR_ALL, Prefix
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
-from promptcache.cli.bench import Session, _engine
+from promptcache.cli.bench import BenchModel, Session, _engine
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.packed import PackedLinear, _is_usable
 
 pytestmark = pytest.mark.long
 
@@ -144,6 +145,31 @@ def test_commands_write_one_line_of_json(words: list[str]) -> None:
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
     assert data["device"] == "cpu"
+
+
+@pytest.mark.parametrize(("pack", "expected"), [("auto", False), ("all", True), ("none", False)])
+def test_layers_are_packed_as_asked(pack: str, expected: bool, tmp_path: Path) -> None:
+    """`--pack` decides for a shape and for an engine; the report has it. Layers of a tiny model do not pay in float32."""
+    if not _is_usable(torch.float32):
+        pytest.skip("no packed kernels on this processor")
+    chosen = BenchModel(
+        shape="tiny", model=None, dtype="float32", device="cpu", threads=None, pack=pack, progress=lambda *_: None
+    )
+
+    for model in (chosen.load(), chosen.load_engine(tmp_path)[0].model):
+        assert any(isinstance(each, PackedLinear) for each in model.hf.modules()) == expected
+    result = CliRunner().invoke(
+        app, ["bench", "decode", *_TINY, "--tokens", "2", "--repeats", "1", "--pack", pack, "--json"]
+    )
+    assert json.loads(result.stdout)["pack"] == pack
+
+
+def test_servers_pack_by_themselves() -> None:
+    """`--pack` is refused for targets that load the model in a process of their own."""
+    result = CliRunner().invoke(app, ["bench", "serve", "--shape", "tiny", "--target", "http", "--pack", "none"])
+
+    assert result.exit_code == 2
+    assert "servers decide for themselves" in result.output
 
 
 def test_people_read_a_table() -> None:

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch.nn import Embedding, Linear, Module, Sequential
 
+from promptcache import Engine
+from promptcache.diagnostics import InvalidValue
 from promptcache.runtime.hf import packed
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.packed import PackedLinear, pack_linears
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER
 
@@ -72,7 +75,7 @@ def test_shared_weights_stay_what_they_are() -> None:
     model = Tied()
     plain, state = copy.deepcopy(model), copy.deepcopy(model.state_dict())
 
-    assert pack_linears(model) == 2
+    assert pack_linears(model, every=True) == 2
 
     token_ids = torch.arange(50)[None]
     assert torch.allclose(model(token_ids), plain(token_ids), atol=1e-5)
@@ -81,19 +84,49 @@ def test_shared_weights_stay_what_they_are() -> None:
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_loaded_model_is_packed_and_keeps_its_fingerprint() -> None:
-    """Packing does not change the fingerprint; a model that a caller passes in is not packed."""
+def num_packed(model: Module) -> int:
+    """Return the number of packed layers."""
+    return sum(isinstance(each, PackedLinear) for each in model.modules())
+
+
+def test_a_packed_model_keeps_its_fingerprint() -> None:
+    """Packing does not change the fingerprint."""
     usable(torch.float32)
-    model, _ = load_model("demo", device="cpu")
+    model, _ = load_model("demo", device="cpu", pack=True)
 
     assert isinstance(model.hf.lm_head, PackedLinear)
-    again, _ = load_model(DEMO_FOLDER, device="cpu")
+    again, _ = load_model(DEMO_FOLDER, device="cpu", pack=True)
     del again.fingerprint  # computed again, from packed weights
     again._origin = None
-    assert again.fingerprint == model.fingerprint
-    assert not any(isinstance(each, PackedLinear) for each in tiny_model(torch.float32).hf.modules())
+    assert again.fingerprint == model.fingerprint == load_model("demo", device="cpu", pack=False)[0].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inner", "expected"), [(torch.float32, 4096, 1), (torch.float32, 4095, 0), (torch.bfloat16, 8, 1)]
+)
+def test_layers_are_packed_if_it_pays(dtype: torch.dtype, inner: int, expected: int) -> None:
+    """By default, small layers in float32 stay plain: passes over one token are slower with packed ones."""
+    usable(dtype)
+
+    assert pack_linears(Sequential(Linear(512, inner, bias=False, dtype=dtype)), every=False) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_engine_packs_what_it_is_asked_to(dtype: torch.dtype) -> None:
+    """True packs all layers, False none, and None those for which it pays; a model that is handed over stays plain."""
+    usable(dtype)
+    num_linears = sum(type(each) is Linear for each in tiny_model(dtype).hf.modules())
+    pays = num_linears if dtype is torch.bfloat16 else 0
+
+    for given, expected in (({}, 0), ({"pack": False}, 0), ({"pack": None}, pays), ({"pack": True}, num_linears)):
+        assert num_packed(Engine(tiny_model(dtype), ByteTokenizer(), **given).model.hf) == expected
+    engine = Engine.from_pretrained("demo", device="cpu", dtype=dtype)
+    assert bool(num_packed(engine.model.hf)) == bool(pays)
+    assert num_packed(Engine.from_pretrained("demo", device="cpu", dtype=dtype, pack=False).model.hf) == 0
+    with pytest.raises(InvalidValue, match="pack"):
+        Engine(tiny_model(dtype), ByteTokenizer(), pack="all")  # type: ignore[arg-type] # what is tested
 
 
 def test_dtypes_without_kernels_stay_plain() -> None:
     """float64 has no packed kernel: nothing is replaced."""
-    assert pack_linears(Sequential(Linear(8, 8, dtype=torch.float64))) == 0
+    assert pack_linears(Sequential(Linear(8, 8, dtype=torch.float64)), every=True) == 0

@@ -35,6 +35,7 @@ def load_model(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "auto",
     context_length: int | None = None,
+    pack: bool | None = None,
     **options: Any,
 ) -> tuple[Model, PreTrainedTokenizerBase]:
     """Load a causal language model with its tokenizer.
@@ -45,6 +46,7 @@ def load_model(
         dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32 for
             float16 on a CPU.
         context_length: Number of positions to use; None uses all that the model declares.
+        pack: As for `Model.pack_weights`.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
     Raises:
@@ -77,7 +79,7 @@ def load_model(
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
     hf.to(where)
     model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
-    model.pack_weights()
+    model.pack_weights(pack)
     return model, tokenizer
 
 

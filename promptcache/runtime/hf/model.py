@@ -91,11 +91,15 @@ class Model:
         """Digest of everything that the KV of this model depends on. Reads all weights unless it is recorded."""
         return model_fingerprint(self.hf, self._regime, self._origin)
 
-    def pack_weights(self) -> None:
-        """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients."""
-        if self.device.type == "cpu":
+    def pack_weights(self, pack: bool | None) -> None:
+        """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
+
+        Args:
+            pack: None packs the layers for which it pays, True all layers, and False none.
+        """
+        if pack is not False and self.device.type == "cpu":
             _ = self.fingerprint  # digest the weights before they are packed
-            pack_linears(self.hf)
+            pack_linears(self.hf, every=pack is True)
 
     def use_concatenation(self) -> None:
         """Link by concatenation from now on, with the model's own attention."""

@@ -1,9 +1,9 @@
 """Linear layers whose weights are stored in the order in which the processor's kernels read them.
 
 With few new tokens, reading weights takes most of a forward pass. oneDNN reads blocks, and gathers them again at every
-call if the weight is a plain matrix (torch 2.13, a core with bf16 instructions: 1.2 to 1.6 times as long in bfloat16,
-up to 2.7 times in float32). The plain matrix is dropped, so memory does not grow; only a weight that an embedding
-shares is stored twice.
+call if the weight is a plain matrix. In float32, a pass over one token does not gather, and small layers are slower
+packed. docs/log.md has the measurements. The plain matrix is dropped, so memory does not grow; only a weight that an
+embedding shares is stored twice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn import Linear, Module
 
 _FEW_TOKENS = 16  # the order is chosen for this number; other numbers gain as well
 _CHECKED = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+_LEAST_BYTES = {torch.float32: 8 * 2**20, torch.bfloat16: 0}  # of a weight: below, packing does not pay
 
 
 class PackedLinear(Module):
@@ -44,17 +45,20 @@ class PackedLinear(Module):
             destination[f"{prefix}bias"] = self.bias if keep_vars else self.bias.detach()
 
 
-def pack_linears(model: Module) -> int:
-    """Pack the linear layers of `model` for which this processor has kernels; return their number.
+def pack_linears(model: Module, *, every: bool) -> int:
+    """Pack linear layers of `model` for which this processor has kernels; return their number.
 
     Args:
         model: On the CPU; changed in place. Its layers compute the same within rounding, and have no gradients
             afterwards.
+        every: Pack all of them, not only those whose size and dtype make it pay.
     """
     packed: dict[Module, PackedLinear] = {}  # one layer may have several parents
     for parent in list(model.modules()):
         for name, child in tuple(parent._modules.items()):  # `named_children` skips repeated modules
             if type(child) is Linear and _is_usable(child.weight.dtype):
+                if not every and child.weight.nbytes < _LEAST_BYTES[child.weight.dtype]:
+                    continue
                 if child not in packed:
                     packed[child] = PackedLinear(child)
                 setattr(parent, name, packed[child])
