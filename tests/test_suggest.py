@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import did_you_mean, num_slips, suggest
 from promptcache.language import Schema, check_schema
+from tests.speed import is_within
 
 SCHEMAS = sorted((Path(__file__).parents[1] / "schemas").glob("*.xml"))
 WORDS = st.text("abc", max_size=6)
@@ -115,4 +116,4 @@ def test_thousands_of_names_do_not_keep_anyone_waiting() -> None:
     for typed in known[:5]:
         assert suggest(f"{typed[:5]}{typed[6]}{typed[5]}{typed[7:]}", known) == typed
 
-    assert time.process_time() - start < 5 * 0.3
+    assert is_within(time.process_time() - start, 5 * 0.3)

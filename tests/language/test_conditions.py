@@ -28,6 +28,7 @@ from promptcache.language.syntax.nodes import IN_PYTHON
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
 from tests.language.generated import conditions
+from tests.speed import is_within
 
 PATHS = ["a", "b", "c", "b/d"]
 MODULES = '<module name="a">A</module><module name="b">B<module name="d">D</module></module><module name="c">C</module>'
@@ -189,7 +190,7 @@ def test_many_alternatives_cost_no_time():
     start = time.process_time()
     schema = checked(with_rules(f'<assert test="{alternatives}"/><choose modules="{names}" max="30"/>', modules))
     assert (schema.guaranteed["m7"], schema.warnings) == ({"m7"}, ())
-    assert time.process_time() - start < 1
+    assert is_within(time.process_time() - start, 1)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_many_rules_are_checked_in_time():
     text = with_rules(rules, modules)
     start = time.process_time()
     schema = check_schema(parse_schema(text))
-    assert time.process_time() - start < 2
+    assert is_within(time.process_time() - start, 2)
     assert len(schema.rules.checks) == 500
 
 

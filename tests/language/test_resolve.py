@@ -13,6 +13,7 @@ from promptcache.language import Prompt, check_schema, parse_prompt, parse_schem
 from tests.conftest import law_examples
 from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
 from tests.language.generated import all_selections, declared_schemas
+from tests.speed import is_within
 
 pytestmark = pytest.mark.long
 
@@ -142,11 +143,11 @@ def test_resolving_does_not_depend_on_the_size_of_the_schema():
         schema = checked(f'<schema name="s">{modules}</schema>')
         times = []
         for _ in range(50):
-            start = time.perf_counter()
+            start = time.process_time()
             resolve_prompt(prompt, schema)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         best.append(min(times))
-    assert best[1] < 0.001
+    assert is_within(best[1], 0.001)
     assert best[1] < 3 * best[0]
 
 
@@ -164,7 +165,7 @@ def test_large_schemas_are_checked_in_seconds():
         return time.process_time() - start
 
     small, large = seconds(2_000), seconds(10_000)
-    assert small < 2
+    assert is_within(small, 2)
     assert large < 20 * small
 
 

@@ -32,6 +32,7 @@ from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.read_items import MAX_PATHS
 from promptcache.language.syntax.source import MAX_BYTES
 from promptcache.language.syntax.xml import MAX_ATTRIBUTES, MAX_ELEMENTS
+from tests.speed import is_within
 
 pytestmark = pytest.mark.long
 
@@ -96,7 +97,7 @@ def test_schemas_are_answered_soon(code: str, content: str) -> None:
     """The check of any repeated content ends soon, and the first fault has the expected code."""
     started = time.process_time()
     found = _codes(lambda: check_schema(parse_schema(schema_of(content))))
-    assert time.process_time() - started < SECONDS
+    assert is_within(time.process_time() - started, SECONDS)
     assert found[:1] == ([code] if code else [])
     assert len(found) <= MAX_FAULTS + 1
 
@@ -151,7 +152,7 @@ def test_hard_rules_are_answered_within_the_budget(content: str) -> None:
     started = time.process_time()
     with suppress(SchemaError):
         count_combinations(_checked(schema_of(content)).rules)
-    assert time.process_time() - started < SECONDS
+    assert is_within(time.process_time() - started, SECONDS)
 
 
 OPEN = {
@@ -220,7 +221,7 @@ def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None
     checked = _checked_once(schema)
     started = time.process_time()
     found = _codes(lambda: resolve_prompt(parse_prompt(f'<prompt schema="s">{content}</prompt>'), checked))
-    assert time.process_time() - started < SECONDS
+    assert is_within(time.process_time() - started, SECONDS)
     assert found[:1] == ([code] if code else [])
     assert len(found) <= MAX_FAULTS + 1
 
@@ -258,7 +259,7 @@ def test_places_of_paths_are_looked_up_at_once() -> None:
     assert isinstance(found, Module)
     started = time.process_time()
     columns = [place(found, "requires", number).column for number in range(20_000)]
-    assert time.process_time() - started < 1
+    assert is_within(time.process_time() - started, 1)
     assert {after - before for before, after in pairwise(columns)} == {2}
 
 
@@ -294,7 +295,7 @@ def test_suggestions_are_sought_among_long_and_many_names() -> None:
     assert suggest("a" * 100_000, ["a" * 99_999]) is None
     suggest("ba" * 30, alike)
     assert suggest("maimi", ["miami", *alike]) == "miami"
-    assert time.process_time() - started < 2
+    assert is_within(time.process_time() - started, 2)
 
 
 def _checked(schema: str) -> CheckedSchema:

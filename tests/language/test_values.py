@@ -30,6 +30,7 @@ from promptcache.language.syntax.patterns import Pattern, PatternError, python_p
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans
+from tests.speed import is_within
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\."])
 PATTERNS = st.recursive(
@@ -134,7 +135,7 @@ def test_patterns_cost_no_more_than_their_text(pattern):
     """Patterns with exponential time in other engines are matched at once."""
     start = time.process_time()
     assert not Pattern(pattern).matches("a" * 2_000 + "c")
-    assert time.process_time() - start < 1
+    assert is_within(time.process_time() - start, 1)
 
 
 def test_large_patterns_cost_little():
@@ -146,7 +147,7 @@ def test_large_patterns_cost_little():
     for pattern in ("(a{99}){99}", "[\\pL\\pN]{400}", "|".join(map(str, range(100_000)))):
         with pytest.raises(PatternError):
             Pattern(pattern)
-    assert time.process_time() - start < 1
+    assert is_within(time.process_time() - start, 1)
 
 
 @pytest.mark.parametrize(

@@ -238,8 +238,8 @@ def test_ten_thousand_modules_take_ten_times_as_long_as_a_thousand():
         schema = read(
             '<schema name="s">' + "".join(f'<module name="m{i}">text {i}</module>' for i in range(count)) + "</schema>"
         )
-        start = time.perf_counter()
+        start = time.process_time()
         lay_out(schema, ByteTokenizer())
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
 
     assert seconds[1] < 30 * seconds[0]

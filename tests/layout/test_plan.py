@@ -33,6 +33,7 @@ from tests.layout.samples import (
     reused_tokens,
     text_of,
 )
+from tests.speed import is_within
 
 
 def plan(schema: str, prompt: str, *, bos: bool = True) -> Plan:
@@ -295,11 +296,11 @@ def test_planning_twenty_of_two_thousand_modules_takes_under_a_millisecond():
 
     seconds = []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.process_time()
         make_plan(selection, layout, states, ByteTokenizer())
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
 
-    assert min(seconds) < 1e-3
+    assert is_within(min(seconds), 1e-3)
 
 
 def test_the_model_reads_the_prompt():

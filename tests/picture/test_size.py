@@ -12,6 +12,7 @@ from promptcache.layout import Layout
 from promptcache.picture import layout_html, layout_svg
 from tests.layout.samples import layout_of
 from tests.picture.reading import drawn
+from tests.speed import is_within
 
 pytestmark = pytest.mark.long
 
@@ -69,7 +70,7 @@ def test_two_thousand_modules_make_a_bearable_file_in_time(many, draw, max_bytes
 
     text = draw(many, token_bytes=131_072)
 
-    assert time.process_time() - began < 1.5
+    assert is_within(time.process_time() - began, 1.5)
     assert len(text.encode()) < max_bytes
 
 
