@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from promptcache.cli.app import app
 from promptcache.cli.serve import command
 from tests.server.conftest import Served
 
@@ -50,7 +51,8 @@ def test_configuration_has_options_of_the_command() -> None:
     """Each name in serve.toml is an option, and the values are valid ones."""
     assert {name.replace("-", "_") for name in CONFIG} <= set(OPTIONS.values())
     words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
-    assert command.make_context("serve", words).params["drain"] == CONFIG["drain"]
+    with app.make_context("promptcache", ["serve", *words]) as parent:  # a command keeps the help options of its parent
+        assert command.make_context("serve", words, parent=parent).params["drain"] == CONFIG["drain"]
 
 
 def test_unit_and_container_start_the_command() -> None:
