@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
+import psutil
 import pytest
 
 import promptcache.cli.chat as chat
@@ -206,13 +207,20 @@ def test_ctrl_c_in_a_pipe_ends_the_command(command: Command, monkeypatch: pytest
 
 
 class _Terminal:
-    """A command on a terminal of its own, which sends it signals as a terminal does."""
+    """A chat on a terminal of its own, which sends it signals as a terminal does. Its first answer waits for one."""
 
     _CODE = """
-import fcntl, signal, sys, termios
+import fcntl, signal, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background inherit that it is ignored
+import promptcache.cli.chat as chat
 from promptcache.cli import main
+write = chat.write_text
+def write_and_wait(text):
+    chat.write_text = write
+    write(text)
+    time.sleep(60)
+chat.write_text = write_and_wait
 main()
 """
 
@@ -246,6 +254,11 @@ main()
         seen, self.got = self.got[: found.end()], self.got[found.end() :]
         return seen
 
+    def wait_for_sleep(self) -> None:
+        """Wait until the command waits for a key: readline sees no signal before."""
+        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
+
     def close(self) -> None:
         """End the command."""
         self.process.kill()
@@ -255,8 +268,8 @@ main()
 
 @pytest.fixture
 def terminal() -> Iterator[_Terminal]:
-    """A chat on a terminal, whose answers are random words until they have all tokens that are allowed."""
-    made = _Terminal("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "100", "--temperature", "99")
+    """A chat on a terminal."""
+    made = _Terminal(*CHAT)
     yield made
     made.close()
 
@@ -274,7 +287,7 @@ def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     terminal.wait_for(rf"stopped; the chat is as before this question\s+{PROMPT}")
     terminal.type("half a line")
     terminal.wait_for("half a line")
-    time.sleep(0.5)  # readline sees no signal until it waits for the next key
+    terminal.wait_for_sleep()
     terminal.type("\x03")
     terminal.wait_for(PROMPT)
     terminal.type("Two?\r")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import fsspec
 import pytest
@@ -264,19 +264,27 @@ class ConnectingFiles(MemoryFileSystem):
 fsspec.register_implementation("connecting", ConnectingFiles, clobber=True)
 
 
+def _clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Set the clock of the tier to the last number of a list."""
+    now = [0.5]
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: now[-1]))
+    return now
+
+
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), OSError(113, "No route to host")], ids=repr)
 def test_a_url_that_does_not_answer_is_connected_to_later(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """A URL that does not answer at first is accepted, reports the fault, and is connected to later."""
     monkeypatch.setattr(ConnectingFiles, "error", error)
     monkeypatch.setattr(ConnectingFiles, "store", {})
-    tier = RemoteTier("connecting://user:secret@host/kept", retry_after_s=0.2)
+    now = _clock(monkeypatch)
+    tier = RemoteTier("connecting://user:secret@host/kept", retry_after_s=2)
 
     with pytest.raises(
-        TierUnavailable, match=r"^connecting://host/kept: cannot read: .*; it is tried again after 0\.2 s$"
+        TierUnavailable, match=r"^connecting://host/kept: cannot read: .*; it is tried again after 2 s$"
     ):
         tier.read(KEY)
     monkeypatch.setattr(ConnectingFiles, "error", None)
-    time.sleep(0.3)
+    now.append(3.0)
 
     assert tier.read(KEY) is None
     assert tier.write(ONE)
@@ -421,23 +429,24 @@ def test_a_replaced_object_is_not_moved_to_quarantine(url: str, monkeypatch: pyt
     assert names(url, "/quarantine") == []
 
 
-def test_operations_have_a_timeout(failing: type[FailingFiles]) -> None:
+def test_operations_have_a_timeout(failing: type[FailingFiles], monkeypatch: pytest.MonkeyPatch) -> None:
     """After a timeout there is a typed error, and the URL is not used for a while."""
     release = threading.Event()
-    tier = RemoteTier("failing://slow", timeout_s=0.1, retry_after_s=0.4)
+    now = _clock(monkeypatch)
+    tier = RemoteTier("failing://slow", timeout_s=1, retry_after_s=2)
     failing.fail_on, failing.before = frozenset({"info"}), lambda: release.wait(20)
     started = time.monotonic()
 
-    with pytest.raises(TierUnavailable, match=r"^failing://slow: cannot read: no answer within 0\.1 s$"):
+    with pytest.raises(TierUnavailable, match=r"^failing://slow: cannot read: no answer within 1 s$"):
         tier.read(KEY)
     assert time.monotonic() - started < 10
     for ask in (lambda: tier.read(KEY), lambda: tier.write(ONE), lambda: list(tier.keys())):
-        with pytest.raises(TierUnavailable, match=r"it is tried again after 0\.4 s"):
+        with pytest.raises(TierUnavailable, match=r"it is tried again after 2 s"):
             ask()
 
     release.set()
     failing.fail_on = frozenset()
-    time.sleep(0.5)
+    now.append(3.0)
     assert tier.write(ONE)
     assert tier.read(KEY) is not None
 

@@ -247,7 +247,7 @@ def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Flee
         lines = answer.iter_lines()
         next(lines)
         mortal.replicas[home].send_signal(signal.SIGTERM)
-        wait_until(lambda: _status(home) == 503, 3)
+        wait_until(lambda: _status(home) == 503)
         answers = [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
         answers += [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
         last = [line for line in lines if line][-1]
@@ -269,7 +269,7 @@ def test_requests_go_on_while_a_replica_is_killed_under_load(mortal: Fleet) -> N
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(statuses) >= 20, 30)
+    wait_until(lambda: len(statuses) >= 20)
     mortal.replicas[home].send_signal(signal.SIGKILL)
     for thread in threads:
         thread.join()

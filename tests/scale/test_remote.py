@@ -283,11 +283,12 @@ def test_a_cancelled_request_ends_in_its_replica() -> None:
 def test_a_request_that_is_cancelled_while_it_is_submitted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that submits it cannot be stopped, so the request is cancelled after that."""
     replica = ReplicaService(engine(OLD), ServiceLimits())
-    pause, tickets = threading.Event(), list[Any]()
+    submitting, pause, tickets = threading.Event(), threading.Event(), list[Any]()
     submit = Service.submit
 
     def slow(self: Service, *words: Any, **options: Any) -> Any:
-        pause.wait(10)
+        submitting.set()
+        pause.wait(60)
         tickets.append(submit(self, *words, **options))
         return tickets[0]
 
@@ -299,7 +300,7 @@ def test_a_request_that_is_cancelled_while_it_is_submitted_ends(monkeypatch: pyt
     async def work() -> None:
         groups = replica.answer(request, Attempt(max_new_tokens=900, seed=0))
         reading = asyncio.create_task(anext(groups))
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(submitting.wait, 60)
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading

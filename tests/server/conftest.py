@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+import torch
 import uvicorn
 from fastapi import FastAPI
 from openai import OpenAI
 
 from promptcache import Engine
+from promptcache.runtime.serving import Batch
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from promptcache.server.run import DrainingServer
@@ -88,7 +90,7 @@ def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     try:
-        _wait(lambda: server.started and httpx.get(f"{url}/health").status_code == 200)
+        wait_until(lambda: server.started and httpx.get(f"{url}/health").status_code == 200)
         with ExitStack() as clients:
             yield Served(url, app, clients, server)
     finally:
@@ -97,18 +99,26 @@ def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
         listening.close()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for something that another thread does."""
-    _wait(condition, timeout_s)
-
-
-def _wait(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Wait for something that another thread does. Machines may be slow, so the timeout is long."""
     event = threading.Event()
     for _ in range(int(timeout_s / 0.02)):
         if condition():
             return
         event.wait(0.02)
     raise AssertionError("this took too long")
+
+
+def held_steps(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Hold the forward passes of services; the event lets them go on. So a request runs as long as a test needs."""
+    step, go_on = Batch.step, threading.Event()
+
+    def held(self: Batch, work: Any, **options: Any) -> torch.Tensor:
+        assert go_on.wait(60)
+        return step(self, work, **options)
+
+    monkeypatch.setattr(Batch, "step", held)
+    return go_on
 
 
 def in_process(app: FastAPI, work: Callable[[httpx.AsyncClient], Awaitable[_Made]]) -> _Made:

@@ -30,6 +30,7 @@ from tests.server.conftest import (
     TRAVEL,
     ScriptedService,
     Served,
+    held_steps,
     in_process,
     running,
     scripted,
@@ -241,14 +242,16 @@ def streams(server: Served, number: int, max_tokens: int) -> list[Future[str]]:
     return found
 
 
-def test_sigterm_under_load_answers_what_was_taken(busy: Served) -> None:
+def test_sigterm_under_load_answers_what_was_taken(busy: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that run and that wait are answered to their end, and new ones are refused."""
+    go_on = held_steps(monkeypatch)
     found = streams(busy, 6, 40)
     wait_until(partial(_is_taken, busy, 6))
     busy.server.handle_exit(signal.SIGTERM, None)
     wait_until(lambda: busy.state.draining)
     with busy.http() as client:
         refused = client.post("/v1/chat/completions", json=CHAT)
+    go_on.set()
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert all(each.result(30).endswith("data: [DONE]\n\n") for each in found)

@@ -12,7 +12,7 @@ import pytest
 from promptcache import Engine
 from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, in_process
+from tests.server.conftest import CHAT, held_steps, in_process
 
 
 def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,12 +39,15 @@ def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypa
     assert answered.status_code == 200
 
 
-def test_full_queue_is_429_and_others_are_answered(engine: Engine) -> None:
+def test_full_queue_is_429_and_others_are_answered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many requests at once, those beyond the queue are refused, and all others are answered."""
     limits = ServiceLimits(max_rows=1, max_waiting=2)
+    go_on = held_steps(monkeypatch)
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        posts = (client.post("/v1/chat/completions", json=CHAT) for _ in range(12))
+        posts = [asyncio.create_task(client.post("/v1/chat/completions", json=CHAT)) for _ in range(12)]
+        await asyncio.wait(posts, return_when=asyncio.FIRST_COMPLETED)  # the first answer is a refusal
+        go_on.set()
         return await asyncio.gather(*posts)
 
     found = in_process(create_app(engine, ServerSettings(model="demo", limits=limits)), ask)
@@ -82,7 +85,7 @@ def test_failing_forward_passes_end_the_worker(engine: Engine, monkeypatch: pyte
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         monkeypatch.setattr(type(engine.model), "forward", fail)
         found = [await client.post("/v1/chat/completions", json=CHAT) for _ in range(3)]
-        for _ in range(100):
+        for _ in range(3000):
             if (await client.get("/health")).status_code == 503:
                 break
             await asyncio.sleep(0.02)
