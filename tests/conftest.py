@@ -1,6 +1,8 @@
 """The number of examples in each profile: `make quick`, `make test`, `make test-thorough` and `make test-slow`.
 
-PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow.
+PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow. `make test-machines` sets two more:
+PROMPTCACHE_THREADS is the number of threads of each worker, 1 by default. PROMPTCACHE_SLOWNESS multiplies the CPU time
+that clocks show, as on a slow machine.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import ssl
+import time
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -53,13 +56,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread_each() -> Iterator[None]:
-    """Two workers on two cores: threads of one, or of its processes, would only take time from the other."""
+def _threads() -> Iterator[None]:
+    """One thread for each of two workers on two cores: threads of one would only take time from the other."""
     import torch
 
-    torch.set_num_threads(1)
+    number = os.environ.get("PROMPTCACHE_THREADS", "1")
+    torch.set_num_threads(int(number))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("OMP_NUM_THREADS", "1")
+        patched.setenv("OMP_NUM_THREADS", number)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _slow_clocks() -> Iterator[None]:
+    """Clocks of CPU time run faster, so that all work seems slow."""
+    with pytest.MonkeyPatch.context() as patched:
+        if slowness := os.environ.get("PROMPTCACHE_SLOWNESS"):
+            for name in ("process_time", "thread_time"):
+                clock = getattr(time, name)
+                patched.setattr(time, name, lambda clock=clock: float(slowness) * clock())
         yield
 
 
