@@ -1,4 +1,4 @@
-"""`promptcache convert`: make a schema and a prompt of a chat or a plain prompt, or update a schema of the paper.
+"""`promptcache convert`: make a schema and a prompt of a chat or a plain prompt, or update or repair a schema.
 
 Parts of a chat that a schema cannot express, such as tools and images, are refused: leaving them out would make another
 chat.
@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from promptcache.language import (
     Text,
     Turn,
     Whitespace,
+    bare_markup,
     decode,
     finish,
     format_document,
@@ -82,9 +83,10 @@ class Converted:
 @click.command("convert")
 @click.argument("file", metavar="FILE")
 @click.option("--name", metavar="NAME", help="Name of the new schema; default: the name of the file.")
+@click.option("--repair", is_flag=True, help="Of a schema: write < and & that are text as &lt; and &amp;.")
 @output_option
 @with_json
-def command(sources: Sources, file: str, name: str | None, output: Path | None) -> Output:
+def command(sources: Sources, file: str, name: str | None, repair: bool, output: Path | None) -> Output:
     """Make a schema and a prompt of a chat or a plain prompt; update the paper's schemas.
 
     FILE is a chat (JSON), a plain prompt with marked sections, or a schema; - is standard input.
@@ -100,11 +102,13 @@ def command(sources: Sources, file: str, name: str | None, output: Path | None) 
             raise UsageMistake("--name is for chats and plain prompts: a schema keeps its name; -o says where to write")
         called = stem or document.schema_name or ""
     else:
+        if repair:
+            raise UsageMistake(f"--repair is for schemas, and {document.name} is none: text needs no repair")
         called = checked_name(stem if name is None else name, fix="say which with --name NAME")
-    made = convert_text(text, called, document.name, document.folder)
+    made = convert_text(text, called, document.name, document.folder, repair=repair)
     schema = output or schema_file(checked_name(called, fix="say where to write with -o FILE"))
     if is_schema and schema.parent.resolve() != document.folder.resolve():
-        _check_movable(text, document.name, document.folder / schema.name)
+        _check_movable(made.schema if repair else text, document.name, document.folder / schema.name)
     files = {schema: made.schema}
     if made.prompt is not None:
         files[schema.with_name(f"{schema.stem}-prompt.xml")] = made.prompt
@@ -115,8 +119,11 @@ def command(sources: Sources, file: str, name: str | None, output: Path | None) 
     )
 
 
-def convert_text(text: str, name: str, source: str, folder: Path | None = None) -> Converted:
+def convert_text(text: str, name: str, source: str, folder: Path | None = None, *, repair: bool = False) -> Converted:
     """Convert a document: a schema, a chat as JSON, or else a plain prompt with marked sections.
+
+    Args:
+        repair: As for `convert_dialect`.
 
     Raises:
         SchemaError: A schema does not parse.
@@ -126,7 +133,7 @@ def convert_text(text: str, name: str, source: str, folder: Path | None = None) 
     if not text.strip("\ufeff \t\r\n"):
         raise UsageMistake(f"{source} is empty")
     if _is_document(text):
-        return convert_dialect(text, source, folder)
+        return convert_dialect(text, source, folder, repair=repair)
     if _is_json(text.removeprefix("\ufeff")):
         return convert_chat(text, name, source)
     return convert_sections(text, name, source)
@@ -295,27 +302,73 @@ def _without_blank_ends(text: str) -> str:
     return _BLANK_START.sub("", text).rstrip(" \t\n")
 
 
-def convert_dialect(text: str, source: str, folder: Path | None = None) -> Converted:
-    """Rewrite a schema of the paper; its tokens do not change if its placeholders fit their slots."""
-    parse_schema(text, source=source, folder=folder)
+def convert_dialect(text: str, source: str, folder: Path | None = None, *, repair: bool = False) -> Converted:
+    """Rewrite a schema of the paper; its tokens do not change if its placeholders fit their slots.
+
+    Args:
+        repair: Write markup characters that are text as XML has them.
+    """
+    bare = [
+        _Edit(
+            start=each.start,
+            stop=each.stop,
+            text=each.written,
+            place=each.start,
+            note=f"{each.text} is text, and became {each.written}",
+        )
+        for each in (bare_markup(text) if repair else ())
+    ]
+    parse_schema(_edited(text, bare), source=f"{source}, repaired" if bare else source, folder=folder)
+    edits = [*_apart(sorted((*_dialect_edits(text), *bare), key=lambda each: each.start))]
     lines = [0, *(match.end() for match in re.finditer("\n", text))]
-    pieces, changes, done = [], [], 0
+    changes = []
+    for edit in edits:
+        line = bisect_right(lines, edit.place)
+        changes.append(f"{source}:{line}:{edit.place - lines[line - 1] + 1}: {edit.note}")
+    return Converted(schema=_edited(text, edits), changes=tuple(changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edit:
+    """A change of `[start, stop)` of a document to `text`, and what is reported for `place`."""
+
+    start: int
+    stop: int
+    text: str
+    place: int
+    note: str
+
+
+def _apart(edits: Iterable[_Edit]) -> Iterator[_Edit]:
+    """Yield the edits that do not lie in another one before them."""
+    done = 0
+    for edit in edits:
+        if edit.start >= done:
+            yield edit
+            done = edit.stop
+
+
+def _edited(text: str, edits: Sequence[_Edit]) -> str:
+    pieces, done = [], 0
+    for edit in edits:
+        pieces += [text[done : edit.start], edit.text]
+        done = edit.stop
+    return "".join((*pieces, text[done:]))
+
+
+def _dialect_edits(text: str) -> Iterator[_Edit]:
+    """Yield the changes of attributes that the paper's dialect has."""
     for tag in _TAG.finditer(text):
-        element, found = tag[1], _attribute(tag[0]) if tag[1] else None
+        found = _attribute(tag[0]) if tag[1] else None
         if found is None:
             continue
-        start, stop = tag.start() + found.start(1), tag.start() + found.end(1)
-        line = bisect_right(lines, start)
-        place = f"{source}:{line}:{start - lines[line - 1] + 1}"
-        if element == "parameter":
-            pieces += [text[done:start], "placeholder"]
-            changes.append(f"{place}: scaffold of a parameter is called placeholder, and must fit into its slot")
+        at, place = tag.start(), tag.start() + found.start(1)
+        if tag[1] == "parameter":
+            note = "scaffold of a parameter is called placeholder, and must fit into its slot"
+            yield _Edit(start=place, stop=at + found.end(1), text="placeholder", place=place, note=note)
         else:
-            pieces.append(text[done : tag.start() + found.start()])
-            stop = tag.start() + found.end()
-            changes.append(f"{place}: scaffold of a union has no effect; it was left out")
-        done = stop
-    return Converted(schema="".join((*pieces, text[done:])), changes=tuple(changes))
+            note = "scaffold of a union has no effect; it was left out"
+            yield _Edit(start=at + found.start(), stop=at + found.end(), text="", place=place, note=note)
 
 
 def _check_movable(text: str, source: str, target: Path) -> None:

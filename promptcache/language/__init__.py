@@ -43,6 +43,7 @@ from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import RuleSolver
 from promptcache.language.schema import Schema, module, parse_schema, slot
+from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
 from promptcache.language.syntax.files import Files, is_template
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
@@ -106,6 +107,7 @@ __all__ = [
     "RESERVED_PARAMETERS",
     "Argument",
     "Assert",
+    "BareMarkup",
     "ChatMessage",
     "ChatMessages",
     "CheckedItem",
@@ -153,6 +155,7 @@ __all__ = [
     "accepts_all",
     "ancestors",
     "are_messages",
+    "bare_markup",
     "check_schema",
     "count_combinations",
     "decode",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from promptcache.cli.convert import _sections, convert_chat, convert_dialect, convert_sections
-from promptcache.language import MAX_BYTES, Role, check_schema, parse_prompt, parse_schema
+from promptcache.diagnostics import SchemaError
+from promptcache.language import MAX_BYTES, Module, Role, Text, check_schema, parse_prompt, parse_schema
 from promptcache.testing.laws import shape
 from promptcache.testing.subject import PromptCase, Subject
 from tests.cli.conftest import Command
@@ -202,6 +206,99 @@ def test_the_papers_dialect_keeps_its_meaning() -> None:
         "paper.xml:5:10: scaffold of a union has no effect; it was left out",
     )
     assert convert_dialect(made.schema, "again").changes == ()
+
+
+BARE = """\
+<schema name="game">
+  <!-- a < b & c -->
+  <module name="map.py">
+    if 0 <= x[0] < size and y<size && List<int>: # R&B, R&amp;B, &#38; and <b>bold</b>
+      return a[b[0]]>0</module>
+  <union scaffold="a&b"><module name="one"><![CDATA[i < n & m]]></module></union>
+  <module name="two"><parameter name="x" length="9" scaffold="a<b & c"/>.</module>
+</schema>
+"""
+
+
+def test_markup_characters_that_are_text_are_repaired() -> None:
+    """What XML takes for markup becomes text, with its place; what is written correctly does not change."""
+    with pytest.raises(SchemaError):
+        convert_dialect(BARE, "game.xml")
+
+    made = convert_dialect(BARE, "game.xml", repair=True)
+
+    less, ampersand = (
+        "game.xml:{}: " + f"{each} is text, and became {each2}" for each, each2 in (("<", "&lt;"), ("&", "&amp;"))
+    )
+    assert made.changes == (
+        *(less.format(f"4:{column}") for column in (10, 18, 30)),
+        *(ampersand.format(f"4:{column}") for column in (36, 37)),
+        less.format("4:43"),
+        ampersand.format("4:53"),
+        *(less.format(f"4:{column}") for column in (76, 83)),
+        "game.xml:5:19: ]]> is text, and became ]]&gt;",
+        "game.xml:6:10: scaffold of a union has no effect; it was left out",
+        "game.xml:7:53: scaffold of a parameter is called placeholder, and must fit into its slot",
+        less.format("7:64"),
+        ampersand.format("7:67"),
+    )
+    case = Subject(made.schema).case('<prompt schema="game"><map.py/><one/><two x="y"/></prompt>')
+    assert case.text == (
+        "<|begin|>if 0 <= x[0] < size and y<size && List<int>: # R&B, R&B, & and <b>bold</b>\n"
+        "  return a[b[0]]>0\ni < n & m\ny."
+    )
+    assert "<!-- a < b & c -->" in made.schema
+    assert convert_dialect(made.schema, "again", repair=True).changes == ()
+
+
+PIECES = st.sampled_from(["<", "&", "]]>", "<x>", "</x>", "a<b", "<=", "&&", "&amp", "<!", "< ", '"', "'", "é", "="])
+
+
+@given(
+    pieces=st.lists(st.one_of(PIECES, st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=3)), max_size=8)
+)
+def test_any_text_can_be_repaired(pieces: list[str]) -> None:
+    """Text that names no element of schemas, and no entity, is the text of its module after the repair."""
+    text = f"({''.join(pieces)})"
+    assume(not re.search(r"&[^&;]*;|<!--|<!\[CDATA|<!DOCTYPE|<\?", text))
+    made = convert_dialect(f'<schema name="s"><module name="a">{text}</module></schema>', "s.xml", repair=True)
+
+    (module,) = (each for each in parse_schema(made.schema).children if isinstance(each, Module))
+    assert "".join(each.text for each in module.children if isinstance(each, Text)) == text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '<modul name="a">x</modul>',
+        "<module name=a>x</module>",
+        '<module name="a">x</mdule>',
+        '<module name="a">x &nbsp; y</module>',
+        '<module name="a"><!-- x</module>',
+    ],
+)
+def test_other_mistakes_are_not_repaired(content: str) -> None:
+    """Misspelt elements, incomplete tags and unknown entities stay errors: they are not text."""
+    with pytest.raises(SchemaError):
+        convert_dialect(f'<schema name="s">a < b {content}</schema>', "s.xml", repair=True)
+
+
+def test_a_repaired_schema_is_written_and_told(command: Command, folder: Path) -> None:
+    """--repair writes the document and says what it changed; it is for schemas, and only if asked for."""
+    (folder / "qanda.xml").write_text('<schema name="qanda"><module name="a">R&B</module></schema>', encoding="utf-8")
+    refused = command("convert", "qanda.xml", "-o", "made.xml")
+    assert (refused.exit_code, (folder / "made.xml").exists()) == (1, False)
+
+    result = command("convert", "qanda.xml", "-o", "made.xml", "--repair")
+
+    assert result.stderr == "qanda.xml:1:40: & is text, and became &amp;\nwrote made.xml\n"
+    assert command("check", "made.xml").exit_code == 0
+    (folder / "chat.json").write_text(json.dumps(CHAT), encoding="utf-8")
+    result = command("convert", "chat.json", "--repair")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --repair is for schemas, and chat.json is none: text needs no repair\n",
+    )
 
 
 def test_files_are_written_beside_each_other(command: Command, folder: Path) -> None:
