@@ -1,0 +1,461 @@
+"""The law over requests: an engine answers every request of a workload as the reference does."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from promptcache.engine import Engine
+from promptcache.kv import MemoryStore
+from promptcache.language import parse_prompt
+from promptcache.layout import Plan, continued
+from promptcache.runtime import (
+    Completion,
+    Executor,
+    Model,
+    Pool,
+    choose_linking,
+    read_options,
+    reference_logits,
+    used_tokens,
+)
+from promptcache.runtime.serving.sampling import sampling_settings
+from promptcache.runtime.serving.seeded_draws import SeededDraws
+from promptcache.runtime.text import whole_text
+from promptcache.runtime.turns import ChatTurn
+from promptcache.testing.laws import BrokenLaw
+from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import answer_text
+from tests.families import random_model
+from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
+from tests.requests.features import features
+from tests.requests.options import Resolved, names_places, resolve
+from tests.requests.plans import VOCABULARY, plan_of, state_of, without_text
+from tests.requests.workloads import MAX_PLACES, Ask, Step, Way, Workload
+
+ROUNDING = 1e-6
+"""Distance of scores that rounding explains: transformers, and the norms of most models, round to float32."""
+
+NEARLY_EQUAL = 3e-5
+"""Errors of logits, as a share of the largest one, under which another answer is right, too.
+
+Where two tokens are nearly equal, rounding decides; and services keep both if one of them is kept.
+"""
+
+NUM_TRIES = 40
+"""Decodings with random errors that are tried to explain another answer."""
+
+
+def requests_are_the_reference(workload: Workload) -> None:
+    """Answer every request of a workload, and compare each answer with the reference.
+
+    Raises:
+        BrokenLaw: An answer is not that of the reference, or history was not used.
+    """
+    asked = Asked(workload)
+    completions = [each for step in workload.steps for each in asked.check(step)]
+    for number, (completion, found) in enumerate(zip(completions, features(workload), strict=True)):
+        if "history hit" in found and (completion is None or not completion.usage.num_history_tokens):
+            raise BrokenLaw(f"request {number} has used no history")
+
+
+@cache
+def model_named(name: str) -> Model:
+    """Return a random model in float64."""
+    made = tiny_model() if name == "llama" else Model(random_model(name, torch.float64))
+    choose_linking(made)
+    return made
+
+
+class Asked:
+    """The engine of a workload."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._model = model_named(workload.model)
+        with patch("promptcache.engine.choose_linking"):  # would test each model again
+            self._engine = Engine(self._model, VOCABULARY, history_bytes=None if workload.has_history else 0)
+        self._engine._executor.pool = Pool(self._model.shape, small_tokens=workload.small_tokens)
+        self._engine.add_schema(workload.schema, keep=workload.codec)
+        if workload.promoted is not None:
+            self._engine.promote(workload.promoted)
+        self._state = state_of(workload)
+        self._quantized = Executor(self._model, MemoryStore(self._model.shape), lambda: self._engine.fingerprint)
+
+    def check(self, step: Step) -> list[Completion | None]:
+        """Ask the requests of a step, compare the answers, and return them; None for a link.
+
+        Raises:
+            BrokenLaw: An answer is not that of the reference.
+        """
+        match step.way:
+            case Way.GENERATE:
+                return [self._generate(*step.asks)]
+            case Way.STREAM:
+                return [self._stream(*step.asks)]
+            case Way.BATCH:
+                return self._batch(step.asks)
+            case Way.SERVICE:
+                return self._service(step.asks)
+            case Way.CHAT:
+                return self._chat(step.asks)
+            case Way.LINK:
+                self._link(*step.asks)
+                return [None]
+
+    def _generate(self, ask: Ask) -> Completion:
+        expected = self._expected(ask, Way.GENERATE)
+        torch.manual_seed(ask.seed)
+        completion = self._engine.generate(
+            self._workload.prompts[ask.prompt],
+            max_new_tokens=ask.max_new_tokens,
+            repair=ask.repair,
+            salt=ask.salt,
+            **expected.options.given,
+        )
+        return expected.checked(completion, partial(_seeded, ask.seed), expected.streamed())
+
+    def _stream(self, ask: Ask) -> Completion:
+        expected = self._expected(ask, Way.STREAM)
+        torch.manual_seed(ask.seed)
+        stream = self._engine.stream(
+            self._workload.prompts[ask.prompt],
+            max_new_tokens=ask.max_new_tokens,
+            repair=ask.repair,
+            salt=ask.salt,
+            **expected.options.given,
+        )
+        text = "".join(stream)
+        assert stream.completion is not None
+        if text != stream.completion.text:
+            raise BrokenLaw(f"{ask}: the pieces are {text!r}, the answer is {stream.completion.text!r}")
+        return expected.checked(stream.completion, partial(_seeded, ask.seed))
+
+    def _batch(self, asks: Sequence[Ask]) -> list[Completion | None]:
+        first = asks[0]
+        options = self._expected(first, Way.BATCH).options
+        expected = [self._expected(ask, Way.BATCH, options=options) for ask in asks]
+        torch.manual_seed(first.seed)
+        completions = self._engine.generate_batch(
+            [self._workload.prompts[ask.prompt] for ask in asks],
+            max_new_tokens=first.max_new_tokens,
+            repair=first.repair,
+            salt=first.salt,
+            **options.given,
+        )
+        torch.manual_seed(first.seed)
+        if expected[0].by_rows:
+            seeds = [int(torch.randint(2**62, ())) for _ in asks]
+            draws: Iterator[Draws] = (partial(_drawn, RowDraws, seed) for seed in seeds)
+        else:
+            draws = (partial(_from_state, torch.get_rng_state()) for _ in asks)  # each begins where the one before ends
+        return [each.checked(made, next(draws)) for each, made in zip(expected, completions, strict=True)]
+
+    def _service(self, asks: Sequence[Ask]) -> list[Completion | None]:
+        expected = [self._expected(ask, Way.SERVICE) for ask in asks]
+        heard: list[queue.Queue[Any]] = [queue.Queue() for _ in asks]
+        service = self._engine.service()
+        try:
+            for ask, each, items in zip(asks, expected, heard, strict=True):
+                service.submit(
+                    self._workload.prompts[ask.prompt],
+                    items.put,
+                    max_new_tokens=ask.max_new_tokens,
+                    repair=ask.repair,
+                    salt=ask.salt,
+                    seed=ask.seed,
+                    reuse=ask.reuse,
+                    given=each.given,
+                    **each.options.given,
+                )
+            return [each.checked_items(items) for each, items in zip(expected, heard, strict=True)]
+        finally:
+            service.close()
+
+    def _chat(self, asks: Sequence[Ask]) -> list[Completion | None]:
+        first = asks[0]
+        prompt = without_text(parse_prompt(self._workload.prompts[first.prompt]))
+        chat = self._engine.chat(prompt, repair=first.repair, salt=first.salt)
+        completions: list[Completion | None] = []
+        for ask in asks:
+            expected = self._expected(ask, Way.CHAT, turns=chat.turns)
+            torch.manual_seed(ask.seed)
+            completion = chat.say(ask.said, max_new_tokens=ask.max_new_tokens, **expected.options.given)
+            completions.append(expected.checked(completion, partial(_seeded, ask.seed), expected.streamed()))
+        return completions
+
+    def _link(self, ask: Ask) -> None:
+        expected = self._expected(ask, Way.LINK)
+        linked = self._engine.link(self._workload.prompts[ask.prompt], repair=ask.repair)
+        given = {name: value for name, value in expected.options.given.items() if value != []}
+        if {"output_scores", "output_logits"} & given.keys():
+            given["return_dict_in_generate"] = True
+        num_rows = max(ask.options.get("num_beams", 1), ask.options.get("num_return_sequences", 1))
+        if not self._model.linking.takes_rows and num_rows > 1:
+            linked["past_key_values"].batch_repeat_interleave(num_rows)  # as docs/python.md says
+        fed = tuple(linked["input_ids"][0].tolist())
+        expected = replace(expected, seen=fed, fed=fed)
+        expected.draft()
+        torch.manual_seed(ask.seed)
+        made = self._model.hf.generate(**linked, max_new_tokens=ask.max_new_tokens, **given)
+        output = None if isinstance(made, torch.Tensor) else made
+        rows = (made if output is None else output.sequences)[:, len(fed) :].tolist()
+        found = Answer(sequences=tuple(map(tuple, rows)), is_padded=True, output=output, streamed=expected.streamed())
+        expected.compare(found, partial(_seeded, ask.seed))
+
+    def _expected(
+        self, ask: Ask, way: Way, *, options: Resolved | None = None, turns: Sequence[ChatTurn] = ()
+    ) -> Expected:
+        """Return what the engine is to answer.
+
+        Args:
+            options: Those of the batch; None resolves those of the request.
+            turns: Those of the chat so far.
+        """
+        plan = plan_of(self._workload, self._state, ask, way, turns, self._engine.end_ids)
+        logits = self._logits(plan)
+        needs_path = ask.num_given > 0 or (options is None and names_places(ask))
+        path = logits.greedy(MAX_PLACES) if needs_path else ()
+        options = options or resolve(ask, path)
+        given = path[: ask.num_given]
+        if given:
+            plan = continued(plan, given)
+            logits = self._logits(plan)
+        expected = Expected(
+            ask=ask,
+            model=self._model,
+            plan=plan,
+            seen=tuple(each.token_id for each in used_tokens(plan.tokens)),
+            fed=plan.tokens.token_ids,
+            given=given,
+            options=options,
+            ends=self._ends(options, way),
+            logits=logits,
+        )
+        expected.draft()
+        return expected
+
+    def _ends(self, options: Resolved, way: Way) -> tuple[int, ...]:
+        if way is not Way.LINK:
+            return self._engine.end_ids if options.ends is None else options.ends
+        configured = self._model.hf.generation_config.eos_token_id
+        return options.ends or (() if configured is None else (configured,))
+
+    def _logits(self, plan: Plan) -> Logits:
+        """Return the logits behind a prompt: those of the reference, or of quantized KV in a fresh store."""
+
+        def compute(token_ids: tuple[int, ...]) -> torch.Tensor:
+            tokens = continued(plan, token_ids).tokens
+            is_full = self._workload.codec == "full"
+            found = reference_logits(tokens, self._model) if is_full else self._quantized.logits(tokens)
+            return found[-1 - len(token_ids) :]
+
+        return Logits(compute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back for one request.
+
+    Attributes:
+        sequences: Tokens of the returned sequences; of the first one only, if the others come as text.
+        is_padded: Whether the sequences have padding.
+        texts: Texts of all sequences; () if none came back.
+        ended: Whether the first sequence ended before the limit; None if that is not said.
+        streamed: The tokens that a listener or streamer got; None if there was none.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    is_padded: bool = False
+    texts: tuple[str, ...] = ()
+    ended: bool | None = None
+    output: Any = None
+    logprobs: Any = None
+    streamed: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the reference needs to answer a request.
+
+    Attributes:
+        seen: The tokens that processors see before the generated ones.
+        fed: The tokens that transformers is given.
+        given: The tokens of the answer that the request has.
+        ends: Tokens that end the answer.
+    """
+
+    ask: Ask
+    model: Model
+    plan: Plan
+    seen: tuple[int, ...]
+    fed: tuple[int, ...]
+    given: tuple[int, ...]
+    options: Resolved
+    ends: tuple[int, ...]
+    logits: Logits
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a batch or a service answers it as a row of a shared forward pass."""
+        named = {name: value for name, value in self.options.given.items() if name != "logprobs"}
+        options = read_options(named, None)
+        return self.model.linking.takes_rows and sampling_settings(options, self.model, self.ends) is not None
+
+    def draft(self) -> None:
+        """Give the answer to the assistant, if there is one."""
+        if self.options.drafter is not None:
+            self.options.drafter.answers[self.fed] = self._decoded(nullcontext, self.logits).sequences[0]
+
+    def streamed(self) -> list[int] | None:
+        """Return the new tokens that the streamer got, if there is one.
+
+        Raises:
+            BrokenLaw: The prompt did not come first.
+        """
+        streamer = self.options.given.get("streamer")
+        if streamer is None:
+            return None
+        prompt, *others = streamer.puts
+        if prompt[: len(self.seen)] != [*self.seen]:
+            raise BrokenLaw(f"{self.ask}: the streamer got {prompt}, the prompt is {self.seen}")
+        return [token_id for each in others for token_id in each]
+
+    def checked_items(self, items: queue.Queue[Any]) -> Completion:
+        """Compare what a listener of a service got with the reference, and return the completion."""
+        heard: list[int] = []
+        while not isinstance(item := items.get(timeout=60), Completion):
+            if isinstance(item, BaseException):
+                raise item
+            heard.append(item if isinstance(item, int) else item.token_id)
+        draws = partial(_drawn, RowDraws if self.by_rows else SeededDraws, self.ask.seed, len(self.given))
+        return self.checked(item, draws, heard or self.streamed())
+
+    def checked(self, completion: Completion, draws: Draws, streamed: Sequence[int] | None = None) -> Completion:
+        """Compare a completion with the reference, and return it.
+
+        Raises:
+            BrokenLaw: They differ, and rounding does not explain it.
+        """
+        if completion.plan.tokens != self.plan.tokens:
+            raise BrokenLaw(f"{self.ask}: other tokens were planned")
+        answer = Answer(
+            sequences=(completion.token_ids,),
+            texts=(completion.text, *completion.alternatives),
+            ended=completion.finish_reason == "stop",
+            output=completion.output,
+            logprobs=completion.logprobs,
+            streamed=streamed,
+        )
+        self.compare(answer, draws)
+        return completion
+
+    def compare(self, answer: Answer, draws: Draws) -> None:
+        """Compare an answer with the reference.
+
+        Raises:
+            BrokenLaw: They differ, and rounding does not explain it.
+        """
+        for row in answer.sequences:
+            if not answer.is_padded:
+                self.logits.after(row[:-1])  # one forward pass for all steps
+        difference = found = self._difference(answer, self._decoded(draws, self.logits))
+        for number in range(NUM_TRIES):
+            if found is None:
+                return
+            found = self._difference(answer, self._decoded(draws, self.logits.rounded(NEARLY_EQUAL, number)))
+        raise BrokenLaw(f"{self.ask}: {difference}")
+
+    def _decoded(self, draws: Draws, logits: Logits) -> Decoded:
+        return decode(
+            self.model.hf,
+            logits,
+            self.seen,
+            max_new_tokens=self.ask.max_new_tokens,
+            options=self.options.reference,
+            ends=self.ends,
+            criteria=self.options.criteria,
+            draws=draws,
+        )
+
+    def _difference(self, answer: Answer, expected: Decoded) -> str | None:
+        """Return how an answer differs from the reference; None if it does not."""
+        sequences = answer.sequences
+        if answer.is_padded:
+            sequences = tuple(row[: len(other)] for row, other in zip(sequences, expected.sequences, strict=True))
+        if sequences != expected.sequences[: len(sequences)]:
+            return f"tokens {sequences}, by the reference {expected.sequences}"
+        if answer.texts and answer.texts != (texts := tuple(map(_text, expected.sequences))):
+            return f"texts {answer.texts}, by the reference {texts}"
+        if answer.ended not in (None, expected.ended[0]):
+            return f"ended: {answer.ended}, by the reference {expected.ended[0]}"
+        if answer.streamed is not None and len(expected.sequences) == 1 and tuple(answer.streamed) != sequences[0]:
+            return f"streamed {answer.streamed}, the answer is {sequences[0]}"
+        for name in ("scores", "logits"):
+            if f"output_{name}" in self.options.given and not _are_near(answer.output, expected, name):
+                return f"other {name} in the output"
+        return None if answer.logprobs is None else self._difference_of_logprobs(answer)
+
+    def _difference_of_logprobs(self, answer: Answer) -> str | None:
+        (token_ids,) = answer.sequences
+        if tuple(each.token_id for each in answer.logprobs) != token_ids:
+            return "log-probabilities of other tokens"
+        for index, found in enumerate(answer.logprobs):
+            logprobs = self.logits.after(token_ids[:index]).log_softmax(-1)
+            top = [value for _, value in found.top]
+            right = torch.stack([logprobs[found.token_id], *logprobs.topk(len(top)).values])
+            if not _near(torch.tensor([found.logprob, *top], dtype=right.dtype), right):
+                return f"log-probabilities {found}, by the reference {right.tolist()}"
+        return None
+
+
+def _text(token_ids: Sequence[int]) -> str:
+    return whole_text(partial(answer_text, VOCABULARY), token_ids)
+
+
+def _are_near(output: Any, expected: Decoded, name: str) -> bool:
+    """Whether `scores` or `logits` of two outputs are equal up to rounding, apart from padding."""
+    for step, (one, other) in enumerate(zip(getattr(output, name), getattr(expected.output, name), strict=False)):
+        rows = expected.rows_in_use(step, len(other))
+        if one.shape != other.shape or not _near(one[rows], other[rows]):
+            return False
+    return True
+
+
+def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether numbers are equal up to rounding; minus infinity equals itself only."""
+    if not torch.equal(one.isinf(), other.isinf()):
+        return False
+    finite = other[~other.isinf()]
+    return not len(finite) or float((one[~one.isinf()] - finite).abs().max()) <= ROUNDING * (
+        1 + float(finite.abs().max())
+    )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    torch.manual_seed(seed)
+    yield
+
+
+@contextmanager
+def _from_state(state: torch.Tensor) -> Iterator[None]:
+    torch.set_rng_state(state)
+    yield
+
+
+def _drawn(
+    context: Callable[[torch.Generator], AbstractContextManager[Any]], seed: int, num_drawn: int = 0
+) -> AbstractContextManager[Any]:
+    """Return a context with the generator of a request behind `num_drawn` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(num_drawn):
+        torch.rand((), generator=generator, dtype=torch.float64)
+    return context(generator)

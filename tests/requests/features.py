@@ -1,0 +1,185 @@
+"""The features of each drawn request by name, and the pairs of features that cannot be together. No model is run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
+from promptcache.layout import Origin, Plan, continued, scaffolds_in_use
+from promptcache.runtime.history import stretches
+from promptcache.runtime.turns import ChatTurn
+from tests.requests.plans import VOCABULARY, plan_of, state_of
+from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, ROWS, Ask, Step, Way, Workload
+
+CONCATENATED = "gptj (concatenated)"
+SEGMENTED = frozenset(MODELS) - {CONCATENATED}
+OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
+REPAIRS = ("repair none", "repair slots", "repair first", "repair all")
+
+FEATURES: tuple[str, ...] = (
+    *("module", "nested module", "union", "scaffold", "own context", "guaranteed context", "uncached module"),
+    *("argument below a module", "changed slot", "slot as encoded", "default", "empty slot"),
+    *("turns in the schema", "turns in the prompt", "bare text"),
+    *(*REPAIRS, "computed again"),
+    *(*MODELS, "views", "coalesced", "no history", "history hit", "salt", "int8", "promoted"),
+    *(*Way, "in company", "reuse=False", "given"),
+    *OPTIONS,
+)
+"""All features. Options have their own names; ways and models, too."""
+
+_EXCLUSIVE: tuple[tuple[str, ...], ...] = (
+    tuple(Way),
+    MODELS,
+    REPAIRS,
+    ("views", "coalesced"),
+    ("no history", "history hit"),
+    ("turns in the prompt", "bare text"),
+)
+"""Values of which a request has one."""
+
+_ALONE = frozenset({Way.GENERATE, Way.STREAM, Way.CHAT, Way.LINK})
+
+_IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
+    *CONFLICTS,
+    (frozenset({"in company"}), _ALONE, "one request at a time"),
+    (frozenset({"reuse=False", "given"}), OTHER_WAYS, "options of a service"),
+    (frozenset({"salt"}), frozenset({Way.LINK}), "a link uses no history"),
+    (frozenset({"bare text"}), frozenset({Way.CHAT}), "a chat asks its own text"),
+    (
+        frozenset({"history hit"}),
+        frozenset({Way.LINK, "reuse=False", CONCATENATED, "length_penalty"}) | ROWS | DRAFTS,
+        "no history is used",
+    ),
+    (frozenset({"views", "coalesced"}), frozenset({CONCATENATED}), "it copies all KV"),
+    (frozenset({"reuse=False"}), frozenset({"argument below a module", *REPAIRS[:3]}), "all tokens are computed again"),
+    (frozenset({"repair all"}), frozenset({"argument below a module"}), "all tokens are computed again"),
+    (frozenset({"repair none"}), frozenset({"computed again"}), "nothing is computed again"),
+)
+"""Pairs that cannot be together, with the reason."""
+
+
+def reason_against(one: str, other: str) -> str | None:
+    """Return why two features cannot be together; None if they can."""
+    for values in _EXCLUSIVE:
+        if one in values and other in values:
+            return "a request has one of these"
+    for left, right, reason in _IMPOSSIBLE:
+        if (one in left and other in right) or (other in left and one in right):
+            return reason
+    return None
+
+
+def possible_pairs() -> Iterator[tuple[str, str]]:
+    """Yield the pairs of features that can be together."""
+    return (pair for pair in combinations(FEATURES, 2) if reason_against(*pair) is None)
+
+
+def count_pairs(counts: Counter[tuple[str, str]], workload: Workload) -> None:
+    """Add the requests of a workload to the counts of pairs; a pair of one feature counts the feature."""
+    for found in features(workload):
+        present = [name for name in FEATURES if name in found]
+        counts.update(combinations(present, 2))
+        counts.update((name, name) for name in present)
+
+
+def features(workload: Workload) -> Iterator[frozenset[str]]:
+    """Yield the features of each request, in order."""
+    state = state_of(workload)
+    history: set[tuple[str, int]] = set()
+    for step in workload.steps:
+        added: set[tuple[str, int]] = set()
+        turns: tuple[ChatTurn, ...] = ()
+        for ask in step.asks:
+            plan = plan_of(workload, state, ask, step.way, turns)
+            plan = continued(plan, (97,) * ask.num_given)
+            found = {*_of_plan(plan, step.way is Way.CHAT), *_of_engine(workload, plan), *_of_ask(ask, step, plan)}
+            if not any(reason_against("history hit", name) for name in found):
+                known = history | added if turns else history
+                if not known.isdisjoint(_stretches(plan, ask.salt)):
+                    found.add("history hit")
+                added.update(_stretches(plan, ask.salt))
+            if step.way is Way.CHAT:
+                turns = (*turns, ChatTurn(question=ask.said, answer="a", token_ids=(97,)))
+            yield frozenset(found)
+        history |= added
+
+
+def _stretches(plan: Plan, salt: str | None) -> Iterator[tuple[str, int]]:
+    """Yield each stretch of own tokens, whose beginning history keeps, as its key and first token."""
+    token_ids = plan.tokens.token_ids
+    for each in stretches(plan.tokens, salt):
+        if each.start + 1 < len(token_ids):  # the last token is always computed
+            yield each.key, token_ids[each.start]
+
+
+def _of_ask(ask: Ask, step: Step, plan: Plan) -> Iterator[str]:
+    yield step.way
+    yield f"repair {plan.repair.kind if ask.reuse else RepairKind.ALL}"
+    yield from (name for name, value in ask.options.items() if value is not False and name in OPTIONS)
+    named: Mapping[str, bool] = {
+        "in company": step.way in (Way.BATCH, Way.SERVICE) and len(step.asks) > 1,
+        "salt": ask.salt is not None and step.way is not Way.LINK,
+        "reuse=False": not ask.reuse,
+        "given": ask.num_given > 0,
+    }
+    yield from (name for name, holds in named.items() if holds)
+
+
+def _of_engine(workload: Workload, plan: Plan) -> Iterator[str]:
+    yield workload.model
+    scaffolds = plan.selection.schema.scaffolds
+    names = {*scaffolds_in_use(scaffolds, plan.selection.modules).values()}
+    in_use = [each for each in scaffolds if each.name in names]
+    named: Mapping[str, bool] = {
+        "views": workload.model in SEGMENTED and workload.small_tokens == 0,
+        "coalesced": workload.model in SEGMENTED and workload.small_tokens > 0,
+        "no history": not workload.has_history,
+        "int8": workload.codec == "int8",
+        "promoted": any(each.promoted for each in in_use),
+        "scaffold": any(not each.promoted for each in in_use),
+    }
+    yield from (name for name, holds in named.items() if holds)
+
+
+def _of_plan(plan: Plan, is_chat: bool) -> Iterator[str]:
+    selection, schema = plan.selection, plan.selection.schema
+    modules = [schema.modules[path] for path in selection.modules]
+    members = {
+        member.path
+        for item in walk_checked(schema.children)
+        if isinstance(item, CheckedUnion)
+        for member in item.members
+    }
+    arguments = [each for each in plan.prefill if each.origin is Origin.ARGUMENT]
+    last_reused = max((each.part.last for each in plan.reuse), default=-1)
+    named: Mapping[str, bool] = {
+        "module": bool(modules),
+        "nested module": any(each.parent for each in modules),
+        "union": any(each.path in members for each in modules),
+        "own context": any(each.context is Context.OWN for each in modules),
+        "guaranteed context": any(each.context is Context.GUARANTEED for each in modules),
+        "uncached module": any(not each.cache for each in modules),
+        "argument below a module": any(each.start < last_reused for each in arguments),
+        "turns in the schema": schema.has_turns,
+        "turns in the prompt": any(each.role is not None for each in selection.messages[: -1 if is_chat else None]),
+        "bare text": any(each.role is None for each in selection.messages) and not is_chat,
+        "computed again": plan.num_repaired_tokens > 0,
+    }
+    yield from (name for name, holds in named.items() if holds)
+    yield from _of_slots(plan)
+
+
+def _of_slots(plan: Plan) -> Iterator[str]:
+    given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
+    for path in ("", *plan.selection.modules):
+        for index in plan.layout.runs_of[path]:
+            for slot in plan.layout.runs[index].slots:
+                text = given.get((slot.module, slot.parameter))
+                content = slot.default_ids if text is None else VOCABULARY.tokenize(slot.lead + text)
+                if text is None:
+                    yield "default"
+                if len(content) <= len(slot.lead):
+                    yield "empty slot"
+                yield "slot as encoded" if content == slot.filler_ids else "changed slot"
