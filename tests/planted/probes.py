@@ -27,6 +27,9 @@ from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
 from tests.families import random_model
+from tests.requests.answers import model_named, requests_are_the_reference
+from tests.requests.independent import run_over
+from tests.requests.workloads import MODELS, Workload, workloads
 from tests.runtime.serving.machine import step_machine
 from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
@@ -43,6 +46,8 @@ def make_models() -> None:
     copying_model()
     family_model("mistral")
     family_model("gpt-oss")
+    for name in MODELS:
+        model_named(name)
 
 
 @cache
@@ -86,6 +91,8 @@ def _probe(law: str, examples: int) -> None:
         model, tolerance = (family_model("mistral"), 1e-6) if "windows" in law else (default_model(), 1e-10)
         chosen = _settings(examples // 4, stateful_step_count=20)
         run_state_machine_as_test(step_machine(model, tolerance), settings=chosen)
+    elif law == "requests are the reference":
+        _run_over_requests(examples)
     elif law == "no control token in text":
         tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new tokenizer, because the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)
@@ -164,6 +171,13 @@ def _run_over_files(examples: int) -> None:
         files_are_one_schema(written)
 
     run()
+
+
+def _run_over_requests(examples: int) -> None:
+    for seed in range(examples):
+        drawn: list[Workload] = []
+        run_over(workloads(), drawn.append, [seed])
+        requests_are_the_reference(drawn[0])  # not inside of Hypothesis, which would shrink the example
 
 
 def _settings(examples: int, **more: int) -> settings:

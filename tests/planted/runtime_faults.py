@@ -25,6 +25,7 @@ from promptcache.runtime.attention import (
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
@@ -35,8 +36,10 @@ from tests.planted.targets import module_of
 encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
 batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptcache.runtime.attention.step")
-tails = module_of("promptcache.runtime.serving.tails")
+tails, scheduler = (module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler"))
+generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
+REQUESTS = "requests are the reference"
 
 
 @fault("new tokens stand one position late", law=REFERENCE, quick=True)
@@ -468,3 +471,51 @@ def _unsorted_logits(patch: Patch) -> None:
 def _wide_window_in_step(patch: Patch) -> None:
     original = step.StepTokens.mask
     patch.setattr(step.StepTokens, "mask", lambda self, window: original(self, None if window is None else window + 1))
+
+
+@fault("the last tokens of several rows are those of the last row", law=REQUESTS, quick=True)
+def _grouped_by_row(patch: Patch) -> None:
+    def group(self: Any, states: Any) -> Any:
+        split = states.reshape(self.batch, self.num_kv_heads, self.num_groups, self.num_tokens, -1)
+        return split.permute(1, 0, 3, 2, 4).reshape(1, self.num_kv_heads, self.size, -1)
+
+    def ungroup(self: Any, states: Any) -> Any:
+        split = states.reshape(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
+        return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.num_tokens, -1, states.shape[-1])
+
+    patch.setattr(GroupedQueries, "group", group)
+    patch.setattr(GroupedQueries, "ungroup", ungroup)
+
+
+@fault("what reads tokens does not see those of modules", law=REQUESTS)
+def _own_tokens_only(patch: Patch) -> None:
+    patch.setattr(whole_prompt.WholePrompt, "ids", lambda self, input_ids: input_ids)
+
+
+@fault("a stop inside of a draft is overlooked", law=REQUESTS)
+def _stop_overlooked(patch: Patch) -> None:
+    original = generate.StopRecorder.__call__
+
+    def call(self: Any, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        self._num_asked = input_ids.shape[1] - 1
+        return original(self, input_ids, scores, **kwargs)
+
+    patch.setattr(generate.StopRecorder, "__call__", call)
+
+
+@fault("a row of a service is penalized for its new tokens only", law=REQUESTS)
+def _new_tokens_penalized(patch: Patch) -> None:
+    original = scheduler.SampledRow
+    patch.setattr(
+        scheduler,
+        "SampledRow",
+        lambda **row: original(**row | {"seen": row["seen"][len(row["seen"]) - row["num_new"] :]}),
+    )
+
+
+@fault("tokens that a service is given take no random numbers", law=REQUESTS)
+def _given_draws(patch: Patch) -> None:
+    original = scheduler.Scheduler.job
+    patch.setattr(
+        scheduler.Scheduler, "job", lambda self, request, listener, seed, given: original(self, request, listener, seed)
+    )
