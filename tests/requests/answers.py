@@ -49,7 +49,7 @@ NEARLY_EQUAL = 3e-5
 Where two tokens are nearly equal, rounding decides; and services keep both if one of them is kept.
 """
 
-NUM_TRIES = 40
+NUM_TRIES = 12
 """Decodings with random errors that are tried to explain another answer."""
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from hypothesis import given, seed, settings
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -29,7 +29,7 @@ def _run_one(strategy: SearchStrategy[_T], check: Callable[[_T], None], first: i
     is_simplest = True  # the first example of every run is the simplest of all
 
     @seed(first)
-    @settings(max_examples=2, database=None, derandomize=False)
+    @settings(max_examples=2, database=None, derandomize=False, phases=[Phase.generate, Phase.shrink])
     @given(number=st.integers(), example=strategy)  # the first choice of the second example is never the simplest
     def run(number: int, example: _T) -> None:
         nonlocal is_simplest
