@@ -63,22 +63,31 @@ class StopRecorder:
         """Create a recorder for rows that begin with `num_given` tokens of the prompt."""
         self.first_token_at: float | None = None
         self._criteria = tuple(criteria)
-        self._num_asked = num_given
+        self._num_given = num_given
+        self._asked_ids: torch.Tensor | None = None
         self._stops: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Apply every criterion to every row, behind each token that is new since the last call."""
+        """Apply every criterion to every row, behind each token that is new since the last call.
+
+        transformers 5.4 also asks for drafts that may be rejected, so the tokens of the last call may be gone.
+        """
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
         stops = torch.zeros(len(input_ids), dtype=torch.long, device=input_ids.device)
-        stops = stops if self._stops is None else self._stops
-        done = torch.zeros_like(stops, dtype=torch.bool)
-        for length in range(self._num_asked + 1, input_ids.shape[1] + 1) if self._criteria else ():
+        if not self._criteria:
+            return stops > 0
+        known = self._num_given
+        if self._asked_ids is not None and self._stops is not None:
+            size = min(self._asked_ids.shape[1], input_ids.shape[1])
+            is_same = (self._asked_ids[:, :size] == input_ids[:, :size]).all(0)
+            known = size if bool(is_same.all()) else int(is_same.int().argmin())
+            stops = self._stops.masked_fill(self._stops > known, 0)
+        for length in range(known + 1, input_ids.shape[1] + 1):
             now = self.is_stopped(input_ids[:, :length], scores, **kwargs)
             stops = stops.masked_fill((stops == 0) & now, length)
-            done = done | now
-        self._stops, self._num_asked = stops, input_ids.shape[1]
-        return done
+        self._stops, self._asked_ids = stops, input_ids
+        return stops > 0
 
     def is_stopped(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         """Return for each row whether a criterion stops it behind its last token."""
@@ -130,7 +139,8 @@ def generate(
     prompt = WholePrompt(linked.tokens, model)
     recorder = StopRecorder([*map(prompt.criterion, pop_stopping_criteria(chosen, model))], token_ids.shape[1])
     if chosen.get("streamer") is not None:
-        chosen["streamer"] = prompt.streamer(chosen["streamer"])
+        drafts = any(setting(name, options, model) for name in ("assistant_model", "prompt_lookup_num_tokens"))
+        chosen["streamer"] = prompt.streamer(chosen["streamer"], recorder.is_stopped if drafts else None)
     ends = end_ids(options, eos_ids)
     chosen["eos_token_id"] = list(ends) or None
     pad_id = chosen.get("pad_token_id")

@@ -372,6 +372,11 @@ def test_a_stop_inside_of_a_draft_ends_the_answer(stop: int) -> None:
 
     assert facts(answers) == facts(answers[:1]) * 3
     assert answers[0].finish_reason == FinishReason.STOP
+    with ENGINE.stream(
+        PROMPT, max_new_tokens=12, stopping_criteria=[criterion], assistant_model=tiny_model().hf, **GREEDY
+    ) as stream:
+        pieces = [*stream]
+    assert "".join(pieces) == answers[0].text
 
 
 @pytest.mark.parametrize("max_new_tokens", [1, 3])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.runtime.attention import KVView, Positions, RequestPositions
 from promptcache.runtime.hf.segmented import segmented_cache
@@ -148,6 +148,18 @@ class _Segmented(Linking):
         return model.hf
 
 
+class _OwnAndStored(DynamicLayer):
+    """The cache of one layer of a request: stored tokens, then own ones."""
+
+    def __init__(self, num_stored: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # not annotated
+        self._num_stored = num_stored
+
+    def crop(self, tokens: int) -> None:
+        """Drop own tokens: the last `-tokens`, or in transformers 5.4 all behind the first `tokens` own ones."""
+        super().crop(tokens + self._num_stored if tokens > 0 else tokens)
+
+
 class _Concatenated(Linking):
     name = "concatenated"
     takes_rows = False
@@ -156,9 +168,9 @@ class _Concatenated(Linking):
         return views, sum(view.num_tokens for view in views)
 
     def cache(self, model: Model, positions: Positions) -> Cache:
-        cache = model.plain_cache(model.shape.num_layers)
+        layers: list[Any] = [_OwnAndStored(positions.num_cached) for _ in range(model.shape.num_layers)]
+        cache = Cache(layers=layers)
         if positions.segments:
-            layers: list[Any] = cache.layers
             views = [segment.layers().by_layer for segment in positions.segments]
             for layer, parts in zip(layers, zip(*views, strict=True), strict=True):
                 layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))

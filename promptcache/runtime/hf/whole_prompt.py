@@ -53,9 +53,14 @@ class WholePrompt:
         """Return a stopping criterion that gets all tokens."""
         return lambda input_ids, scores, **kwargs: criterion(self.ids(input_ids), scores, **kwargs)
 
-    def streamer(self, streamer: Any) -> Any:
-        """Return a streamer whose first tokens are those of the whole prompt."""
-        return _Streamer(streamer, self)
+    def streamer(self, streamer: Any, is_stopped: Callable[..., torch.Tensor] | None) -> Any:
+        """Return a streamer whose first tokens are those of the whole prompt.
+
+        Args:
+            is_stopped: The stopping criteria of assisted decoding, which streams a draft before it asks them: no token
+                behind a stop is passed on.
+        """
+        return _Streamer(streamer, self, is_stopped)
 
     def generator(self, hf: Any, first: Sequence[Callable[..., torch.Tensor]]) -> Any:
         """Return a view of a transformers model whose logits processors get all tokens.
@@ -96,14 +101,28 @@ class _OverPrompt(LogitsProcessor):
 class _Streamer:
     """Passes tokens on; the first ones are those of the whole prompt."""
 
-    def __init__(self, streamer: Any, prompt: WholePrompt) -> None:
+    def __init__(self, streamer: Any, prompt: WholePrompt, is_stopped: Callable[..., torch.Tensor] | None) -> None:
         self._streamer = streamer
         self._prompt = prompt
-        self._is_first = True
+        self._is_stopped = is_stopped
+        self._own_ids: torch.Tensor | None = None  # [1, N + n]
+        self._has_stopped = False
 
     def put(self, value: torch.Tensor) -> None:
-        self._streamer.put(self._prompt.ids(value) if self._is_first else value)
-        self._is_first = False
+        if self._own_ids is None:
+            self._own_ids = value.reshape(1, -1)
+            self._streamer.put(self._prompt.ids(value))
+        elif self._is_stopped is None:
+            self._streamer.put(value)
+        else:
+            for token in value.reshape(-1, 1, 1):
+                self._put_token(token, self._own_ids, self._is_stopped)
+
+    def _put_token(self, token: torch.Tensor, before: torch.Tensor, is_stopped: Callable[..., torch.Tensor]) -> None:
+        if not self._has_stopped:
+            self._streamer.put(token.reshape(1))
+            self._own_ids = torch.cat([before, token.reshape(1, 1)], dim=1)
+            self._has_stopped = bool(is_stopped(self._own_ids, None).all())
 
     def end(self) -> None:
         self._streamer.end()
