@@ -55,13 +55,13 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of all weights that were read for a fingerprint."""
     sizes: list[int] = []
-    digest = fingerprint._weight_digest
+    digest = fingerprint.tensor_digest
 
     def counted(tensor: torch.Tensor) -> str:
         sizes.append(tensor.nbytes)
         return digest(tensor)
 
-    monkeypatch.setattr(fingerprint, "_weight_digest", counted)
+    monkeypatch.setattr(fingerprint, "tensor_digest", counted)
     return sizes
 
 

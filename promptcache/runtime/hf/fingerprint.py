@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,26 +26,36 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.atomic import atomic_write
 from promptcache.kv import FORMAT_VERSION
+from promptcache.runtime.hf.additions import additions, rewritten_weights, tensor_digest, unused_weights
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")
 
 
-def model_fingerprint(model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None) -> str:
-    """Return the fingerprint of `model`: a digest of its configuration, weights, dtype and RoPE regime.
+def model_fingerprint(
+    model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None, known: KnownDigests | None = None
+) -> str:
+    """Return the fingerprint of `model`: a digest of its configuration, weights, dtype, RoPE regime and additions.
 
     Args:
         model: On any device; not changed.
         regime: Changes that were made to the model (pinned RoPE).
         origin: The folder of its weights, if known; it may recall their digest from an earlier start.
+        known: Digests of its weights from an earlier call; updated.
     """
-    tensors = model.state_dict()
-    weights = origin.recall(tensors) if origin is not None else None
+    unused, rewritten = unused_weights(model), rewritten_weights(model)
+    tensors = {name: each for name, each in model.state_dict(keep_vars=True).items() if not _is_in(name, unused)}
+    recorded = None if rewritten else origin  # a record of weights does not notice what peft writes
+    weights = recorded.recall(tensors) if recorded is not None else None
     if weights is None:
-        weights = weights_digest(tensors)
-        if origin is not None:
-            origin.remember(tensors, weights)
-    identity = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config), weights]
-    return _digest_of(identity)
+        weights = weights_digest(tensors, known, rewritten)
+        if recorded is not None:
+            recorded.remember(tensors, weights)
+    about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config)]
+    return _digest_of([*about, weights, additions(model)])
+
+
+def _is_in(name: str, places: Sequence[str]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
 def config_identity(config: PretrainedConfig) -> dict[str, object]:
@@ -53,26 +63,59 @@ def config_identity(config: PretrainedConfig) -> dict[str, object]:
     return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
-def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a digest over names, dtypes, shapes and every bit of the weights."""
+class KnownDigests:
+    """Digests of the weights of one model, each with its tensor as it was then. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[torch.Tensor, tuple[tuple[int, int], str]] = {}
+
+    def get(self, tensor: torch.Tensor) -> str | None:
+        """Return the digest of a tensor that was not replaced or written to since."""
+        place, digest = self._known.get(tensor, (None, None))
+        return digest if place == _place(tensor) else None
+
+    def replace(self, digests: Iterable[tuple[torch.Tensor, str]]) -> None:
+        """Keep these digests only. Tensors without a version counter are left out."""
+        counted = ((each, digest) for each, digest in digests if not each.is_inference())
+        self._known = {each: (_place(each), digest) for each, digest in counted}
+
+
+def weights_digest(
+    tensors: Mapping[str, torch.Tensor],
+    known: KnownDigests | None = None,
+    rewritten: Collection[torch.Tensor] = frozenset(),
+) -> str:
+    """Return a digest over names, dtypes, shapes and every bit of the weights.
+
+    Args:
+        tensors: The weights by name.
+        known: Digests from an earlier call; replaced by the new ones.
+        rewritten: Weights that are read in any case.
+    """
     named = sorted(tensors.items())
+
+    def digest_of(tensor: torch.Tensor) -> str:
+        found = None if known is None or tensor in rewritten or tensor.is_inference() else known.get(tensor)
+        return tensor_digest(tensor) if found is None else found
+
     with ThreadPoolExecutor() as pool:
-        digests = pool.map(_weight_digest, (tensor for _, tensor in named))
-        return _digest_of(
-            [
-                [name, str(tensor.dtype), *tensor.shape, digest]
-                for (name, tensor), digest in zip(named, digests, strict=True)
-            ]
-        )
+        digests = tuple(pool.map(digest_of, (tensor for _, tensor in named)))
+    if known is not None:
+        known.replace(zip((tensor for _, tensor in named), digests, strict=True))
+    return _digest_of(
+        [
+            [name, str(tensor.dtype), *tensor.shape, digest]
+            for (name, tensor), digest in zip(named, digests, strict=True)
+        ]
+    )
 
 
 def _digest_of(identity: object) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _weight_digest(tensor: torch.Tensor) -> str:
-    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(raw.numpy().data).hexdigest()
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor._version
 
 
 MIN_BYTES = 32 * 2**20

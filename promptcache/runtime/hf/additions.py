@@ -1,0 +1,191 @@
+"""What a model computes with beside its configuration and its weights, as far as it can be read.
+
+These are adapters, hooks, replaced `forward`s and buffers that are not saved. They are described by values that are the
+same in every process. A function is described by its place, its code and the constants that it uses; objects that it
+uses are not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.nn.modules import module as torch_module
+
+_HARMLESS_HOOKS = ("accelerate.hooks.AlignDevicesHook", "accelerate.hooks.CpuOffload")
+"""Hooks of accelerate that move weights and inputs between devices."""
+
+_MAX_DEPTH = 8
+_CHUNKS = 32
+
+
+def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
+    """Yield the layers of `peft` with their names: those with adapters that can be active, disabled and merged."""
+    for name, module in hf.named_modules():
+        if hasattr(module, "_active_adapter") and hasattr(module, "_disable_adapters"):
+            yield name, module
+
+
+def unused_weights(hf: Module) -> tuple[str, ...]:
+    """Return the beginnings of the names of adapters' weights that no forward pass uses, because they are inactive."""
+    return tuple(
+        f"{name}.{attribute}.{adapter}"
+        for name, layer in adapter_layers(hf)
+        for attribute, adapter, _ in _parts_of_adapters(layer)
+        if adapter not in _active(layer)
+    )
+
+
+def adapter_ends(hf: Module) -> Iterator[tuple[Any, list[torch.Tensor]]]:
+    """Yield for each adapter the first and the last layer that have it, with its weights there."""
+    holders: dict[str, list[Any]] = {}
+    for _, layer in adapter_layers(hf):
+        for adapter in {name for _, name, _ in _parts_of_adapters(layer)}:
+            holders.setdefault(adapter, []).append(layer)
+    for adapter, layers in holders.items():
+        for layer in (layers[0], layers[-1]):
+            parts = [part for _, name, part in _parts_of_adapters(layer) if name == adapter]
+            yield (
+                layer,
+                [each for part in parts for each in (part.parameters() if isinstance(part, Module) else [part])],
+            )
+
+
+def _parts_of_adapters(layer: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield the attribute, the adapter and the module or tensor of each part of an adapter in a layer."""
+    for attribute in layer.adapter_layer_names:
+        held = getattr(layer, attribute, None)
+        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            yield from ((attribute, adapter, part) for adapter, part in held.items())
+
+
+def rewritten_weights(hf: Module) -> frozenset[torch.Tensor]:
+    """Return the tensors that peft may write to without raising their version counter."""
+    return frozenset(
+        tensor
+        for _, layer in adapter_layers(hf)
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
+        if layer.merged_adapters or not name.startswith(("base_layer.", "original_module."))
+    )
+
+
+def additions(hf: Module) -> Mapping[str, object]:
+    """Return a description of all that is added to a model, for JSON; {} if there is nothing."""
+    found = {
+        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := _adapter(layer))},
+        "hooks": [[name, *described] for name, described in _hooks(hf)],
+        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in _forwards(module)],
+        "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
+    }
+    return {name: each for name, each in found.items() if each}
+
+
+def is_harmless(hook: object) -> bool:
+    """Whether a hook is one of transformers', which record the output of layers, or ours, which places tokens."""
+    return str(getattr(hook, "__module__", "")).startswith(("transformers.", "promptcache.runtime."))
+
+
+def _active(layer: Any) -> tuple[str, ...]:
+    if layer._disable_adapters:
+        return ()
+    active = layer._active_adapter
+    return (active,) if isinstance(active, str) else tuple(active)
+
+
+def _adapter(layer: Any) -> list[object]:
+    active, scaling = _active(layer), getattr(layer, "scaling", {})
+    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
+    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
+
+
+def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
+    places = [
+        *((name, each._forward_pre_hooks, each._forward_hooks) for name, each in hf.named_modules()),
+        ("(all modules)", torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks),
+    ]
+    for name, before, after in places:
+        for kind, hooks in (("before", before), ("after", after)):
+            yield from ((name, [kind, _value(each)]) for each in hooks.values() if not is_harmless(each))
+
+
+def _forwards(module: Module) -> Iterator[object]:
+    """Yield the functions that replace the `forward` of a module. accelerate wraps it to call hooks of its own."""
+    forward = vars(module).get("forward")
+    if (hook := vars(module).get("_hf_hook")) is not None:
+        yield from (each for each in getattr(hook, "hooks", (hook,)) if _type_name(each) not in _HARMLESS_HOOKS)
+        forward = vars(module).get("_old_forward")
+    if forward is not None and getattr(forward, "__func__", None) is not type(module).forward:
+        yield forward
+
+
+def _unsaved_buffers(hf: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, module in hf.named_modules():
+        for own in sorted(module._non_persistent_buffers_set):
+            if (buffer := module._buffers.get(own)) is not None:
+                yield f"{name}.{own}", buffer
+
+
+def _buffer(buffer: torch.Tensor) -> list[object]:
+    """Describe a buffer. Numbers that each machine computes may differ by rounding, so means of parts are rounded."""
+    about: list[object] = [str(buffer.dtype), *buffer.shape]
+    if not buffer.is_floating_point():
+        return [*about, tensor_digest(buffer)]
+    numbers = buffer.detach().flatten().cpu().double()
+    return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
+
+
+def _value(value: object, depth: int = 0) -> object:
+    """Describe a value for JSON: constants and tensors by content, functions by their code, other objects by type."""
+    if depth > _MAX_DEPTH:
+        return "…"
+    describe = partial(_value, depth=depth + 1)
+    match value:
+        case None | bool() | int() | float() | complex() | str() | bytes():
+            return [type(value).__name__, repr(value)]
+        case tuple():
+            return ["tuple", *map(describe, value)]
+        case frozenset():
+            return ["frozenset", *sorted(json.dumps(describe(each)) for each in value)]
+        case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
+            return [str(value.dtype), *value.shape, tensor_digest(value)]
+        case CodeType():
+            return _digest([value.co_code.hex(), value.co_names, value.co_varnames, [*map(describe, value.co_consts)]])
+        case FunctionType():
+            defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
+            cells = tuple(_content(each) for each in value.__closure__ or ())
+            return [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
+        case MethodType():
+            return ["method", describe(value.__func__), _type_name(value.__self__)]
+        case partial():
+            return ["partial", describe(value.func), describe(value.args), describe(tuple(value.keywords.items()))]
+        case BuiltinFunctionType() | type():
+            return [value.__module__, value.__qualname__]
+    call = None if isinstance(value, Module) or not callable(value) else type(value).__call__
+    return [_type_name(value), describe(call)]
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _digest(identity: object) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """Return a digest of every bit of a tensor."""
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(raw.numpy().data).hexdigest()
