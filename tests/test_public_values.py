@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import promptcache
 from promptcache.diagnostics import Diagnostic, PromptCacheError, Span
-from promptcache.kv import Recipe, StoreConfig, open_store
+from promptcache.kv import Recipe, StoreConfig, StoredEncoding, open_store
 from promptcache.language import module
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -193,6 +193,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     plan, done = world.completion.plan, world.completion
     keys = {"key": world.recipe.key}
     put = {"recipe": world.recipe, "keys": world.kv, "values": world.kv}
+    signature = StoredEncoding(recipe=world.recipe, shape=shape, tensors={"keys": world.kv, "values": world.kv})
     diagnostic = Diagnostic(code="PC001", message="m", span=SPAN)
     memory = promptcache.MemoryStore(shape)
     tiers = open_store(world.folder / "tiers", shape)
@@ -210,6 +211,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
                 name: Call(function=getattr(store, name), valid={"keys": [world.recipe.key]})
                 for name in ("get_many", "lacking", "absent", "forget", "pin", "unpin")
             },
+            "recognize": Call(function=store.recognize, valid={"signature": signature}),
             "reserve": Call(function=store.reserve, valid={"sizes": [(world.recipe.key, 2)]}),
             "note": Call(function=store.note, valid={"facts": {world.recipe.key: {"schema": "travel"}}}),
             "claim": Call(function=store.claim, valid={"keys": (world.recipe.key,), "timeout_s": 0.0}, use=_enter),

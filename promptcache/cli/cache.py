@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, open_folder
+from promptcache.cli.engine import load_engine, open_folder, store_config
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import (
@@ -241,7 +241,7 @@ def export(
 
     with progress() as show:
         show_loading(show, model)
-        engine = load_engine(model, device, dtype)
+        engine = load_engine(model, device, dtype, store_config(store, None))
         keys: dict[str, None] = {}
         for schema in checked:
             engine.add_schema(schema.source, keep=keep)

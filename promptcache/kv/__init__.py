@@ -16,6 +16,7 @@ from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.arena import Allocation
 from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
+from promptcache.kv.signature import signature, signed
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
 from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
 from promptcache.kv.tiered import Pace, TieredStore
@@ -73,6 +74,8 @@ __all__ = [
     "open_blob_tiers",
     "open_store",
     "read_archive",
+    "signature",
+    "signed",
     "stored_bytes",
     "write_archive",
 ]

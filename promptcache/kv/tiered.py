@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -30,10 +31,11 @@ from promptcache.diagnostics import (
     number,
 )
 from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
-from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.blob_tier import BlobTier, write_signature
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
+from promptcache.kv.signature import agree
+from promptcache.kv.store import SIGNATURE, FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
@@ -286,6 +288,22 @@ class TieredStore(Unpicklable, Store):
             for memory in self._memories:
                 memory.delete(key)
 
+    def recognize(self, signature: StoredEncoding) -> tuple[str, ...]:
+        """Return the keys of the recorded signatures that agree, or record it and return its key.
+
+        Those of the slowest tier come first, because most machines share it. The first one, or that of the model, is
+        written to all tiers. `faults` reports the tiers that fail.
+        """
+        SIGNATURE.check("signature", signature, StoreError)
+        agreeing: dict[str, StoredEncoding] = {}
+        for tier in reversed(self.blob_tiers):
+            known = self._health.attempt("read", tier, partial(_signatures_in, tier, signature), FaultLog()) or ()
+            agreeing.update((each.recipe.key, each) for each in known if agree(each, signature))
+        first = next(iter(agreeing.values()), signature)
+        for tier in self.blob_tiers:
+            self._health.attempt("write", tier, partial(write_signature, tier, first), self._faults)
+        return tuple(agreeing) or (signature.recipe.key,)
+
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call."""
         return self._faults.take()
@@ -416,6 +434,17 @@ class TieredStore(Unpicklable, Store):
 
     def _keys_in(self, tier: BlobTier, faults: FaultLog) -> tuple[str, ...]:
         return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
+
+
+def _signatures_in(tier: BlobTier, like: StoredEncoding) -> list[StoredEncoding]:
+    """Return the recorded signatures with the fingerprint of another, without damaged ones."""
+    found: list[StoredEncoding] = []
+    if (place := tier.signatures(like.recipe.fingerprint)) is not None:
+        for key in sorted(place.keys()):
+            with suppress(CorruptEncoding):
+                if (stored := place.read(key)) is not None:
+                    found.append(stored)
+    return found
 
 
 def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:

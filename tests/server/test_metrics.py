@@ -174,4 +174,4 @@ def test_bytes_of_the_store_by_tier(tmp_path: Path) -> None:
     }
 
     assert found["memory"] > 0
-    assert found["disk"] == sum(each.stat().st_size for each in tmp_path.rglob("*") if len(each.stem) == 64)
+    assert found["disk"] == sum(each.stat().st_size for each in tmp_path.glob("encodings/*"))

@@ -1,7 +1,8 @@
 """Archives: encodings packed into one file for another machine.
 
 An archive is a plain tar file: `manifest.json` first, then `encodings/KEY.safetensors` with the same bytes as in a
-folder. No path in an archive is used as a path, and every encoding is verified before one is stored.
+folder. The signatures of the models that computed them follow. No path in an archive is used as a path, and every file
+is verified before one is stored.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import IO, NamedTuple
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import CorruptEncoding, StoreError
 from promptcache.kv.codec import StoredEncoding
-from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.blob_tier import BlobTier, write_signature
 from promptcache.kv.files.format import check_payload, pack, read_header, unpack
 from promptcache.kv.keys import file_name, key_of
+from promptcache.kv.signature import is_signature, signature_in
 
 FORMAT = "promptcache archive"
 VERSION = 1
@@ -33,7 +35,7 @@ class ArchiveReport(NamedTuple):
     Attributes:
         keys: Keys of all encodings.
         new: Number of encodings that the tier did not hold before.
-        nbytes: Bytes of their files.
+        nbytes: Bytes of their files, and of the signatures of their models.
     """
 
     keys: tuple[str, ...]
@@ -71,11 +73,14 @@ def read_archive(source: Path, tier: BlobTier) -> ArchiveReport:
             encodings that fit were stored.
         OSError: The archive cannot be read.
     """
-    keys = tuple(stored.recipe.key for stored, _ in _verified(source))
+    keys = tuple(stored.recipe.key for stored, _ in _verified(source) if not is_signature(stored))
     before = set(tier.keys())
     nbytes = 0
     for stored, size in _verified(source):  # verified again: the file may have been replaced
-        tier.write(stored)
+        if is_signature(stored):
+            write_signature(tier, stored)
+        else:
+            tier.write(stored)
         nbytes += size
     lost = len(set(keys) - set(tier.keys()))  # did not fit, or were evicted by later ones
     if lost:
@@ -84,20 +89,34 @@ def read_archive(source: Path, tier: BlobTier) -> ArchiveReport:
 
 
 def _write(tier: BlobTier, keys: Sequence[str], file: IO[bytes], about: Mapping[str, str]) -> int:
-    manifest = {"format": FORMAT, "version": VERSION, "about": dict(about), "encodings": list(keys)}
+    signatures = _signatures(tier, keys)
+    manifest = {"format": FORMAT, "version": VERSION, "about": dict(about), "encodings": [*keys, *signatures]}
     total = 0
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         data = json.dumps(manifest, indent=1).encode()
         archive.addfile(_member(_MANIFEST, len(data)), io.BytesIO(data))
-        for key in keys:
-            stored = tier.read(key)
-            if stored is None:
-                raise StoreError(f"encoding {key} is not in the store any more")
-            head, payload = pack(stored)
+        for key in (*keys, *signatures):
+            head, payload = pack(signatures.get(key) or _stored(tier, key))
             content = b"".join((head, *payload))
             archive.addfile(_member(f"{_FOLDER}{file_name(key)}", len(content)), io.BytesIO(content))
             total += len(content)
     return total
+
+
+def _stored(tier: BlobTier, key: str) -> StoredEncoding:
+    stored = tier.read(key)
+    if stored is None:
+        raise StoreError(f"encoding {key} is not in the store any more")
+    return stored
+
+
+def _signatures(tier: BlobTier, keys: Sequence[str]) -> dict[str, StoredEncoding]:
+    """Return the signatures of the models that computed encodings by key, as far as the tier has them."""
+    found = {}
+    for fingerprint in dict.fromkeys(_stored(tier, key).recipe.fingerprint for key in keys):
+        if (named := signature_in(fingerprint)) is not None and (place := tier.signatures(named[0])) is not None:
+            found[named[1]] = place.read(named[1])
+    return {key: each for key, each in found.items() if each is not None}
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:

@@ -5,6 +5,7 @@ A blob tier knows no arenas and no devices. `kv/codec.py` turns KV into a `Store
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -82,6 +83,13 @@ class BlobTier(ABC):
     def nbytes(self) -> int:
         """Return the bytes of all encodings, headers included."""
 
+    def signatures(self, fingerprint: str) -> BlobTier | None:
+        """Return the tier of the recorded signatures of a fingerprint, which are no encodings of this tier.
+
+        None: this tier records none.
+        """
+        return None
+
     def pin(self, key: str) -> None:  # noqa: B027 # nothing is evicted
         """Exclude `key` from eviction, whether it is stored now or later."""
 
@@ -108,3 +116,15 @@ class BlobTier(ABC):
             locks.
         """
         return nullcontext(True)
+
+
+def signature_folder(fingerprint: str) -> str:
+    """Return the folder of a fingerprint's signatures, in the folder of a tier."""
+    return f"signatures/{hashlib.sha256(fingerprint.encode()).hexdigest()}"
+
+
+def write_signature(tier: BlobTier, signature: StoredEncoding) -> None:
+    """Record a signature beside the encodings of a tier."""
+    place = tier.signatures(signature.recipe.fingerprint)
+    if place is not None:
+        place.write(signature)

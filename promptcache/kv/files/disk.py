@@ -18,7 +18,7 @@ from typing import NamedTuple
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
-from promptcache.kv.files.blob_tier import BlobTier, Verify
+from promptcache.kv.files.blob_tier import BlobTier, Verify, signature_folder
 from promptcache.kv.files.folder import (
     FileState,
     Incoming,
@@ -151,6 +151,10 @@ class DiskTier(BlobTier):
         """Return the bytes of the files of all encodings."""
         with self._folder.tier_errors("list"):
             return sum(status.st_size for status in self._folder.scan().values())
+
+    def signatures(self, fingerprint: str) -> DiskTier:
+        """Return the tier in `signatures/` for a fingerprint. No budget counts it."""
+        return DiskTier(self._folder.root / signature_folder(fingerprint), mmap=self._mmap)
 
     def pin(self, key: str) -> None:
         """Exclude `key` from eviction, in every process."""

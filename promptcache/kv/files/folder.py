@@ -3,6 +3,7 @@
     encodings/KEY.safetensors    one complete file per encoding
     incoming/                    files being written, each locked by its writer
     pins/KEY                     empty files that name pinned encodings
+    signatures/MODEL/            a folder like this one, for the signatures of a fingerprint
     version                      format version of all encodings, a number
     quarantine/                  corrupt files, and log.jsonl with time, file and reason
     locks/KEY.lock, lock         held while an encoding is computed, and while files are counted and moved

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 try:
@@ -26,7 +27,7 @@ except ImportError as missing:
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
-from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.blob_tier import BlobTier, signature_folder
 from promptcache.kv.files.format import check_payload, check_shape, pack, read_header, unpack
 from promptcache.kv.files.lease import LEASE_S, Lease
 from promptcache.kv.keys import file_name, key_of
@@ -110,6 +111,7 @@ class RemoteTier(BlobTier):
         self._paused_until, self._why_paused = 0.0, ""
         self._bad: dict[str, Hashable] = {}  # corrupt objects that could not be moved to quarantine
         self._folder: _RemoteFolder | None = None
+        self._below = ""  # the path of this tier in that folder
         try:
             self._run("open", _check_root)
         except TierUnavailable as fault:
@@ -180,6 +182,13 @@ class RemoteTier(BlobTier):
         """Return the bytes of all encodings."""
         return sum(self._run("list", _list).values())
 
+    def signatures(self, fingerprint: str) -> RemoteTier:
+        """Return the tier in `signatures/` for a fingerprint. It uses the same connection."""
+        tier = copy(self)
+        tier._below = f"/{signature_folder(fingerprint)}"
+        tier._name, tier._bad = f"{self._name}{tier._below}", {}
+        return tier
+
     def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other replica computes `key`. A claim ends at the latest with its lease."""
         file_name(key)
@@ -227,7 +236,7 @@ class RemoteTier(BlobTier):
             if folder is None:
                 folder = self._folder = _RemoteFolder.open(self._url, self._options)
             with folder.lock:
-                outcome.set_result(operation(folder))
+                outcome.set_result(operation(replace(folder, root=f"{folder.root}{self._below}")))
         except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             outcome.set_exception(error)
 
