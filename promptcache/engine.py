@@ -161,8 +161,11 @@ class Engine(Unpicklable):
             Pool(self.model.shape),
             self._history,
             lambda encodings: self._catalog.forget_unused(encodings),
+            lambda: self._catalog.announce(),
         )
-        self._catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
+        self._catalog = Catalog(
+            self.store, self._executor.key, self._executor.keys_of, owns_store=self.store is not store
+        )
         self._planner = Planner(
             self._catalog, self.tokenizer, self.model.context_length, default_repair, lambda: self.end_ids
         )
@@ -213,9 +216,9 @@ class Engine(Unpicklable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.model.facts.name}: schemas {', '.join(self.schemas) or 'none yet'}>"
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Digest of model and tokenizer. KV with another fingerprint is never used."""
+        """Digest of model and tokenizer as they are now. KV with another fingerprint is never used."""
         return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
 
     def add_schema(
@@ -324,6 +327,7 @@ class Engine(Unpicklable):
         """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
         `pin`.
         """
+        self._executor.follow()
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def pin(self, schema: str, module: str | None = None) -> None:

@@ -70,7 +70,7 @@ def answer(request: Request, executor: Executor) -> Completion:
     fetched = executor.fetch(part.encoding for part in tokens.parts)
     fetched_at = time.perf_counter()
     has_history = request.history and takes_history(request.options, executor.model)
-    recalled = executor.recall(tokens, request.salt) if has_history else None
+    recalled = executor.recall(tokens, request.salt, fetched.state) if has_history else None
     linked = executor.link_fetched(tokens, fetched, recalled)
     linked_at = time.perf_counter()
     answer_ids: tuple[int, ...] = ()

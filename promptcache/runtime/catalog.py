@@ -102,6 +102,7 @@ class Catalog:
         self,
         store: Store | None,
         key: Callable[[Encoding], str] = lambda each: each.digest,
+        used_keys: Callable[[Encoding], frozenset[str]] = lambda each: frozenset((each.digest,)),
         *,
         owns_store: bool = False,
     ) -> None:
@@ -109,11 +110,12 @@ class Catalog:
 
         Args:
             store: The store of their KV; None if another process has it.
-            key: Returns the store key of an encoding.
+            key: Returns the store key of an encoding under the model as it is now.
+            used_keys: Returns the keys of an encoding under all states of the model that were used.
             owns_store: Whether no other engine uses the store. If so, encodings that no schema needs are freed.
         """
         self._store = store
-        self._key = key
+        self._key, self._used_keys = key, used_keys
         self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
@@ -138,16 +140,25 @@ class Catalog:
             return True
 
     def _add(self, state: SchemaState) -> None:
-        key, store = self._key, self._store
-        name, encodings = state.schema.name, state.encodings
+        name = state.schema.name
         old = self._states.get(name)
         self._states[name] = state
-        self._num_uses.update(encodings)
-        if store is not None:
-            store.reserve([(key(each), each.num_tokens) for each in encodings])
-            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+        self._num_uses.update(state.encodings)
+        self._announce(state)
         if old is not None:
             self._drop(old)
+
+    def announce(self) -> None:
+        """Announce all encodings to the store, whose keys have changed with the model."""
+        with self._lock:
+            for state in self._states.values():
+                self._announce(state)
+
+    def _announce(self, state: SchemaState) -> None:
+        key, store, name = self._key, self._store, state.schema.name
+        if store is not None:
+            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
+            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
 
     def remove(self, name: str) -> None:
         """Remove a schema; requests in flight keep it.
@@ -174,7 +185,7 @@ class Catalog:
         A request may store KV of a schema that was removed or replaced after the request was planned.
         """
         if self._store is not None and self._owns_store:
-            unused = [self._key(each) for each in encodings if each not in self._num_uses]
+            unused = [key for each in encodings if each not in self._num_uses for key in self._used_keys(each)]
             if unused:
                 self._store.forget(unused)
 

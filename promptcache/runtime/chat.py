@@ -170,7 +170,9 @@ class Chat(Unpicklable):
         engine = self._engine
         own = ChatKV(
             executor=engine.executor,
-            recalled=engine.executor.recall(self._tokens(), self.salt) if kv and self.turns else None,
+            recalled=engine.executor.recall(self._tokens(), self.salt, engine.executor.follow())
+            if kv and self.turns
+            else None,
         )
         saved = SavedChat(
             prompt=self.prompt,

@@ -13,7 +13,7 @@ import torch
 
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
-from promptcache.kv import Store, StoreConfig, open_store
+from promptcache.kv import StoreConfig, open_store
 from promptcache.language import CHAT_SCHEMA, Prompt, parse_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
@@ -57,12 +57,12 @@ class ChatKV:
         """Put the KV into a folder in the format of stores, and return its keys."""
         if self.recalled is None or not self.sizes:
             return frozenset()
-        store, keys = self._store(folder), set()
+        inside, keys = _executor_of(folder, self.executor), set()
         for stretch in self.recalled.stretches:
             if stretch.num_found:
                 views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
-                recipe = self.executor.recipe(_encoding(self.recalled.tokens, stretch, stretch.num_found))
-                store.put(
+                recipe = inside.recipe(_encoding(self.recalled.tokens, stretch, stretch.num_found))
+                inside.store.put(
                     recipe,
                     torch.cat([run.keys[:, :, :size] for run, size in views], dim=2),
                     torch.cat([run.values[:, :, :size] for run, size in views], dim=2),
@@ -72,17 +72,20 @@ class ChatKV:
 
     def keys(self, folder: Path) -> frozenset[str]:
         """Return the keys of all KV in a folder, which need not exist."""
-        return frozenset(self._store(folder).keys()) if folder.is_dir() else frozenset()
+        return frozenset(_executor_of(folder, self.executor).store.keys()) if folder.is_dir() else frozenset()
 
     def remove(self, folder: Path, keys: frozenset[str]) -> None:
         """Remove KV from a folder."""
         if keys:
-            store = self._store(folder)
+            store = _executor_of(folder, self.executor).store
             for key in keys:
                 store.delete(key)
 
-    def _store(self, folder: Path) -> Store:
-        return open_store(StoreConfig(folder=folder), self.executor.model.shape)
+
+def _executor_of(folder: Path, executor: Executor) -> Executor:
+    """Return an executor of the same model over the folder of a chat, which has signatures of its own."""
+    store = open_store(StoreConfig(folder=folder), executor.model.shape)
+    return Executor(executor.model, store, lambda: executor.fingerprint)
 
 
 def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
@@ -173,14 +176,14 @@ def _has_kv(path: Path) -> bool:
 
 def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path, sizes: Sequence[int]) -> None:
     """Read into history what `ChatKV.write` wrote. KV of another model or schema is not found, and prefilled later."""
-    recalled = executor.recall(tokens, salt)
+    recalled = executor.recall(tokens, salt, executor.follow())
     if recalled is None or executor.history is None or not folder.is_dir():
         return
-    store = open_store(StoreConfig(folder=folder), executor.model.shape)
+    inside = _executor_of(folder, executor)
     for stretch, size in zip(recalled.stretches, sizes, strict=False):
         if size > stretch.num_found:
             encoding = _encoding(tokens, stretch, size)
-            run = store.get(executor.key(encoding)).run
+            run = inside.look_up([encoding])[encoding].run
             if run is not None:
                 executor.history.add(stretch, encoding.token_ids, tuple(zip(run.keys, run.values, strict=True)))
 

@@ -27,7 +27,8 @@ IDLE_BYTES = 256 * 2**20
 
 _SMALLEST_BUFFER = 256  # tokens
 
-_BufferContent: TypeAlias = tuple[tuple[str, int, int, int], ...]  # digest, start, stop and shift of each part
+_BufferContent: TypeAlias = tuple[int, tuple[tuple[str, int, int, int], ...]]
+"""The state of the model, and digest, start, stop and shift of each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,18 +64,21 @@ class Pool:
         with self._lock:
             return sum(buffer.slab.nbytes for buffer in (*self._idle.values(), *self._returned))
 
-    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+    def coalesce(
+        self, segments: Sequence[Segment], new_positions: Sequence[int], state: int
+    ) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with small neighbours copied into one, and the number of tokens that were copied.
 
         Args:
             segments: Segments of one request, in position order.
             new_positions: Positions of the new tokens, in order. Segments on both sides of one stay apart.
+            state: Number of the state of the model that computed the KV.
         """
         found: list[Segment] = []
         num_copied = 0
         for group in self._groups(segments, new_positions):
             if len(group) > 1:
-                segment, copied = self._one(group)
+                segment, copied = self._one(group, state)
                 found.append(segment)
                 num_copied += copied
             else:
@@ -95,9 +99,9 @@ class Pool:
         if group:
             yield group
 
-    def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
+    def _one(self, group: Sequence[Segment], state: int) -> tuple[Segment, int]:
         parts = tuple(part for segment in group for part in segment.parts)
-        content = tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
+        content = state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
         num_tokens = sum(segment.num_tokens for segment in group)
         with self._lock:
             held, slab = self._take(content, num_tokens)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
 from promptcache.diagnostics import NotFinite
-from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on, signature, signed
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool
@@ -28,6 +28,7 @@ PATIENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
 _MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
+_MAX_STATES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Fetched:
 
     Attributes:
         runs: KV of each wanted encoding.
+        state: The state of the model that the KV belongs to.
         encoded: Encodings that were computed, contexts included.
         tiers: The tier that held each of the others.
         moved_bytes: Bytes that stores copied.
@@ -43,6 +45,7 @@ class Fetched:
     """
 
     runs: Mapping[Encoding, KVHandle]
+    state: int
     encoded: frozenset[Encoding]
     tiers: Mapping[Encoding, Tier]
     moved_bytes: int
@@ -69,11 +72,18 @@ class Encoded:
     faults: tuple[str, ...]
 
 
+class _ModelChanged(Exception):
+    """The model was changed while encodings were computed. Their KV is dropped."""
+
+
 class Executor:
     """A model with the store of its KV. All methods are thread-safe.
 
     A missing encoding is computed once, however many threads ask for it. If the store refuses computed KV, the request
     uses it all the same, and the next request computes it again.
+
+    The model may change between requests, for example by another adapter. Keys are those of the state of the model at
+    the last call of `follow`, which every request makes.
     """
 
     def __init__(
@@ -84,14 +94,16 @@ class Executor:
         pool: Pool | None = None,
         history: History | None = None,
         forget_unused: Callable[[Iterable[Encoding]], None] | None = None,
+        announce: Callable[[], None] | None = None,
     ) -> None:
         """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns the fingerprint of model and tokenizer, which enters every key. Called on first use.
+            fingerprint: Returns the fingerprint of model and tokenizer as they are now, as far as they can be read.
             pool: Buffers for small segments; None links every segment as a view.
             history: KV of own tokens of earlier requests; None keeps none.
             forget_unused: Frees those encodings in the store that no schema needs; None frees none.
+            announce: Announces to the store the keys that will be needed, after the model has changed.
         """
         self.model = model
         self.store = store
@@ -99,27 +111,68 @@ class Executor:
         self.history = history
         self._fingerprint = fingerprint
         self._forget_unused = forget_unused
-        self._keys: dict[str, str] = {}
+        self._announce = announce
+        self._state = model.state
+        self._fingerprints: dict[int, tuple[str, ...]] = {}  # by state
+        self._keys: dict[tuple[str, str], str] = {}
         self._lock = new_lock()
+        self._state_lock = new_lock()
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """Digest of model and tokenizer; enters every key of the store."""
+        """Fingerprint of model and tokenizer as they are now, as far as they can be read."""
         return self._fingerprint()
+
+    def follow(self) -> int:
+        """Notice a change of the model, and return the number of its state. It takes microseconds if there is none."""
+        state = self.model.state
+        if state != self._state:
+            self._state = state
+            if self._announce is not None:
+                self._announce()
+        return state
 
     def key(self, encoding: Encoding) -> str:
         """Return the store key of an encoding, 64 hexadecimal digits."""
-        key = self._keys.get(encoding.digest)
-        if key is None:
-            if len(self._keys) >= _MAX_KEYS:
-                self._keys.clear()
-            key = self._keys[encoding.digest] = self.recipe(encoding).key
-        return key
+        return self._key(encoding, self._signed()[0])
+
+    def keys_of(self, encoding: Encoding) -> frozenset[str]:
+        """Return the keys of an encoding under all states of the model that were used."""
+        used = {each for fingerprints in tuple(self._fingerprints.values()) for each in fingerprints}
+        return frozenset(self._key(encoding, each) for each in used)
 
     def recipe(self, encoding: Encoding) -> Recipe:
         """Return the facts about an encoding that the store keeps beside its KV."""
+        return self._recipe(encoding, self._signed()[0])
+
+    def _signed(self) -> tuple[str, ...]:
+        """Return the fingerprints of the model that enter keys, those of new KV first."""
+        while (found := self._fingerprints.get(state := self._state)) is None:
+            with self._state_lock:
+                if state in self._fingerprints:
+                    continue
+                own = signature(self.fingerprint, *self.model.fixed_kv())
+                made = tuple(signed(self.fingerprint, key) for key in self.store.recognize(own))
+                if (now := self.model.state) != state:
+                    self._state = now
+                    continue
+                if len(self._fingerprints) >= _MAX_STATES:
+                    self._fingerprints.clear()
+                self._fingerprints[state] = made
+        return found
+
+    def _key(self, encoding: Encoding, fingerprint: str) -> str:
+        place = (fingerprint, encoding.digest)
+        key = self._keys.get(place)
+        if key is None:
+            if len(self._keys) >= _MAX_KEYS:
+                self._keys.clear()
+            key = self._keys[place] = self._recipe(encoding, fingerprint).key
+        return key
+
+    def _recipe(self, encoding: Encoding, fingerprint: str) -> Recipe:
         return Recipe(
-            fingerprint=self.fingerprint,
+            fingerprint=fingerprint,
             digest=encoding.digest,
             num_tokens=encoding.num_tokens,
             first_position=encoding.position_ids[0],
@@ -133,16 +186,18 @@ class Executor:
 
     def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
         """Link KV that was fetched already, with what history has of the request."""
-        return link(tokens, fetched.runs, self.model, self.pool, recalled)
+        return link(tokens, fetched.runs, self.model, self.pool, recalled, fetched.state)
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled | None:
+    def recall(self, tokens: RequestTokens, salt: str | None, state: int) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
         if self.history is None or not self.model.linking.takes_rows:
             return None
-        return self.history.recall(tokens, salt)
+        return self.history.recall(tokens, salt, state)
 
     def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Keep the own tokens that a request computed, as far as there is room. An error is logged.
+
+        Nothing is kept if the model has changed since `recall`.
 
         Args:
             recalled: The result of `recall` for the request; None keeps nothing.
@@ -153,6 +208,8 @@ class Executor:
             The number of bytes that were copied.
         """
         if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
+            return 0
+        if recalled.state != self.model.state:
             return 0
         try:
             return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
@@ -169,6 +226,8 @@ class Executor:
     ) -> Fetched:
         """Return the KV of the encodings `wanted`. Missing encodings and contexts are computed.
 
+        If another thread changes the model meanwhile, the KV of its new state is fetched.
+
         Args:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
                 tokens, and now and then while another process is waited for. No lock is held, so it may call the
@@ -176,6 +235,14 @@ class Executor:
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
         wanted = tuple(dict.fromkeys(wanted))
+        while True:
+            state = self.follow()
+            with suppress(_ModelChanged):
+                fetched = self._fetch(wanted, progress, patience_s, state)
+                if self.follow() == state:
+                    return fetched
+
+    def _fetch(self, wanted: Sequence[Encoding], progress: Progress | None, patience_s: float, state: int) -> Fetched:
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
         encoded: dict[Encoding, KVHandle] = {}
@@ -199,6 +266,7 @@ class Executor:
         runs = {**found, **encoded}
         return Fetched(
             runs={each: runs[each] for each in wanted},
+            state=state,
             encoded=frozenset(encoded),
             tiers={each: lookups[each].tier for each in wanted if each in found},
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
@@ -212,6 +280,7 @@ class Executor:
 
     def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
         """Return the keys of the encodings whose KV is not in memory."""
+        self.follow()
         return self.store.absent([self.key(each) for each in wanted])
 
     def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
@@ -266,6 +335,7 @@ class Executor:
         If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
         the store now, return only these.
         """
+        state = self._state
         chain_of = {self.key(chain.links[0]): chain for chain in batch}
         with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
             free = [chain for key, chain in chain_of.items() if key in claimed] or batch
@@ -275,32 +345,45 @@ class Executor:
             found = {each: lookup.run for each, lookup in again.items() if lookup.run is not None}
             if found:
                 return Encoded(runs=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
-            runs = self._computed(free, held, faults)
+            runs = self._computed(free, held, faults, state)
         return Encoded(runs=runs, lookups={}, faults=tuple(faults))
 
     def _computed(
-        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str]
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str], state: int
     ) -> dict[Encoding, KVHandle]:
         """Compute the chains of a batch in one forward pass and store their encodings.
 
         If some KV is not finite, each encoding is computed by itself, so that only the faulty one is not stored.
+
+        Raises:
+            _ModelChanged: The state of the model is another one than `state`; nothing was stored.
         """
         try:
-            return {
-                each: stored(self.store, self.recipe(each), kv, faults.append)
-                for each, kv in compute(self.model, batch, held)
-            }
+            computed = dict(compute(self.model, batch, held))
         except NotFinite:
             encodings = [link for chain in batch for link in chain.links]
             if len(encodings) == 1:
                 raise
+        else:
+            if self.model.state != state:
+                raise _ModelChanged
+            return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
         runs: dict[Encoding, KVHandle] = {}
         for each in encodings:
             alone = Chain(context=each.context, links=(each,))
-            runs.update(self._computed([alone], {**held, **runs}, faults))
+            runs.update(self._computed([alone], {**held, **runs}, faults, state))
         return runs
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
-        keys = {each: self.key(each) for each in encodings}
+        first, *others = self._signed()
+        found = self._get_under(first, encodings)
+        for fingerprint in others:
+            if missing := [each for each, lookup in found.items() if lookup.run is None]:
+                more = self._get_under(fingerprint, missing)
+                found.update((each, lookup) for each, lookup in more.items() if lookup.run is not None)
+        return found
+
+    def _get_under(self, fingerprint: str, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
+        keys = {each: self._key(each, fingerprint) for each in encodings}
         found = self.store.get_many(keys.values())
         return {each: found[key] for each, key in keys.items()}

@@ -40,7 +40,7 @@ class OwnStretch:
     Attributes:
         first: The position of the first token.
         context: All KV parts in use at lower positions, earlier stretches included.
-        key: Digest of the context, the first position and a salt.
+        key: Digest of the context, the first position, a salt and the state of the model.
         parts: KV parts of its first tokens that history has, in position order.
         runs: KV of their encodings.
     """
@@ -66,10 +66,12 @@ class Recalled:
     Attributes:
         tokens: The request as planned.
         stretches: All stretches, in position order.
+        state: State of the model, as for `History.recall`.
     """
 
     tokens: RequestTokens
     stretches: tuple[OwnStretch, ...]
+    state: int = 0
 
     @property
     def num_found(self) -> int:
@@ -159,20 +161,21 @@ class History:
             self._buffers.clear()
             self._forget_taken()
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled:
+    def recall(self, tokens: RequestTokens, salt: str | None = None, state: int = 0) -> Recalled:
         """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
 
         Args:
             tokens: The request as planned.
             salt: Requests share history only with requests of the same salt.
+            state: Number of the state of the model (`Model.state`). KV of another state is not found.
         """
         found: list[OwnStretch] = []
         with self._lock:
             self._forget_taken()
-            for stretch in stretches(tokens, salt):
+            for stretch in stretches(tokens, salt, state):
                 is_last = stretch.stop == len(tokens.token_ids)
                 found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
-        return Recalled(tokens=tokens, stretches=tuple(found))
+        return Recalled(tokens=tokens, stretches=tuple(found), state=state)
 
     def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
@@ -328,7 +331,7 @@ def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None) -> Buffe
     return memory.buffers(limit_bytes)
 
 
-def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStretch]:
+def stretches(tokens: RequestTokens, salt: str | None = None, state: int = 0) -> Iterator[OwnStretch]:
     """Yield the stretches of a request's own tokens, in position order."""
     context: list[KVPart] = []
     parts, positions = iter(tokens.parts), tokens.position_ids
@@ -339,7 +342,8 @@ def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStr
             context.append(part)
             part = next(parts, None)
         below = tuple(context)
-        key = hashlib.sha256(f"{salt!r}\n{positions[start]}\n{context_digest(below)}".encode()).hexdigest()
+        text = f"{state}\n{salt!r}\n{positions[start]}\n{context_digest(below)}"
+        key = hashlib.sha256(text.encode()).hexdigest()
         yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key)
         if stop < len(positions):
             own = Encoding(token_ids=tokens.token_ids[start:stop], position_ids=positions[start:stop], context=below)

@@ -71,6 +71,7 @@ def link(
     model: Model,
     pool: Pool | None = None,
     recalled: Recalled | None = None,
+    state: int = 0,
 ) -> Linked:
     """Link the stored KV of a request with its new tokens.
 
@@ -80,11 +81,12 @@ def link(
         model: Chooses the kind of cache.
         pool: Buffers for small segments; None links every segment as a view.
         recalled: What history has of the request.
+        state: State of the model that `runs` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
     new_positions = tuple(tokens.position_ids[index] for index in missing)
-    coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions)
+    coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions, state=state)
     stored, growing = linked_segments(tokens, runs, new_positions, recalled)
     segments, num_copied = model.linking.place(stored, coalesce)
     num_given = 0 if recalled is None else recalled.num_found
@@ -146,12 +148,13 @@ def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray
 
 
 def coalesced_segments(
-    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], pool: Pool
+    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], states: Sequence[int], pool: Pool
 ) -> tuple[tuple[SharedSegment, ...], list[int]]:
     """Coalesce small segments that the same rows use.
 
     Args:
         new_positions: For each row the positions of its new tokens, in order. Segments on both sides of one stay apart.
+        states: For each row the state of the model that computed its stored KV. Rows of two states share no segment.
 
     Returns:
         The segments, and for each row the number of tokens copied for it.
@@ -163,7 +166,7 @@ def coalesced_segments(
     copied = [0] * len(new_positions)
     for rows, segments in alike.items():
         between = sorted({position for row in rows for position in new_positions[row]})
-        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda segment: segment.first), between)
+        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between, states[rows[0]])
         found.extend(SharedSegment(segment, rows) for segment in fewer)
         copied[rows[0]] += num_copied
     return tuple(found), copied

@@ -219,7 +219,7 @@ class PrefixCache(Unpicklable):
             raise InvalidValue(f"hit={shown(hit)} is not allowed: the result of get is expected")
         with self._lock:
             taken = hit._take(self, out)
-        return sum(self._history.keep(*each) for each in taken)
+        return self._keep(taken)
 
     @torch.no_grad()
     def build(self, prefixes: Sequence[Tokens]) -> int:
@@ -259,20 +259,22 @@ class PrefixCache(Unpicklable):
         Raises:
             InvalidValue: The KV has another shape or dtype, or is not that of these tokens; nothing is stored.
         """
+        state = self._model.state
         rows = read_batch(input_ids, attention_mask, self._model).rows
         slabs = self._read_slabs(past_key_values, rows, input_ids)
         self._check_first_layer([row.token_ids for row in rows], slabs)
         self._check_samples([row.token_ids for row in rows], slabs)
         num_stored = 0
         for row, slab in zip(rows, slabs, strict=True):
-            (stretch,) = self._history.recall(_tokens(row.token_ids)).stretches
+            (stretch,) = self._history.recall(_tokens(row.token_ids), state=state).stretches
             own_kv = [*zip(slab.keys, slab.values, strict=True)]
             num_stored += self._history.add(stretch, row.token_ids, own_kv)
         return num_stored
 
     def _pack(self, rows: Sequence[tuple[int, ...]]) -> tuple[list[Recalled], PackedRows]:
         """Return what is known of each row, and the forward pass over the other tokens."""
-        found = [self._history.recall(_tokens(row)) for row in rows]
+        state = self._model.state
+        found = [self._history.recall(_tokens(row), state=state) for row in rows]
         new = [
             NewTokens(
                 segments=segments_of(each.stretches[0].parts, each.runs),
@@ -283,15 +285,18 @@ class PrefixCache(Unpicklable):
         ]
         return found, PackedRows(new, self._model)
 
-    def _keep(self, found: Sequence[Recalled], packed: PackedRows) -> int:
-        return sum(self._history.keep(each, (), packed.own_kv(row)) for row, each in enumerate(found))
+    def _keep(self, rows: Sequence[tuple[Recalled, Sequence[int], OwnKV]]) -> int:
+        """Keep the KV of rows, unless the model has changed; return the number of stored tokens."""
+        if any(recalled.state != self._model.state for recalled, *_ in rows):
+            return 0
+        return sum(self._history.keep(*each) for each in rows)
 
     def _fill(self, prefix: tuple[int, ...], least: int) -> int:
         """Compute and keep the tokens of a prefix if more than `least` are missing; return the number of computed ones.
 
         Long prefixes are computed in chunks.
         """
-        known = self._history.recall(_tokens(prefix)).num_found
+        known = self._history.recall(_tokens(prefix), state=self._model.state).num_found
         if len(prefix) - known <= least:
             return 0
         num_computed = 0
@@ -300,7 +305,7 @@ class PrefixCache(Unpicklable):
             found, packed = self._pack([prefix[:stop]])
             packed.encode()
             num_computed += packed.stops[-1]
-            if found[0].num_found + self._keep(found, packed) < stop:
+            if found[0].num_found + self._keep([(found[0], (), packed.own_kv(0))]) < stop:
                 break  # there is no more room
         return num_computed
 

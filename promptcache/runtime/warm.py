@@ -36,6 +36,7 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     total, done = sum(each.num_tokens for each in encodings), 0
     encoded, faults = set[Encoding](), FaultLog()
     found = Counter[Tier]()
+    executor.follow()
     keys = [executor.key(each) for each in encodings]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
     for group in _groups(encodings):

@@ -89,8 +89,7 @@ def serve(
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     store = MemoryStore(model.shape) if store is None else store
-    fingerprint = f"{model.fingerprint}:{tokenizer.fingerprint}"
-    executor = Executor(model, store, lambda: fingerprint, pool)
+    executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
     state = schema_state(schema, tokenizer, model.context_length)
     store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
     return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)

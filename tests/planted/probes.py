@@ -26,6 +26,7 @@ from promptcache.testing.service import default_model, serve
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
+from tests.engine.changing import ChangingModel, answer_alone
 from tests.families import random_model
 from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
@@ -48,6 +49,7 @@ def make_models() -> None:
     family_model("gpt-oss")
     for name in MODELS:
         model_named(name)
+    answer_alone()
 
 
 @cache
@@ -93,6 +95,8 @@ def _probe(law: str, examples: int) -> None:
         run_state_machine_as_test(step_machine(model, tolerance), settings=chosen)
     elif law == "requests are the reference":
         _run_over_requests(examples)
+    elif law == "models that change do not mix":
+        run_state_machine_as_test(ChangingModel, settings=_settings(examples // 4, stateful_step_count=10))
     elif law == "no control token in text":
         tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new tokenizer, because the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)

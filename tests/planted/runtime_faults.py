@@ -26,6 +26,7 @@ from promptcache.runtime.attention import (
     unregister_backend,
 )
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
@@ -38,8 +39,10 @@ Patch = pytest.MonkeyPatch
 batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptcache.runtime.attention.step")
 tails, scheduler = (module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler"))
 generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
+changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
+history = module_of("promptcache.runtime.history")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
-REQUESTS = "requests are the reference"
+REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
 
 
 @fault("new tokens stand one position late", law=REFERENCE, quick=True)
@@ -379,6 +382,43 @@ def replace_fields(encoding: Any, **fields: Any) -> Any:
 @fault("keys of encodings leave out the model", law="models do not mix")
 def _key_without_model(patch: Patch) -> None:
     patch.setattr(executor, "Recipe", lambda **fields: Recipe(**fields | {"fingerprint": ""}))
+
+
+@fault("a change of the model is not noticed", law=CHANGES)
+def _unnoticed_change(patch: Patch) -> None:
+    patch.setattr(changes.Changes, "number", lambda self: 0)
+
+
+@fault("history is shared between states of the model", law=CHANGES)
+def _history_without_state(patch: Patch) -> None:
+    original = history.stretches
+    patch.setattr(history, "stretches", lambda tokens, salt=None, state=0: original(tokens, salt))
+
+
+@fault("history keeps what a model computed while it changed", law=CHANGES)
+def _history_of_changed_model(patch: Patch) -> None:
+    def keep(self: Any, recalled: Any, answer_ids: Any, own_kv: Any) -> int:
+        return 0 if recalled is None else int(self.history.keep(recalled, answer_ids, own_kv))
+
+    patch.setattr(Executor, "keep", keep)
+
+
+@fault("buffers of small segments are shared between states of the model", law=CHANGES)
+def _buffers_without_state(patch: Patch) -> None:
+    original = Pool.coalesce
+    patch.setattr(
+        Pool, "coalesce", lambda self, segments, new_positions, state: original(self, segments, new_positions, 0)
+    )
+
+
+@fault("all signatures agree", law=CHANGES)
+def _agreeing_signatures(patch: Patch) -> None:
+    patch.setattr(tiered, "agree", lambda known, own: True)
+
+
+@fault("keys of encodings leave out the signature", law=CHANGES)
+def _key_without_signature(patch: Patch) -> None:
+    patch.setattr(executor, "signed", lambda fingerprint, key: fingerprint)
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)

@@ -215,7 +215,7 @@ def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small:
     starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
     pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
 
-    found, copied = coalesced_segments(pieces, starts, Pool(SHAPE, small_tokens=small))
+    found, copied = coalesced_segments(pieces, starts, [0, 0, 0], Pool(SHAPE, small_tokens=small))
 
     for row in range(3):
         views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)

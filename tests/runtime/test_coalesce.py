@@ -44,7 +44,7 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
 
-    found, num_copied = Pool(SHAPE, small_tokens=small).coalesce(given_segments, new_starts)
+    found, num_copied = Pool(SHAPE, small_tokens=small).coalesce(given_segments, new_starts, 0)
 
     positions = [int(each) for one in found for each in one.position_array()]
     assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
@@ -59,15 +59,15 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
 def test_what_was_coalesced_before_is_not_copied_again() -> None:
     """The same selection gets the same buffer, while a request holds it and after."""
     pool, parts = Pool(SHAPE), segments([3, 4])
-    (first,), copied = pool.coalesce(parts, [])
+    (first,), copied = pool.coalesce(parts, [], 0)
 
-    (second,), copied_again = pool.coalesce(parts, [])
+    (second,), copied_again = pool.coalesce(parts, [], 0)
     assert (copied, copied_again) == (7, 0)
     assert second.slab is first.slab
 
     slab = first.slab
     del first, second
-    (third,), copied_later = pool.coalesce(parts, [])
+    (third,), copied_later = pool.coalesce(parts, [], 0)
     assert copied_later == 0
     assert third.slab is slab
 
@@ -75,15 +75,15 @@ def test_what_was_coalesced_before_is_not_copied_again() -> None:
 def test_a_buffer_in_use_is_never_written() -> None:
     """Another selection gets another buffer while a request holds the first one."""
     pool, one, other = Pool(SHAPE), segments([3, 4]), segments([5, 6])
-    first, _ = pool.coalesce(one, [])
+    first, _ = pool.coalesce(one, [], 0)
 
-    second, _ = pool.coalesce(other, [])
+    second, _ = pool.coalesce(other, [], 0)
     assert contents(first) == [0, 1, 2, 4, 5, 6, 7]
     assert second[0].slab is not first[0].slab
 
     slab = first[0].slab
     del first
-    third, _ = pool.coalesce(segments([2, 2]), [])
+    third, _ = pool.coalesce(segments([2, 2]), [], 0)
     assert third[0].slab is slab
     assert contents(third) == [0, 1, 3, 4]
 
@@ -91,11 +91,11 @@ def test_a_buffer_in_use_is_never_written() -> None:
 def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
     """A buffer is found by the digests of encodings, not by positions or objects."""
     pool = Pool(SHAPE)
-    first, _ = pool.coalesce(segments([3, 4]), [])
+    first, _ = pool.coalesce(segments([3, 4]), [], 0)
     del first
 
-    _, copied_again = pool.coalesce(segments([3, 4]), [])
-    second, copied = pool.coalesce(segments([3, 4], token_id=1), [])
+    _, copied_again = pool.coalesce(segments([3, 4]), [], 0)
+    second, copied = pool.coalesce(segments([3, 4], token_id=1), [], 0)
     assert (copied_again, copied) == (0, 7)
     assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
 
@@ -103,9 +103,9 @@ def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
 def test_idle_buffers_are_given_back() -> None:
     """Idle buffers stay within their limit."""
     pool = Pool(SHAPE, idle_bytes=256 * SHAPE.token_bytes)
-    held = [pool.coalesce(segments([2, 3], token_id), []) for token_id in range(4)]
+    held = [pool.coalesce(segments([2, 3], token_id), [], 0) for token_id in range(4)]
     del held
 
-    pool.coalesce(segments([4, 4]), [])
+    pool.coalesce(segments([4, 4]), [], 0)
 
     assert pool.idle_bytes <= 256 * SHAPE.token_bytes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, sho
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions
+from promptcache.runtime.hf.changes import Changes
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
@@ -26,7 +26,7 @@ from promptcache.runtime.hf.facts import (
     check_weights,
     read_facts,
 )
-from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
+from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.packed import pack_linears
@@ -34,6 +34,7 @@ from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.rope import pin_rope
 
 _LONGEST_DEFAULT = 1 << 17
+_NUM_NEAR, _NUM_FAR, _FAR_POSITION = 3, 5, 2048
 _LENGTH = whole(1, unit="positions")
 _register_once = new_lock()
 
@@ -77,6 +78,10 @@ class Model:
         self.num_known_tokens: int = embeddings.num_embeddings
         self.linking: Linking = self._install_attention()
         watch_positions(hf)
+        self._changes = Changes(hf)
+        self._digests = KnownDigests()
+        self._fingerprints: dict[int, str] = {}  # by state
+        self._fixed_kv: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None  # of the last state
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
@@ -86,10 +91,25 @@ class Model:
         device: torch.device = self.hf.device
         return device
 
-    @cached_property
+    @property
+    def state(self) -> int:
+        """Number of the state of the transformers model, which its adapters, hooks, functions and weights make up.
+
+        Reading it takes microseconds. KV of one state is not used in another.
+        """
+        return self._changes.number()
+
+    @property
     def fingerprint(self) -> str:
-        """Digest of everything that the KV of this model depends on. Reads all weights unless it is recorded."""
-        return model_fingerprint(self.hf, self._regime, self._origin)
+        """Digest of everything that the KV of this model depends on, as far as it can be read.
+
+        It is computed once for each state, and reads all weights that are not known and not recorded.
+        """
+        while (found := self._fingerprints.get(state := self.state)) is None:
+            made = model_fingerprint(self.hf, self._regime, self._origin, self._digests)
+            if self.state == state:  # no other thread has changed it
+                self._fingerprints[state] = made
+        return found
 
     def pack_weights(self, pack: bool | None) -> None:
         """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
@@ -100,6 +120,26 @@ class Model:
         if pack is not False and self.device.type == "cpu":
             _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf, every=pack is True)
+            self._changes.accept()
+
+    @torch.no_grad()
+    def fixed_kv(self) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
+        """Return the KV of a fixed text that the model computes in its state now: positions, keys and values.
+
+        The keys and values are `[L, Hkv, T, D]`. The tokens are evenly spaced in the vocabulary. Some are at the first
+        positions, and more are far away, because there a changed RoPE frequency shows.
+        """
+        stop = min(self.context_length, _FAR_POSITION)
+        positions = tuple(sorted({*range(min(stop, _NUM_NEAR)), *range(max(0, stop - _NUM_FAR), stop)}))
+        while (found := self._fixed_kv) is None or found[0] != self.state:
+            state = self.state
+            size = 2 * len(positions)
+            token_ids = [self.num_known_tokens * (2 * index + 1) // size for index in range(len(positions))]
+            cache: Any = self.plain_cache(self.shape.num_layers)
+            self.encode(token_tensor(token_ids, self.device), token_tensor(positions, self.device), cache)
+            keys, values = (torch.cat(each) for each in zip(*map(_kv, cache.layers), strict=True))
+            self._fixed_kv = state, (keys, values)
+        return positions, *found[1]
 
     def use_concatenation(self) -> None:
         """Link by concatenation from now on, with the model's own attention."""

@@ -41,6 +41,7 @@ class Row:
         tokens: The request as it joined, without own tokens of history.
         stored, growing: Its stored KV: segments that may be coalesced, and those of its last stretch in history.
         positions: The positions of its own tokens.
+        state: State of the model that computed its stored KV.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
         num_copied: The number of tokens of small segments that were copied. Copies for several rows count for the
@@ -51,6 +52,7 @@ class Row:
     stored: tuple[Segment, ...]
     growing: tuple[Segment, ...]
     positions: RequestPositions
+    state: int
     tail: Tail
     num_own: int = 0
     num_copied: int = 0
@@ -82,12 +84,19 @@ class Batch:
         """The rows, in the order in which they joined."""
         return tuple(self._rows)
 
-    def join(self, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], recalled: Recalled | None = None) -> Row:
+    def join(
+        self,
+        tokens: RequestTokens,
+        runs: Mapping[Encoding, KVHandle],
+        state: int,
+        recalled: Recalled | None = None,
+    ) -> Row:
         """Add a request. Nothing is computed.
 
         Args:
             tokens: Its new tokens are not computed before they are passed to `step`.
             runs: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+            state: State of the model that `runs` belong to.
             recalled: What history has of the request; the other own tokens are its new ones.
         """
         self._model.check_vocabulary(tokens.token_ids)
@@ -99,6 +108,7 @@ class Batch:
             stored=stored,
             growing=growing,
             positions=RequestPositions((*stored, *growing), tokens.position_ids),
+            state=state,
             tail=self.tails.take(len(tokens.token_ids)),
         )
         self._rows.append(row)
@@ -157,7 +167,8 @@ class Batch:
             shared = tuple(shared_segments([row.stored for row in self._rows]))
             if self._pool is not None:
                 positions = [row.tokens.position_ids for row in self._rows]
-                shared, copied = coalesced_segments(shared, positions, self._pool)
+                states = [row.state for row in self._rows]
+                shared, copied = coalesced_segments(shared, positions, states, self._pool)
                 for row, num_copied in zip(self._rows, copied, strict=True):
                     row.num_copied += num_copied
             if any(row.growing for row in self._rows):

@@ -256,7 +256,9 @@ class Scheduler:
                 if job.fetching is None:
                     self._begin_fetch(job)
                 elif job.fetching.done():
-                    self._join(job, job.fetching.result())
+                    fetched, job.fetching = job.fetching.result(), None
+                    if fetched.state == self._executor.follow():
+                        self._join(job, fetched)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:
@@ -287,8 +289,8 @@ class Scheduler:
         if job.reads_tokens:
             seen_ids = [*tokens.used_ids, *[0] * job.request.max_new_tokens]
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
-        job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
-        job.row = self._batch.join(tokens, fetched.runs, job.recalled)
+        job.recalled = self._executor.recall(tokens, job.request.salt, fetched.state) if job.request.history else None
+        job.row = self._batch.join(tokens, fetched.runs, fetched.state, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self._running.append(job)

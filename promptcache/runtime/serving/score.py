@@ -22,7 +22,8 @@ from promptcache.runtime.serving.batch import Batch
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
 
-RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle], int]
+"""A request, KV of its encodings, and the state of the model that computed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -57,7 +58,8 @@ def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple
     if not executor.model.linking.takes_rows:
         return tuple(executor.logits(tokens) for tokens in requests)
     found: list[list[torch.Tensor]] = [[] for _ in requests]
-    joining = ((tokens, executor.fetch(part.encoding for part in tokens.parts).runs) for tokens in requests)
+    fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
+    joining = ((tokens, each.runs, each.state) for tokens, each in fetched)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -112,21 +114,25 @@ def _together(
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """
     batch = Batch(executor.model, executor.pool)
-    runs = executor.fetch(part.encoding for part in tokens.parts).runs
-    row = batch.join(tokens, runs)
+    fetched = executor.fetch(part.encoding for part in tokens.parts)
+    row = batch.join(tokens, fetched.runs, fetched.state)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
     for index in range(len(choices)):
         yield index, last
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
-    runs = {**runs, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    runs = {**fetched.runs, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts = (*tokens.parts, own.whole)
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
     joining = (
-        (RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))), runs)
-        for fed in (choices[index][:-1] for index in longer)
+        (
+            RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
+            runs,
+            state,
+        )
+        for fed, state in ((choices[index][:-1], fetched.state) for index in longer)
     )
     limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
     for index, logits in _compute(batch, joining, limit):

@@ -91,7 +91,7 @@ def largest_distance_of_steps(model: Model, seed: str) -> float:
         runs = executor.fetch(part.encoding for part in plan.tokens.parts).runs
         num_tokens = chance.randrange(_SMALLEST_TAIL + 4)
         more = [chance.randrange(5, 250) for _ in range(num_tokens)]
-        wanted[batch.join(plan.tokens, runs)] = [*plan.tokens.token_ids, *more]
+        wanted[batch.join(plan.tokens, runs, 0)] = [*plan.tokens.token_ids, *more]
     found: dict[Row, list[torch.Tensor]] = {row: [] for row in wanted}
 
     while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
@@ -112,7 +112,7 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
     model, plan = default_model(), plan_for(PROMPT)
     runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
     batch = Batch(model)
-    row = batch.join(plan.tokens, runs)
+    row = batch.join(plan.tokens, runs, 0)
     first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
     batch.step([(row, first)])
     with monkeypatch.context() as patch:
@@ -135,7 +135,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
-    first, second = batch.join(plan.tokens, runs), batch.join(plan.tokens, runs)
+    first, second = batch.join(plan.tokens, runs, 0), batch.join(plan.tokens, runs, 0)
 
     batch.step([(first, [5, 6]), (second, [7])])
     batch.step([(first, [5])])
@@ -161,7 +161,9 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
 
     monkeypatch.setattr(Slab, "layers", recorded)
     batch = Batch(model)
-    rows = [batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).runs) for each in plans]
+    rows = [
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).runs, 0) for each in plans
+    ]
 
     batch.step([(row, [7]) for row in rows])
     found.clear()
@@ -180,7 +182,7 @@ def test_own_kv_is_that_of_all_computed_tokens() -> None:
     runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
     token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, runs), batch.join(plan.tokens, runs)
+    at_once, one_by_one = batch.join(plan.tokens, runs, 0), batch.join(plan.tokens, runs, 0)
 
     batch.step([(at_once, token_ids)])
     for token_id in token_ids:

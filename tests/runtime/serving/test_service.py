@@ -429,8 +429,8 @@ def network(request: pytest.FixtureRequest) -> Iterator[SlowNetwork]:
 @pytest.fixture
 def far(network: SlowNetwork) -> Iterator[Service]:
     """A service that has nothing but the root and the module `c` in memory."""
-    made = engine(store=TieredStore(MemoryStore(MODEL.shape), [network]))
     network.is_open.set()
+    made = engine(store=TieredStore(MemoryStore(MODEL.shape), [network]))
     made.generate(PROMPTS[8], max_new_tokens=1)
     network.is_open.clear()
     network.num_reads.clear()

@@ -1,0 +1,175 @@
+"""Tiny models with adapters and hooks, and a machine that changes one between requests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from peft import LoraConfig
+
+from promptcache import Completion, Engine
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+SCHEMA = """<schema name="t">Root. <module name="a">The house is red and old.</module>
+<module name="b">Its <parameter name="p" length="6"/> is open.</module></schema>"""
+PROMPT = '<prompt schema="t"><a/><b p="door"/> hi</prompt>'
+PROMPTS = (PROMPT, '<prompt schema="t"><a/> hi you</prompt>', '<prompt schema="t"><b p="gate"/> hi</prompt>')
+CHAT = '<prompt schema="t"><a/></prompt>'
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 6}
+TOLERANCE = 1e-9
+
+_numbers = count()
+
+Change = Callable[[Any], object]
+
+
+def adapted(*names: str) -> Any:
+    """Return a tiny model with adapters, always with the same weights, none of them active."""
+    hf = tiny_model().hf
+    for name in names:
+        config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Already found a `peft_config`")  # there are several adapters
+            torch.manual_seed(ord(name[0]))
+            hf.add_adapter(config, adapter_name=name)
+    hf.double().eval()
+    if names:
+        hf.disable_adapters()
+    return hf
+
+
+def activate(name: str) -> Change:
+    """Return a change that makes an adapter the active one."""
+
+    def change(hf: Any) -> None:
+        hf.enable_adapters()
+        hf.set_adapter(name)
+
+    return change
+
+
+def hook(factor: float) -> Change:
+    """Return a change that multiplies the values of the first layer. The number cannot be read from outside."""
+    factors = [factor]
+    return lambda hf: hf.model.layers[0].self_attn.v_proj.register_forward_hook(
+        lambda module, args, output: output * factors[0]
+    )
+
+
+def after_tokens(number: int, action: Callable[[], object]) -> Any:
+    """Return a stopping criterion that stops nothing, and calls a function once, after a number of tokens."""
+    calls: list[int] = []
+
+    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == number:
+            action()
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    return criterion
+
+
+def engine(hf: Any, store: Any = None) -> Engine:
+    """Return an engine with the schema."""
+    made = Engine(hf, ByteTokenizer(), store=store)
+    made.add_schema(SCHEMA)
+    return made
+
+
+STATES: dict[str, Change] = {
+    "none": lambda hf: None,
+    "french": activate("french"),
+    "german": activate("german"),
+    "hook": hook(1.5),
+    "another hook": hook(0.5),
+}
+
+
+class ChangingModel(RuleBasedStateMachine):
+    """An engine over a folder whose model changes. Every answer is that of a fresh engine without a store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.hf = adapted("french", "german")
+        self.hooks: Any = None
+        self.state = "none"
+        self.restart()
+
+    def teardown(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder)
+
+    @rule()
+    def restart(self) -> None:
+        """Make another engine over the folder, as a restarted process does."""
+        self.engine = engine(self.hf, self.folder)
+
+    def change(self, state: str) -> None:
+        """Bring the model into a state."""
+        if self.hooks is not None:
+            self.hooks.remove()
+        self.hf.disable_adapters()
+        self.hooks, self.state = STATES[state](self.hf), state
+
+    @rule(state=st.sampled_from([*STATES]))
+    def ask(self, state: str) -> None:
+        """Answer all prompts in a state."""
+        self.change(state)
+        for prompt in PROMPTS:
+            _check(self.engine.generate(prompt, logprobs=0, **GREEDY), _answer(self.state, prompt))
+            assert (self.engine.logits(prompt) - _logits(self.state, prompt)).abs().max() < TOLERANCE
+
+    @rule(state=st.sampled_from([*STATES]))
+    def change_while_answering(self, state: str) -> None:
+        """Change the model while an answer is generated, change it back, and go on from that answer."""
+        before = self.state
+        chat = self.engine.chat(CHAT)
+        chat.say("hi", stopping_criteria=[after_tokens(2, lambda: self.change(state))], **GREEDY)
+        self.change(before)
+        chat.save(self.folder / "chat.json")
+        expected = _alone(before).load_chat(self.folder / "chat.json", salt=f"without history {next(_numbers)}")
+        _check(chat.say("and", logprobs=0, **GREEDY), expected.say("and", logprobs=0, **GREEDY))
+
+
+def answer_alone() -> None:
+    """Compute all answers that the machine expects, before a fault is planted."""
+    for state in STATES:
+        for prompt in PROMPTS:
+            _answer(state, prompt)
+            _logits(state, prompt)
+
+
+@cache
+def _alone(state: str) -> Engine:
+    hf = adapted("french", "german")
+    STATES[state](hf)
+    return engine(hf)
+
+
+@cache
+def _answer(state: str, prompt: str) -> Completion:
+    return _alone(state).generate(prompt, logprobs=0, **GREEDY)
+
+
+def _check(found: Completion, expected: Completion) -> None:
+    assert found.token_ids == expected.token_ids
+    assert found.logprobs is not None
+    assert expected.logprobs is not None
+    for each, other in zip(found.logprobs, expected.logprobs, strict=True):
+        assert abs(each.logprob - other.logprob) < TOLERANCE
+
+
+@cache
+def _logits(state: str, prompt: str) -> torch.Tensor:
+    return _alone(state).logits(prompt)
