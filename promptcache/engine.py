@@ -52,6 +52,7 @@ from promptcache.runtime import (
     ServiceLimits,
     ServiceObserver,
     Stream,
+    TemplateOptions,
     TokenQueue,
     WarmReport,
     adapt_tokenizer,
@@ -80,7 +81,7 @@ from promptcache.runtime import (
     streaming,
     warm,
 )
-from promptcache.tokenizer import Tokenizer, answer_text
+from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
@@ -120,6 +121,7 @@ class Engine(Unpicklable):
         repair: str = str(DEFAULT_REPAIR),
         history_bytes: int | None = None,
         pack: bool | None = False,
+        strict_template: bool = False,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -136,6 +138,8 @@ class Engine(Unpicklable):
                 budget, or 256 MiB without one; 0 keeps no history.
             pack: Reorder the weights of linear layers for the kernels of a CPU: True all of them, None those for which
                 it pays, False none. Packed layers have no gradients and take no adapters.
+            strict_template: Refuse a prompt whose text is not what the chat template writes for its conversation
+                (PC513, PC514). Otherwise the answer has warnings.
 
         Raises:
             InvalidValue: There is no such repair, or `history_bytes` or `pack` is another value than these.
@@ -146,6 +150,7 @@ class Engine(Unpicklable):
         default_repair = Repair.parse(repair)
         (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
         _PACK.check("pack", pack, InvalidValue)
+        FLAG.check("strict_template", strict_template, InvalidValue)
         self.model = as_model(model, context_length)
         self.model.pack_weights(pack)
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
@@ -167,7 +172,11 @@ class Engine(Unpicklable):
             self.store, self._executor.key, self._executor.keys_of, owns_store=self.store is not store
         )
         self._planner = Planner(
-            self._catalog, self.tokenizer, self.model.context_length, default_repair, lambda: self.end_ids
+            self._catalog,
+            self.tokenizer,
+            self.model.context_length,
+            default_repair,
+            strict_template=strict_template,
         )
 
     @classmethod
@@ -182,6 +191,7 @@ class Engine(Unpicklable):
         repair: str = str(DEFAULT_REPAIR),
         history_bytes: int | None = None,
         pack: bool | None = None,
+        strict_template: bool = False,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -195,6 +205,7 @@ class Engine(Unpicklable):
             repair: As for `Engine`.
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
+            strict_template: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -206,7 +217,14 @@ class Engine(Unpicklable):
         loaded, tokenizer = load_model(
             model, device=device, dtype=dtype, context_length=context_length, pack=pack, **options
         )
-        return cls(loaded, tokenizer, store=source, repair=repair, history_bytes=history_bytes)
+        return cls(
+            loaded,
+            tokenizer,
+            store=source,
+            repair=repair,
+            history_bytes=history_bytes,
+            strict_template=strict_template,
+        )
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -345,19 +363,20 @@ class Engine(Unpicklable):
         """Undo `pin`. Arguments and errors are the same."""
         self.store.unpin(self.keys(schema, module))
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
+    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt, repair)
+        return self._planner.plan(prompt, repair, template_kwargs)
 
     def generate(
         self,
@@ -367,6 +386,7 @@ class Engine(Unpicklable):
         repair: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
         **generation: Any,
     ) -> Completion:
         """Answer a prompt.
@@ -380,6 +400,7 @@ class Engine(Unpicklable):
                 probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
                 other processors.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
+            template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
                 penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
 
@@ -391,7 +412,7 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        request = self._request(prompt, repair, options, started, logprobs, salt)
+        request = self._request(prompt, repair, options, started, logprobs, salt, template_kwargs)
         return answer(request, self._executor)
 
     def generate_batch(
@@ -402,6 +423,7 @@ class Engine(Unpicklable):
         repair: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
     ) -> tuple[Completion, ...]:
@@ -417,6 +439,7 @@ class Engine(Unpicklable):
             repair: As for `generate`, for each prompt.
             logprobs: As for `generate`, for each prompt.
             salt: As for `generate`, for each prompt.
+            template_kwargs: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
             generation: As for `generate`, without a streamer.
 
@@ -428,7 +451,8 @@ class Engine(Unpicklable):
         options = read_options(generation, max_new_tokens)
         check_for_batch(options)
         requests = [
-            self._request(each, repair, options, time.perf_counter(), logprobs, salt) for each in several(prompts)
+            self._request(each, repair, options, time.perf_counter(), logprobs, salt, template_kwargs)
+            for each in several(prompts)
         ]
         return answer_batch(requests, self._executor, batch_bytes)
 
@@ -440,6 +464,7 @@ class Engine(Unpicklable):
         repair: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
         **generation: Any,
     ) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
@@ -449,7 +474,7 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        request = self._request(prompt, repair, options, started, logprobs, salt)
+        request = self._request(prompt, repair, options, started, logprobs, salt, template_kwargs)
         check_for_stream(options, self.model)
 
         def produce(queue: TokenQueue) -> Completion:
@@ -473,28 +498,37 @@ class Engine(Unpicklable):
             max_new_tokens: int | None,
             generation: Mapping[str, Any],
             given: Sequence[int],
+            template_kwargs: TemplateOptions,
         ) -> Request:
             started = time.perf_counter()
             options = read_options(generation, max_new_tokens)
-            return self._request(prompt, repair, options, started, logprobs, salt, given)
+            return self._request(prompt, repair, options, started, logprobs, salt, template_kwargs, given)
 
         return Service(self._executor, request, limits, observer)
 
-    def chat(self, prompt: PromptSource | None = None, *, repair: str | None = None, salt: str | None = None) -> Chat:
+    def chat(
+        self,
+        prompt: PromptSource | None = None,
+        *,
+        repair: str | None = None,
+        salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Chat:
         """Start a conversation over a prompt.
 
         Args:
             prompt: As for `generate`, without bare text. Its turns come first. None means a plain chat.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
+            template_kwargs: As for `generate`, for every answer.
 
         Raises:
             InvalidValue: The prompt has bare text, which is for `Chat.say`.
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
-        return Chat(self._chat_engine, chat_prompt(prompt), repair=repair, salt=salt)
+        return Chat(self._chat_engine, chat_prompt(prompt), repair=repair, salt=salt, template_kwargs=template_kwargs)
 
-    def load_chat(self, path: str | Path, *, salt: str | None = None) -> Chat:
+    def load_chat(self, path: str | Path, *, salt: str | None = None, template_kwargs: TemplateOptions = None) -> Chat:
         """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
 
         Saved KV is used if model, tokenizer, modules and texts are the same. Otherwise the next answer prefills the
@@ -504,7 +538,7 @@ class Engine(Unpicklable):
             InvalidValue: The file is not a saved chat, or cannot be read.
             UnknownSchema: The file has KV, and no schema of that name was added.
         """
-        return Chat.load(self._chat_engine, path, salt)
+        return Chat.load(self._chat_engine, path, salt, template_kwargs)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
@@ -641,9 +675,10 @@ class Engine(Unpicklable):
         started: float,
         logprobs: int | None,
         salt: str | None,
+        template_kwargs: TemplateOptions = None,
         given: Sequence[int] = (),
     ) -> Request:
-        plan = continued(self._planner.plan(prompt, repair), given)
+        plan = continued(self._planner.plan(prompt, repair, template_kwargs), given)
         return self._planned_request(plan, options, started, logprobs, salt)
 
     def _planned_request(
@@ -666,4 +701,4 @@ class Engine(Unpicklable):
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        return answer_text(self.tokenizer, token_ids)
+        return self.tokenizer.decode(token_ids)

@@ -19,7 +19,7 @@ from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, w
 from promptcache.engine import Engine
 from promptcache.language import Role
 from promptcache.runtime import mean_divergence
-from promptcache.tokenizer import answer_text
+from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
 """Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
@@ -231,11 +231,9 @@ def plain_token_ids(engine: Engine, quiz: Quiz, question: QuizQuestion) -> list[
     tokenizer = engine.tokenizer
     if not quiz.turns:
         return [*tokenizer.bos_ids, *tokenizer.tokenize(quiz.text + quiz.own_text(question))]
-    token_ids = [*tokenizer.bos_ids]
-    for role, text in ((Role.SYSTEM, quiz.text), (Role.USER, question.text)):
-        frame = tokenizer.frame(role)
-        token_ids += (*frame.header_ids, *tokenizer.tokenize(text), *frame.footer_ids)
-    return [*token_ids, *tokenizer.frame(Role.ASSISTANT).header_ids]
+    turns = ((Role.SYSTEM, quiz.text), (Role.USER, question.text))
+    rendered = Conversations(tokenizer).render(turns, generation_prompt=True)
+    return [token_id for ids in tokenizer.tokenize_parts([Markup(rendered)], Before.START) for token_id in ids]
 
 
 def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
@@ -269,6 +267,6 @@ def _plain_answer(engine: Engine, generated: Sequence[int], logits: torch.Tensor
     stop = next((place for place, token_id in enumerate(generated) if token_id in ends), len(generated))
     return PlainAnswer(
         token_ids=tuple(generated[:stop]),
-        text=answer_text(engine.tokenizer, generated[:stop]),
+        text=engine.tokenizer.decode(generated[:stop]),
         logits=logits[: stop + 1],
     )

@@ -194,16 +194,15 @@ class _Checker:
         )
 
     def _check_length(self, selection: Selection, schema: InputDocument) -> tuple[Diagnostic, ...]:
-        """Plan a prompt with --model; return a diagnostic if the model has too few positions."""
+        """Plan a prompt with --model; return warnings, and a diagnostic if the model has too few positions."""
         if self._limits is None:
             return ()
         from promptcache.layout import context_length_fault
 
         try:
-            self._limits.plan(selection, self._layouts[schema.name])
+            return self._limits.plan(selection, self._layouts[schema.name]).warnings
         except ContextLengthExceeded as error:
             return (context_length_fault(error, selection),)
-        return ()
 
 
 def _code(report: CheckReport, *, strict: bool) -> ExitCode:

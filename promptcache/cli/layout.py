@@ -110,6 +110,7 @@ def command(
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, states, tokenizer, repair)
+        diagnostics = (*diagnostics, *plan.warnings)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
     pictures = {
         path: draw(layout, plan=plan, token_bytes=facts.token_bytes)

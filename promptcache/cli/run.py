@@ -31,7 +31,7 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import repaired_text, tell, write_json, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
-from promptcache.diagnostics import counted
+from promptcache.diagnostics import as_data, counted
 
 if TYPE_CHECKING:
     from promptcache.language import Repair
@@ -99,7 +99,8 @@ def command(
             write_json(_data(stream.completion, warmed, request, model))
         else:
             write_text("\n")
-            faults = dict.fromkeys((*(warmed.faults if warmed else ()), *stream.completion.usage.faults))
+            found = (f"{each.code}: {each.message}" for each in stream.completion.warnings)
+            faults = dict.fromkeys((*found, *(warmed.faults if warmed else ()), *stream.completion.usage.faults))
             warnings = (f"warning: {' '.join(fault.split())}" for fault in faults)
             tell(*warnings, _usage_line(stream.completion, warmed))
 
@@ -134,6 +135,7 @@ def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest,
         "level": completion.level,
         "repair": completion.repair,
         "lossy": completion.lossy,
+        "warnings": [as_data(each) for each in completion.warnings],
         "prompt": request.prompt_file,
         "schema": {"name": request.schema.name, "file": request.schema_file},
         "model": model,

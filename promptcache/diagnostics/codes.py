@@ -116,11 +116,12 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC504", "prompt needs more positions than the model has"),
             Code("PC505", "text longer than its module's reserve", Severity.WARNING),
             Code("PC506", "empty prompt"),
-            Code("PC507", "system turn rendered as a user turn", Severity.WARNING),
             Code("PC508", "text that the tokenizer does not give back"),
             Code("PC509", "joined text would tokenize otherwise", Severity.WARNING),
             Code("PC510", "role that the chat template does not have"),
             Code("PC511", "placeholder cut to its slot", Severity.WARNING),
+            Code("PC513", "conversation that the chat template refuses", Severity.WARNING),
+            Code("PC514", "text that the chat template writes otherwise", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),

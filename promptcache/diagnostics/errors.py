@@ -11,6 +11,7 @@ PromptCacheError
 │   ├── ModelNotFound        no such folder or hub id, or files missing in it
 │   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
 │   └── NotFinite            the model computes infinities or NaN for a text; also a FloatingPointError
+├── TemplateRefusal          the chat template does not render a conversation
 ├── ContextLengthExceeded    positions or generated tokens beyond those of the model
 ├── ServiceError
 │   ├── QueueFull            too many requests wait
@@ -106,6 +107,10 @@ class UnsupportedModel(ModelError):
 
 class NotFinite(ModelError, FloatingPointError):
     """The model computes keys, values or logits that are not finite, as after an overflow in float16."""
+
+
+class TemplateRefusal(PromptCacheError):
+    """The chat template of the model does not render a conversation. The message has its reason."""
 
 
 class ContextLengthExceeded(PromptCacheError):

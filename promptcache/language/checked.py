@@ -140,6 +140,11 @@ class CheckedSchema(Short):
     source: Schema = field(repr=False)
 
     @property
+    def has_open_turn(self) -> bool:
+        """Whether the schema ends with a turn that the prompt continues and closes."""
+        return any(isinstance(item, CheckedTurn) and item.open for item in self.children)
+
+    @property
     def examples(self) -> tuple[Example, ...]:
         """Examples of the author, in document order; `example_prompt` parses one."""
         return self.source.examples
@@ -162,7 +167,8 @@ class Selection(Short):
     Attributes:
         modules: Paths of all modules present – named, their ancestors, union defaults – in document order.
         arguments: The given arguments, in the order of `modules`, then of the parameters.
-        messages: The prompt's own turns in order, or at most one bare text (`role` None).
+        messages: The prompt's own turns in order. A bare text (`role` None) comes first; turns follow it only if it
+            continues the open turn of the schema.
         span: The prompt document.
     """
 

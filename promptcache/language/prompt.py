@@ -89,7 +89,8 @@ class Prompt(Short):
         schema: Name of the schema.
         references: References to modules, nested as written.
         arguments: Arguments for the schema's own parameters (those outside any module).
-        messages: The prompt's own turns in order, or a single bare text (`role` None).
+        messages: The prompt's own turns in order. A bare text (`role` None) is alone, or comes before turns and
+            continues the open turn of the schema.
         version: Range of accepted schema versions, for example ">=1.2,<2".
         warnings: Problems of the document that do not prevent its use.
 
@@ -187,12 +188,10 @@ class Prompt(Short):
 
 
 def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for every bare text that is combined with other messages."""
-    if len(messages) < 2:
-        return
-    for message in messages:
+    """Yield a diagnostic for every bare text that is not the first message."""
+    for message in messages[1:]:
         if message.role is None:
-            words = "a prompt with bare text cannot have other text or turns"
+            words = "bare text can only come before the turns of a prompt"
             yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
 
 

@@ -51,6 +51,7 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
     present = schema.rules.complete(named.keys())
     places = {"": prompt.span, **named}
     faults = FaultList(PromptError)
+    faults += _beside_turns(prompt, schema)
     faults += _unfilled(present, places, resolver.filled, schema)
     broken = tuple(schema.rules.broken(present.keys()))
     if broken and not explain:
@@ -156,6 +157,14 @@ class _Resolver:
         self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
         self.faults.append(diagnostic(code, message, span, fix, related))
+
+
+def _beside_turns(prompt: Prompt, schema: CheckedSchema) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for bare text before turns, if the schema has no open turn that the text could continue."""
+    first, *others = prompt.messages or (None,)
+    if first is not None and first.role is None and others and not schema.has_open_turn:
+        message = "bare text beside turns continues an open <user> turn at the end of the schema, and there is none"
+        yield diagnostic("PC416", message, first.span, "put the text into a turn, <user>…</user>")
 
 
 def _unfilled(

@@ -6,7 +6,7 @@ The walk builds the runs and the tree of the layout together. `run_states` compu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
 from promptcache.language import (
@@ -17,19 +17,20 @@ from promptcache.language import (
     CheckedTurn,
     CheckedUnion,
     FinalText,
-    Role,
     place,
 )
+from promptcache.layout.schema_texts import SchemaTexts, WrittenText
+from promptcache.layout.turns import turn_texts
 from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Conversations, Tokenizer
 
 
 def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[str, int] | None = None) -> Layout:
     """Assign position IDs to every run and slot of a schema.
 
     Args:
-        schema: Each text is tokenized as it is, separately from its neighbours.
-        tokenizer: Provides the token IDs of texts, the headers and footers of turns, and BOS.
+        schema: Texts between two places where something optional may stand are tokenized as one.
+        tokenizer: Provides the token IDs of texts, and the chat template that writes around turns.
         reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
@@ -39,11 +40,15 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
         SchemaError: Every placeholder and default that has more tokens than its slot (PC502). A placeholder in the
             paper's dialect is cut instead, with a warning (PC511).
     """
-    walk = _Walk(tokenizer, reserves or {})
-    tree = (*walk.add_bos(schema.source.span), *walk.items(schema.children, _ROOT))
+    conversations = Conversations(tokenizer)
+    texts = turn_texts(schema, conversations) if schema.has_turns else None
+    written = SchemaTexts(schema, tokenizer, texts)
+    walk = _Walk(tokenizer, reserves or {}, written)
+    tree = (*walk.add_beginning(schema.source.span), *walk.items(schema.children, _ROOT))
     walk.end_run(_ROOT)
     if walk.faults:
         raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice reports its faults twice
+    warnings = [*walk.warnings, *(() if texts is None else texts.warnings)]
     return Layout(
         schema=schema,
         tree=tree,
@@ -52,9 +57,12 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
         runs_of=_runs_of(schema, walk.runs),
         stop=max((run.stop for run in walk.runs), default=0),
         tokenizer=tokenizer.fingerprint,
-        has_bos=bool(tokenizer.bos_ids),
-        has_open_turn=any(isinstance(item, CheckedTurn) and item.open for item in schema.children),
-        warnings=tuple(dict.fromkeys(walk.warnings)),
+        has_bos=bool(written.beginning.token_ids),
+        has_open_turn=schema.has_open_turn,
+        open_lead=written.open_lead,
+        preamble="" if texts is None else texts.preamble,
+        turns=() if texts is None else texts.turns,
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
@@ -72,21 +80,23 @@ _ROOT = _Owner("", cached=True)
 class _Walk:
     """State of one walk: the current position, and the pieces of the open run."""
 
-    def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int], written: SchemaTexts) -> None:
         self.runs: list[Run] = []
         self.modules: dict[str, LayoutNode] = {}
         self.faults: list[Diagnostic] = []
         self.warnings: list[Diagnostic] = []
         self._tokenizer = tokenizer
         self._reserves = reserves
+        self._written = written
+        self._texts = iter(written.texts)
+        self._leads = iter(written.leads)
         self._token_ids: dict[str, tuple[int, ...]] = {}
         self._pieces: list[RunPiece] = []
         self._position = 0
 
-    def add_bos(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
-        """Lay out BOS as a run of its own, if the tokenizer has one."""
-        token_ids = self._tokenizer.bos_ids
-        leaves = self._stretch(LeafKind.BOS, token_ids, self._tokenizer.detokenize(token_ids), span)
+    def add_beginning(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
+        """Lay out what begins every prompt as a run of its own."""
+        leaves = self._stretch(LeafKind.BOS, self._written.beginning, span)
         self.end_run(_ROOT)
         return leaves
 
@@ -95,15 +105,14 @@ class _Walk:
         nodes: list[LayoutNode | LayoutLeaf] = []
         for item in items:
             if isinstance(item, FinalText):
-                nodes += self._stretch(LeafKind.TEXT, self._tokenize(item.text), item.text, item.span)
+                nodes += self._stretch(LeafKind.TEXT, next(self._texts), item.span)
             elif isinstance(item, CheckedParameter):
                 nodes.append(self._add_slot(item, owner))
+            elif isinstance(item, CheckedTurn):
+                nodes.append(self._turn(item, owner))
             else:
                 self.end_run(owner)
-                if isinstance(item, CheckedTurn):
-                    nodes.append(self._turn(item, owner))
-                else:
-                    nodes.append(self._module(item) if isinstance(item, CheckedModule) else self._union(item))
+                nodes.append(self._module(item) if isinstance(item, CheckedModule) else self._union(item))
         return nodes
 
     def end_run(self, owner: _Owner) -> None:
@@ -114,16 +123,12 @@ class _Walk:
             self._pieces.clear()
 
     def _turn(self, turn: CheckedTurn, owner: _Owner) -> LayoutNode:
-        """Lay out a turn. Its header starts a run and its footer ends one; an open turn has no footer."""
+        """Lay out a turn with its header and footer; an open turn has no footer."""
         start = self._position
-        frame = self._tokenizer.frame(turn.role)
-        if turn.role is Role.SYSTEM and frame == self._tokenizer.frame(Role.USER):
-            self.warnings.append(_no_system_role(turn.span))
-        nodes = self._stretch(LeafKind.HEADER, frame.header_ids, frame.header, turn.span)
+        nodes = self._stretch(LeafKind.HEADER, next(self._texts), turn.span)
         nodes += self.items(turn.children, owner)
         if not turn.open:
-            nodes += self._stretch(LeafKind.FOOTER, frame.footer_ids, frame.footer, turn.span)
-        self.end_run(owner)
+            nodes += self._stretch(LeafKind.FOOTER, next(self._texts), turn.span)
         return LayoutNode(item=turn, start=start, stop=self._position, children=tuple(nodes))
 
     def _module(self, module: CheckedModule) -> LayoutNode:
@@ -152,21 +157,22 @@ class _Walk:
         self._position = stop
         return LayoutNode(item=union, start=start, stop=stop, children=tuple(members))
 
-    def _stretch(
-        self, kind: LeafKind, token_ids: tuple[int, ...], text: str, span: Span
-    ) -> list[LayoutNode | LayoutLeaf]:
+    def _stretch(self, kind: LeafKind, written: WrittenText, span: Span) -> list[LayoutNode | LayoutLeaf]:
         """Add a text to the open run; a text without tokens has no leaf."""
-        if not token_ids:
+        if not written.token_ids:
             return []
-        return [self._add(kind, Stretch(start=self._position, token_ids=token_ids, text=text, span=span))]
+        stretch = Stretch(start=self._position, token_ids=written.token_ids, text=written.text, span=span)
+        return [self._add(kind, stretch)]
 
     def _add_slot(self, parameter: CheckedParameter, owner: _Owner) -> LayoutLeaf:
+        lead = next(self._leads)
+        parameter = replace(parameter, lead=lead)
         default_ids = self._content(parameter, "default", parameter.default)
         placeholder_ids = self._content(parameter, "placeholder", parameter.placeholder)
         slot = Slot(
             module=owner.path,
             parameter=parameter.name,
-            lead=parameter.lead,
+            lead=lead,
             start=self._position,
             stop=self._position + parameter.num_positions,
             filler_ids=default_ids if parameter.placeholder is None else placeholder_ids,
@@ -240,14 +246,5 @@ def _over_reserve(module: CheckedModule, num_positions: int) -> Diagnostic:
         message=f"module '{module.path}' takes {num_positions} positions, it reserves {module.reserve}",
         span=module.span,
         help=f'write reserve="{num_positions}" or more, or leave reserve out',
-        severity=Severity.WARNING,
-    )
-
-
-def _no_system_role(span: Span) -> Diagnostic:
-    return Diagnostic(
-        code="PC507",
-        message="the model's chat template has no system role: this turn is rendered as a user turn",
-        span=span,
         severity=Severity.WARNING,
     )

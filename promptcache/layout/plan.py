@@ -5,21 +5,19 @@ The work grows with the selection, not with the schema. This module also checks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeAlias
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
-from promptcache.language import DEFAULT_REPAIR, Message, Repair, RepairKind, Role, Selection
+from promptcache.language import DEFAULT_REPAIR, Repair, RepairKind, Selection
+from promptcache.layout.added_text import AddedText
 from promptcache.layout.repair import level_of, repaired
 from promptcache.layout.run_states import find_state
 from promptcache.layout.run_tokens import RunTokens, SlotContents
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState
-from promptcache.tokenizer import Tokenizer
-
-Added: TypeAlias = tuple[Origin, tuple[int, ...]]
+from promptcache.tokenizer import Before, Conversations, Tokenizer
 
 
 def make_plan(
@@ -29,6 +27,7 @@ def make_plan(
     tokenizer: Tokenizer,
     repair: Repair | None = None,
     answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    conversations: Conversations | None = None,
 ) -> Plan:
     """Return the plan of a prompt: each token is reused or prefilled at a position.
 
@@ -38,8 +37,9 @@ def make_plan(
         states: The result of `run_states(layout)`.
         tokenizer: Provides the token IDs of arguments and added text.
         repair: The cached tokens to compute again; None means the setting of the schema, else the default.
-        answers: Token IDs of assistant turns that a model generated, footer included, by index in
-            `selection.messages`. The text of these turns is not tokenized.
+        answers: Token IDs of assistant turns that a model generated, by index in `selection.messages`. The text of
+            these turns is not tokenized, unless the chat template changes it.
+        conversations: The chat template of `tokenizer` with options of the request; None means without options.
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
@@ -54,7 +54,9 @@ def make_plan(
         raise PromptError(contents.faults)
     reuse, prefill = repaired(modules.reuse, modules.prefill, layout, repair)
     position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
-    for origin, token_ids in added_tokens(selection, layout, tokenizer, answers):
+    writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
+    added = writer.of(selection, _before(reuse, prefill, layout, tokenizer))
+    for origin, token_ids in added.parts:
         if token_ids:
             prefill.append(Prefill(start=position, token_ids=token_ids, origin=origin))
             position += len(token_ids)
@@ -67,7 +69,18 @@ def make_plan(
         prefill=tuple(prefill),
         level=level_of([each.part for each in reuse], prefill),
         repair=repair,
+        warnings=added.warnings,
     )
+
+
+def _before(reuse: Sequence[Reuse], prefill: Sequence[Prefill], layout: Layout, tokenizer: Tokenizer) -> Before:
+    """Return what the highest token of the schema's text is. A text behind BOS alone is at a start."""
+    ends = [(each.part.last, each.part.token_ids[-1]) for each in reuse[-1:]]
+    ends += [(each.stop, each.token_ids[-1]) for each in prefill[-1:]]
+    only_bos = layout.has_bos and not layout.turns and len(reuse) == 1 and not prefill and reuse[0].run == 0
+    if not ends or only_bos:
+        return Before.START
+    return Before.CONTROL if max(ends)[1] in tokenizer.control_ids else Before.TEXT
 
 
 def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
@@ -106,46 +119,6 @@ def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> 
     prefill.append(
         Prefill(start=part.last, token_ids=part.token_ids[-1:], origin=Origin.LAST, module=layout.runs[run].module)
     )
-
-
-def added_tokens(
-    selection: Selection,
-    layout: Layout,
-    tokenizer: Tokenizer,
-    answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
-) -> Iterator[Added]:
-    """Yield the tokens after the selected modules, up to the start of generation; some items may be empty.
-
-    See the table in docs/layout.md, "A prompt". `answers` is explained in `make_plan`.
-    """
-    schema, messages = selection.schema, selection.messages
-    bare = messages[0] if messages and messages[0].role is None else None
-    if not schema.has_turns and (bare or not messages):
-        if bare:
-            yield Origin.TEXT, tokenizer.tokenize(bare.text)
-        return
-    if layout.has_open_turn:
-        if bare:
-            yield Origin.TEXT, tokenizer.tokenize(schema.open_separator + bare.text)
-        yield Origin.FOOTER, tokenizer.frame(Role.USER).footer_ids
-    for index, message in enumerate(messages):
-        if index in answers:
-            yield Origin.HEADER, tokenizer.frame(Role.ASSISTANT).header_ids
-            yield Origin.TEXT, answers[index]
-        elif not (message is bare and layout.has_open_turn):
-            yield from _turn(message, tokenizer, is_last=message is messages[-1])
-    if not messages or messages[-1].role is not Role.ASSISTANT:
-        yield Origin.HEADER, tokenizer.frame(Role.ASSISTANT).header_ids
-
-
-def _turn(message: Message, tokenizer: Tokenizer, *, is_last: bool) -> Iterator[Added]:
-    """Yield a turn; bare text becomes a user turn, and a final assistant turn stays open."""
-    role = message.role or Role.USER
-    frame = tokenizer.frame(role)
-    yield Origin.HEADER, frame.header_ids
-    yield Origin.TEXT, tokenizer.tokenize(message.text)
-    if not (is_last and role is Role.ASSISTANT):
-        yield Origin.FOOTER, frame.footer_ids
 
 
 def check_length(layout: Layout, max_positions: int, model: str = "the model") -> None:

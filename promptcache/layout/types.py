@@ -13,6 +13,7 @@ from typing import NoReturn, TypeAlias
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
 from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Repair, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
+from promptcache.tokenizer import Frame
 
 
 class Level(StrEnum):
@@ -143,18 +144,31 @@ class LayoutNode(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchemaTurn(Short):
+    """Turn of a schema, the path of its module ("" is the root), and what the chat template writes around it."""
+
+    turn: CheckedTurn
+    owner: str
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Layout(Short):
     """Position IDs of every run and slot of a schema under one tokenizer.
 
     Attributes:
-        tree: BOS, then the schema's items in document order, each with its positions.
+        tree: What begins every prompt, then the schema's items in document order, each with its positions.
         modules: The node of each module, by path.
-        runs: In document order; `runs[i].index == i`. Run 0 is BOS if the tokenizer has one (its owner is "").
+        runs: In document order; `runs[i].index == i`. Run 0 is the beginning, if there is one (its owner is "").
         runs_of: For each module path and "", the indices of its own runs, in document order.
         stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
-        has_bos: Whether run 0 is BOS.
+        has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
+            template writes before the first one.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
+        open_lead: " " if the header of an open turn without text ends with a space. The space belongs to what follows.
+        preamble: The text of the beginning that the chat template writes; "" without turns.
+        turns: The schema's turns in document order.
         warnings: Problems of tokens and positions that do not prevent the use of the layout.
     """
 
@@ -167,6 +181,9 @@ class Layout(Short):
     tokenizer: str
     has_bos: bool
     has_open_turn: bool
+    open_lead: str = ""
+    preamble: str = ""
+    turns: tuple[SchemaTurn, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -238,7 +255,8 @@ class Plan(Short):
     """Reused and prefilled tokens of one prompt, with their positions.
 
     `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last
-    token of the last `prefill` has the highest position. Generation continues right after it, at `stop`.
+    token of the last `prefill` has the highest position. Generation continues right after it, at `stop`. `warnings` say
+    where the text is not what the chat template writes for the whole conversation.
     """
 
     selection: Selection
@@ -247,6 +265,7 @@ class Plan(Short):
     prefill: tuple[Prefill, ...]
     level: Level
     repair: Repair
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def stop(self) -> int:

@@ -29,7 +29,14 @@ from promptcache.runtime.history import History, open_history
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
-from promptcache.runtime.planner import DEFAULT_NEW_TOKENS, Planner, PromptSource, check_room, several
+from promptcache.runtime.planner import (
+    DEFAULT_NEW_TOKENS,
+    Planner,
+    PromptSource,
+    TemplateOptions,
+    check_room,
+    several,
+)
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
@@ -95,6 +102,7 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "Stream",
+    "TemplateOptions",
     "Ticket",
     "Timing",
     "TokenLogprobs",

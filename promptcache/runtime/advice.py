@@ -27,7 +27,7 @@ from promptcache.runtime.audit import (
 from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.promotion import promote
-from promptcache.tokenizer import Tokenizer, answer_text
+from promptcache.tokenizer import Tokenizer
 
 MIN_GAIN = 0.001
 """Least gain in nats of a change that is advised."""
@@ -77,7 +77,7 @@ def audit(
         divergence=distance,
         agreement=rungs[-1].agreement,
         num_places=ladder.num_places,
-        answer=answer_text(tokenizer, ladder.answer_ids),
+        answer=tokenizer.decode(ladder.answer_ids),
         rungs=rungs,
         modules=modules,
         advice=largest_first((each for each in tried if each.gain >= least), lambda each: each.gain, distance),

@@ -25,7 +25,7 @@ from promptcache.layout import (
     run_states,
 )
 from promptcache.locks import new_lock
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Conversations, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,10 @@ class SchemaState:
         tokenizer: Tokenizer,
         repair: Repair | None = None,
         answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+        conversations: Conversations | None = None,
     ) -> Plan:
         """Return the plan of one prompt; arguments and errors are those of `make_plan`."""
-        return make_plan(selection, self.layout, self.states, tokenizer, repair, answers)
+        return make_plan(selection, self.layout, self.states, tokenizer, repair, answers, conversations)
 
 
 def schema_state(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,11 @@ from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv,
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
-from promptcache.runtime.planner import Planner
+from promptcache.runtime.planner import Planner, TemplateOptions, check_template_kwargs
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn
-from promptcache.tokenizer import Tokenizer, answer_text
+from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 _SALT = TEXT | None
@@ -66,6 +65,7 @@ class Chat(Unpicklable):
         turns: The questions with their answers.
         repair: As for `Engine`.
         salt: As for `Engine.generate`.
+        template_kwargs: As for `Engine.generate`.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -78,13 +78,16 @@ class Chat(Unpicklable):
         turns: tuple[ChatTurn, ...] = (),
         repair: str | None = None,
         salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
     ) -> None:
         if repair is not None:
             Repair.parse(repair)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
         _SALT.check("salt", salt, InvalidValue)
+        check_template_kwargs(template_kwargs)
         self.prompt, self.turns, self.repair, self.salt = prompt, turns, repair, salt
+        self.template_kwargs = template_kwargs
         self._engine = engine
 
     def __repr__(self) -> str:
@@ -103,7 +106,7 @@ class Chat(Unpicklable):
 
         Args:
             text: The question.
-            generation: As for `Engine.generate`, without `repair` and `salt`, which the whole chat has.
+            generation: As for `Engine.generate`. `repair`, `salt` and `template_kwargs` are those of the whole chat.
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
@@ -129,7 +132,7 @@ class Chat(Unpicklable):
 
     def fork(self) -> Chat:
         """Return a chat with the same turns that continues by itself. No KV is copied."""
-        return Chat(self._engine, self.prompt, turns=self.turns, repair=self.repair, salt=self.salt)
+        return self._with(self.prompt)
 
     def rewind(self, n: int = 1) -> None:
         """Forget the last `n` questions with their answers.
@@ -149,7 +152,17 @@ class Chat(Unpicklable):
         """
         if not isinstance(prompt, Prompt):
             raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; load_prompt reads documents")
-        return Chat(self._engine, prompt, turns=self.turns, repair=self.repair, salt=self.salt)
+        return self._with(prompt)
+
+    def _with(self, prompt: Prompt) -> Chat:
+        return Chat(
+            self._engine,
+            prompt,
+            turns=self.turns,
+            repair=self.repair,
+            salt=self.salt,
+            template_kwargs=self.template_kwargs,
+        )
 
     def save(self, path: str | Path, *, kv: bool = False) -> None:
         """Write the conversation to a file, for `Engine.load_chat`. The salt is not written.
@@ -184,7 +197,9 @@ class Chat(Unpicklable):
         write_chat(expand_home(path), saved, own)
 
     @classmethod
-    def load(cls, engine: ChatEngine, path: str | Path, salt: str | None = None) -> Chat:
+    def load(
+        cls, engine: ChatEngine, path: str | Path, salt: str | None = None, template_kwargs: TemplateOptions = None
+    ) -> Chat:
         """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
         _SALT.check("salt", salt, InvalidValue)
@@ -198,7 +213,9 @@ class Chat(Unpicklable):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
         turns = tuple(each if _is_as_saved(each, tokenizer) else _tokenized_again(each, tokenizer) for each in turns)
         try:
-            chat = cls(engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt)
+            chat = cls(
+                engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt, template_kwargs=template_kwargs
+            )
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
         if saved.kv_sizes and turns:
@@ -207,11 +224,11 @@ class Chat(Unpicklable):
 
     def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
         TEXT.check("text", text, InvalidValue)
-        for name in ("repair", "salt"):
+        for name in ("repair", "salt", "template_kwargs"):
             if name in generation:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
         started = time.perf_counter()
-        plan = self._engine.planner.plan_chat(self.prompt, self.turns, text, self.repair)
+        plan = self._engine.planner.plan_chat(self.prompt, self.turns, text, self.repair, self.template_kwargs)
         try:
             return self._engine.request(plan, self.salt, generation, started)
         except ContextLengthExceeded as error:
@@ -222,7 +239,7 @@ class Chat(Unpicklable):
     def _tokens(self) -> RequestTokens:
         """Return the tokens of the conversation up to its last answer."""
         *before, last = self.turns
-        plan = self._engine.planner.plan_chat(self.prompt, before, last.question, self.repair)
+        plan = self._engine.planner.plan_chat(self.prompt, before, last.question, self.repair, self.template_kwargs)
         tokens = plan.tokens
         return RequestTokens(
             parts=tokens.parts,
@@ -238,7 +255,7 @@ class Chat(Unpicklable):
 
 def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
-    return whole_text(partial(answer_text, tokenizer), turn.token_ids) == turn.answer
+    return whole_text(tokenizer.decode, turn.token_ids) == turn.answer
 
 
 def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from promptcache.diagnostics import Short
+from promptcache.diagnostics import Diagnostic, Short
 from promptcache.kv import Tier
 from promptcache.layout import Level, Plan
 from promptcache.runtime.logprobs import TokenLogprobs
@@ -132,6 +132,11 @@ class Completion(Short):
     alternatives: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     output: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Where the text of the prompt is not what the chat template writes for the whole conversation."""
+        return self.plan.warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

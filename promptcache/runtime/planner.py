@@ -6,38 +6,65 @@ Plans of recent texts are cached, as long as their schema is not replaced.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from promptcache.diagnostics import InvalidValue, shown
+from promptcache.diagnostics import InvalidValue, Kind, PromptError, Severity, shown
+from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
     ChatMessages,
     Prompt,
     Repair,
     Schema,
+    Selection,
     check_schema,
     is_markup,
     open_prompt,
     resolve_prompt,
 )
-from promptcache.layout import Plan, check_positions
+from promptcache.layout import Plan, check_positions, lay_out
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
+from promptcache.runtime.catalog import Catalog, SchemaState
 from promptcache.runtime.turns import ChatTurn, with_turns
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
 
 PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 """XML text (starting with "<"), a path, a `Prompt`, or a list of chat messages."""
+
+TemplateOptions: TypeAlias = Mapping[str, Any] | None
+"""Variables of a chat template; None means none."""
+
+_SET_HERE = frozenset({"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"})
+_TEMPLATE_KWARGS = (
+    Kind(
+        "a mapping of variables of the chat template, without messages and add_generation_prompt,",
+        lambda value: (
+            isinstance(value, Mapping) and all(isinstance(name, str) and name not in _SET_HERE for name in value)
+        ),
+    )
+    | None
+)
 
 DEFAULT_NEW_TOKENS = 256
 """Default limit of generated tokens; less if the context ends earlier."""
 
 MAX_REMEMBERED_BYTES = 16 * 2**20
 """Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
+
+
+def check_template_kwargs(template_kwargs: object) -> None:
+    """Refuse what cannot be variables of a chat template.
+
+    Raises:
+        InvalidValue: Names them.
+    """
+    _TEMPLATE_KWARGS.check("template_kwargs", template_kwargs, InvalidValue)
 
 
 class Planner:
@@ -52,63 +79,106 @@ class Planner:
         tokenizer: Tokenizer,
         context_length: int,
         repair: Repair,
-        end_ids: Callable[[], Sequence[int]],
+        *,
+        strict_template: bool = False,
     ) -> None:
         """Create a planner.
 
         Args:
             context_length: Number of positions of the model.
             repair: The setting of prompts and schemas that state none.
-            end_ids: Returns the tokens that end an answer.
+            strict_template: Refuse prompts whose text is not what the chat template writes, instead of a warning.
         """
         self._catalog = catalog
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._repair = repair
-        self._end_ids = end_ids
+        self._strict_template = strict_template
+        self._conversations = Conversations(tokenizer)
+        self._today: tuple[date, Conversations] | None = None
         self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
         self._remembered_bytes = 0
         self._lock = new_lock()
 
     @cached_property
     def _chat(self) -> SchemaState:
-        """The state of the empty schema; BOS is its only text."""
+        """The state of the empty schema, which has no tokens: the chat template writes all of a plain chat."""
         empty = replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
-        return schema_state(empty, self._tokenizer, self._context_length)
+        layout = lay_out(empty, self._tokenizer)
+        layout = replace(layout, tree=(), runs=(), runs_of={"": ()}, stop=0, has_bos=False)
+        return SchemaState(schema=empty, layout=layout, states=(), codec=Codec.FULL)
 
-    def plan(self, prompt: PromptSource, repair: str | None = None) -> Plan:
+    def plan(self, prompt: PromptSource, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
-        return self.planned(prompt, repair)[1]
+        return self.planned(prompt, repair, template_kwargs)[1]
 
-    def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, repair: str | None) -> Plan:
+    def plan_chat(
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        repair: str | None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
         asked = None if repair is None else Repair.parse(repair)
         state = self._state(prompt)
-        selection = resolve_prompt(prompt, state.schema)
-        selection, answers = with_turns(selection, state.layout, turns, question, self._tokenizer, self._end_ids())
-        return state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair, answers)
+        selection, answers = with_turns(resolve_prompt(prompt, state.schema), state.layout, turns, question)
+        return self._planned(state, selection, asked, template_kwargs, answers)
 
-    def planned(self, prompt: PromptSource, repair: str | None = None) -> tuple[SchemaState, Plan]:
+    def planned(
+        self, prompt: PromptSource, repair: str | None = None, template_kwargs: TemplateOptions = None
+    ) -> tuple[SchemaState, Plan]:
         """Return the plan of a prompt, and the state of its schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
+            template_kwargs: Variables of the chat template, such as `enable_thinking`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: The catalog has no schema of that name.
-            InvalidValue: There is no such repair.
+            InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
         """
+        check_template_kwargs(template_kwargs)
         asked = None if repair is None else Repair.parse(repair)
-        if isinstance(prompt, str) and (known := self._recall((prompt, asked))) is not None:
+        if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
         state = self._state(read)
         selection = resolve_prompt(read, state.schema)
-        plan = state.plan(selection, self._tokenizer, asked or state.schema.repair or self._repair)
-        if is_markup(prompt):  # the file of a path may change
+        plan = self._planned(state, selection, asked, template_kwargs)
+        if is_markup(prompt) and not template_kwargs:  # the file of a path may change
             self._remember((prompt, asked), (state, plan))
         return state, plan
+
+    def _planned(
+        self,
+        state: SchemaState,
+        selection: Selection,
+        repair: Repair | None,
+        template_kwargs: TemplateOptions,
+        answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Plan:
+        conversations = self._conversations_of(state, template_kwargs)
+        chosen = repair or state.schema.repair or self._repair
+        plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
+        if plan.warnings and self._strict_template:
+            raise PromptError(replace(each, severity=Severity.ERROR) for each in plan.warnings)
+        return plan
+
+    def _conversations_of(self, state: SchemaState, template_kwargs: TemplateOptions) -> Conversations:
+        """Return the chat template for a request: with the date of today for plain chats, which are not cached."""
+        now = datetime.now()
+        is_chat = state.schema.name == CHAT_SCHEMA
+        if template_kwargs:
+            return Conversations(self._tokenizer, template_kwargs, now if is_chat else FROZEN_DATE)
+        if not is_chat:
+            return self._conversations
+        today = self._today
+        if today is None or today[0] != now.date():
+            today = self._today = now.date(), Conversations(self._tokenizer, date=now)
+        return today[1]
 
     def _state(self, prompt: Prompt) -> SchemaState:
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from promptcache.language import Message, Role, Selection
 from promptcache.layout import Layout
-from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +27,6 @@ def with_turns(
     layout: Layout,
     turns: Sequence[ChatTurn],
     question: str,
-    tokenizer: Tokenizer,
-    end_ids: Sequence[int],
 ) -> tuple[Selection, dict[int, tuple[int, ...]]]:
     """Return a selection with the turns of a conversation and an open question, and the tokens of its answers.
 
@@ -38,23 +35,12 @@ def with_turns(
     """
     messages = list(selection.messages)
     answers: dict[int, tuple[int, ...]] = {}
-    footer = tokenizer.frame(Role.ASSISTANT).footer_ids
     for turn in turns:
         messages.append(_question(turn.question, messages, layout, selection))
-        answers[len(messages)] = closed(turn.token_ids, footer, end_ids)
+        answers[len(messages)] = turn.token_ids
         messages.append(Message(role=Role.ASSISTANT, text=turn.answer, span=selection.span))
     messages.append(_question(question, messages, layout, selection))
     return replace(selection, messages=tuple(messages)), answers
-
-
-def closed(answer_ids: tuple[int, ...], footer_ids: tuple[int, ...], end_ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens of an answer and the footer of its turn.
-
-    A last token that begins the footer is not repeated. Another end token is dropped.
-    """
-    if answer_ids and footer_ids and answer_ids[-1] == footer_ids[0]:
-        return answer_ids + footer_ids[1:]
-    return (answer_ids[:-1] if answer_ids and answer_ids[-1] in end_ids else answer_ids) + footer_ids
 
 
 def _question(text: str, before: Sequence[Message], layout: Layout, selection: Selection) -> Message:

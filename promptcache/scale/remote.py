@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,6 +40,7 @@ from promptcache.runtime import (
     ServiceLimits,
     ServiceObserver,
     ServiceState,
+    TemplateOptions,
     Timing,
     Usage,
     WarmReport,
@@ -52,7 +52,7 @@ from promptcache.runtime import (
     whole_text,
 )
 from promptcache.scale.resume import Attempt, TokenGroup, resumed
-from promptcache.tokenizer import Tokenizer, answer_text
+from promptcache.tokenizer import Tokenizer
 
 
 class ReplicaLost(Exception):
@@ -155,9 +155,7 @@ class RemoteEngine:
         self._send = send
         self._keep = keep
         self._catalog = Catalog(None)
-        self._planner = Planner(
-            self._catalog, facts.tokenizer, facts.context_length, DEFAULT_REPAIR, lambda: self.model.end_ids
-        )
+        self._planner = Planner(self._catalog, facts.tokenizer, facts.context_length, DEFAULT_REPAIR)
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -188,9 +186,9 @@ class RemoteEngine:
             digest=packed_digest(packed),
         )
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
+    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt; errors are those of `Engine.plan`."""
-        return self._planner.plan(prompt, repair)
+        return self._planner.plan(prompt, repair, template_kwargs)
 
     def layout(self, schema: str) -> Layout:
         """Return the positions of a schema."""
@@ -242,6 +240,7 @@ class RemoteService:
         logprobs: int | None = None,
         seed: int | None = None,
         reuse: bool = True,
+        template_kwargs: TemplateOptions = None,
         **generation: Any,
     ) -> Future[None]:
         """Submit a request, as `Service.submit`, from another thread than that of the loop.
@@ -255,7 +254,7 @@ class RemoteService:
         """
         if self.state is not ServiceState.READY:
             raise ServiceClosed("the server is about to end", "draining")
-        state, plan = self._planner.planned(prompt, repair)
+        state, plan = self._planner.planned(prompt, repair, template_kwargs)
         if not reuse:
             plan = prefilled(plan)
         options = read_options(generation, max_new_tokens)
@@ -270,7 +269,14 @@ class RemoteService:
             affinity=_affinity(prompt) if packed is None else state.schema.name,
             prompt=prompt,
             schema=digest,
-            options={"repair": repair, "salt": salt, "logprobs": logprobs, "reuse": reuse, **options},
+            options={
+                "repair": repair,
+                "salt": salt,
+                "logprobs": logprobs,
+                "reuse": reuse,
+                "template_kwargs": template_kwargs,
+                **options,
+            },
         )
         answering = self._answer(_Asked(request, packed, plan, listener), attempt)
         future = asyncio.run_coroutine_threadsafe(answering, self._loop)
@@ -339,7 +345,7 @@ class RemoteService:
         """Return whether tokens are a whole answer, because of an end token or a stop string."""
         if token_ids[-1] in end_ids(options, self._facts.end_ids):
             return True
-        text = answer_text(self._facts.tokenizer, token_ids)
+        text = self._facts.tokenizer.decode(token_ids)
         return any(each in text for each in options.get("stop_strings") or ())
 
     def _completion(
@@ -360,7 +366,7 @@ class RemoteService:
         num_given = len(token_ids) - usage.num_generated_tokens  # the replica counts them as tokens of the prompt
         num_prefilled = min(num_given, usage.num_new_tokens)
         return Completion(
-            text=whole_text(partial(answer_text, self._facts.tokenizer), token_ids),
+            text=whole_text(self._facts.tokenizer.decode, token_ids),
             token_ids=token_ids,
             finish_reason=answer.finish_reason,
             level=plan.level,

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -26,6 +25,7 @@ from promptcache.runtime import (
     Completion,
     IncrementalText,
     PromptSource,
+    TemplateOptions,
     TokenLogprobs,
     check_room,
     prefilled,
@@ -36,7 +36,6 @@ from promptcache.server.events import MAX_UNREAD, ClientGone, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServedTicket, ServerState
-from promptcache.tokenizer import answer_text
 
 KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets a comment."""
@@ -65,6 +64,7 @@ class ServerRequest:
         schema: The name of its schema, or None.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
+        template_kwargs: Variables of the chat template.
     """
 
     endpoint: Endpoint
@@ -74,6 +74,7 @@ class ServerRequest:
     repair: str | None = None
     logprobs: int | None = None
     reuse: bool = True
+    template_kwargs: TemplateOptions = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +169,7 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
     """
     _check(question, state)
     options = read_options(question.body.generation, _max_new_tokens(question.body, state))
-    plan = state.engine.plan(question.prompt, repair=question.repair)
+    plan = state.engine.plan(question.prompt, repair=question.repair, template_kwargs=question.template_kwargs)
     check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
     return plan if question.reuse else prefilled(plan)
 
@@ -205,7 +206,7 @@ class _Answer:
         self._started = time.perf_counter()
         self._accepted = False
         tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings
-        text = partial(answer_text, tokenizer)
+        text = tokenizer.decode
         self._rows = [
             _AnswerRow(text=IncrementalText(text, stop_strings), logprobs=AnswerLogprobs(tokenizer))
             for _ in range(question.body.num_choices)
@@ -260,6 +261,7 @@ class _Answer:
             salt=self._salt,
             logprobs=self._question.logprobs,
             reuse=self._question.reuse,
+            template_kwargs=self._question.template_kwargs,
             **generation,
         )
 
@@ -377,6 +379,7 @@ class _Answer:
             "lossy": completion.lossy,
             "num_repaired_tokens": usage.num_repaired_tokens,
             "num_encoded_tokens": usage.num_encoded_tokens,
+            "warnings": [{"code": each.code, "message": each.message} for each in completion.warnings],
             "modules": [asdict(each) for each in usage.modules],
             "timing": {**asdict(timing), "ttft_s": timing.ttft_s},
         }

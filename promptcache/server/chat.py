@@ -65,6 +65,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         body=body,
         repair=body.prompt_cache.repair,
         logprobs=body.num_logprobs,
+        template_kwargs=body.chat_template_kwargs,
     )
 
 

@@ -143,6 +143,7 @@ class ModuleBody(_Body):
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = Field(None, max_length=32)
 
     @model_validator(mode="after")
     def _top_of_logprobs(self) -> Self:

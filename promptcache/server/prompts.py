@@ -88,6 +88,7 @@ async def _document_request(body: PromptBody, state: ServerState) -> ServerReque
         repair=body.repair,
         logprobs=body.num_logprobs,
         reuse=body.reuse,
+        template_kwargs=body.chat_template_kwargs,
     )
 
 
@@ -168,6 +169,7 @@ def _plan_data(made: Plan) -> dict[str, Any]:
         "num_new_tokens": made.num_new_tokens,
         "num_repaired_tokens": made.num_repaired_tokens,
         "next_position": made.stop,
+        "warnings": [{"code": each.code, "message": each.message} for each in made.warnings],
         "modules": [{"module": name, "num_tokens": count} for name, count in modules.items()],
         "prefill": [
             {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}

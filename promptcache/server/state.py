@@ -25,6 +25,7 @@ from promptcache.runtime import (
     PromptSource,
     ServiceCounts,
     ServiceLimits,
+    TemplateOptions,
     WarmReport,
 )
 from promptcache.server.errors import ApiError
@@ -94,7 +95,7 @@ class ServedEngine(Protocol):
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas by name."""
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None) -> Plan:
+    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt."""
 
     def layout(self, schema: str) -> Layout:

@@ -5,10 +5,13 @@ It makes positions easy to count in tests. No model was trained with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
-from promptcache.language import Role
-from promptcache.tokenizer import TurnFrame
+from promptcache.language import ChatMessages, Role
+from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before, Markup
 
 _NUM_BYTES = 256
 
@@ -31,9 +34,14 @@ class ByteTokenizer:
         return self._bos_ids
 
     @property
+    def bos_form(self) -> str:
+        """The written form of BOS."""
+        return "<bos>" if self._bos_ids else ""
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         """The assistant's footer."""
-        return self.frame(Role.ASSISTANT).footer_ids
+        return (_NUM_BYTES + self._controls.index(f"</{Role.ASSISTANT}>"),)
 
     @property
     def control_ids(self) -> frozenset[int]:
@@ -47,7 +55,7 @@ class ByteTokenizer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """None: every role has a frame of its own."""
+        """None."""
         return ()
 
     def tokenize(self, text: str) -> tuple[int, ...]:
@@ -58,12 +66,35 @@ class ByteTokenizer:
         """Return the text of `token_ids`: control tokens in their written form, broken UTF-8 as U+FFFD."""
         return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", errors="replace")
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of `token_ids` without control tokens."""
+        return self.detokenize([each for each in token_ids if each < _NUM_BYTES])
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the byte of a token, or the written form of a control token."""
         return bytes((token_id,)) if token_id < _NUM_BYTES else self._controls[token_id - _NUM_BYTES].encode()
 
-    def frame(self, role: Role) -> TurnFrame:
-        """Return one header and one footer token."""
-        header, footer = f"<{role}>", f"</{role}>"
-        header_id, footer_id = (_NUM_BYTES + self._controls.index(form) for form in (header, footer))
-        return TurnFrame(header_ids=(header_id,), footer_ids=(footer_id,), header=header, footer=footer)
+    def render_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        generation_prompt: bool,
+        options: Mapping[str, Any] = NO_OPTIONS,
+        date: datetime = FROZEN_DATE,
+    ) -> str:
+        """Return turns with a header and a footer, behind BOS."""
+        turns = (f"<{each['role']}>{each['content']}</{each['role']}>" for each in messages)
+        bos = "<bos>" if self._bos_ids else ""
+        return f"{bos}{''.join(turns)}{f'<{Role.ASSISTANT}>' if generation_prompt else ''}"
+
+    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
+        """Return the bytes of texts; in markup, control tokens become their tokens."""
+        return tuple(self._marked(part) if isinstance(part, Markup) else self.tokenize(part) for part in parts)
+
+    def _marked(self, text: str) -> tuple[int, ...]:
+        pieces = re.split(f"({'|'.join(map(re.escape, self._controls))})", text)
+        found = (
+            (_NUM_BYTES + self._controls.index(piece),) if piece in self._controls else self.tokenize(piece)
+            for piece in pieces
+        )
+        return tuple(token_id for each in found for token_id in each)

@@ -99,7 +99,7 @@ def positions_are_disjoint(case: PromptCase) -> None:
 
 def tokens_are_in_place(case: PromptCase) -> None:
     """Reused and new tokens together are the prompt's, each once, where a walk over the schema puts it."""
-    expected = sorted(expected_tokens(case.selection, case.tokenizer, case.plan.repair))
+    expected = sorted(expected_tokens(case.selection, case.plan.layout, case.tokenizer, case.plan.repair))
     planned = sorted(planned_tokens(case.plan))
     hold(planned == expected, f"planned {_difference(planned, expected)}", case)
     hold(case.plan.stop == 1 + max(position for position, _ in expected), "generation starts in a wrong place", case)

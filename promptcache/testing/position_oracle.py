@@ -1,6 +1,7 @@
-"""The tokens of a prompt at their positions, from a walk over the checked schema: no runs, no encodings.
+"""The tokens of a prompt at their positions, from a walk over the tree of the layout: no runs, no encodings.
 
-It shares no code with the layout and the planner that it checks.
+It counts positions itself, and shares no code with the planner that it checks. The texts and their tokens are those of
+the layout; that they are the texts of the schema is another law.
 """
 
 from __future__ import annotations
@@ -9,25 +10,23 @@ from collections.abc import Iterable, Sequence
 
 from promptcache.language import (
     DEFAULT_REPAIR,
-    CheckedItem,
     CheckedModule,
-    CheckedParameter,
     CheckedTurn,
-    CheckedUnion,
-    FinalText,
     Repair,
     RepairKind,
     Role,
     Selection,
 )
-from promptcache.layout import Plan
-from promptcache.tokenizer import Tokenizer
+from promptcache.layout import Layout, LayoutLeaf, LayoutNode, LeafKind, Plan, Slot
+from promptcache.tokenizer import Before, Conversations, Markup, Tokenizer
 
 Placed = tuple[int, int]
 """A position and the token ID at it."""
 
 
-def expected_tokens(selection: Selection, tokenizer: Tokenizer, repair: Repair | None = None) -> list[Placed]:
+def expected_tokens(
+    selection: Selection, layout: Layout, tokenizer: Tokenizer, repair: Repair | None = None
+) -> list[Placed]:
     """Return every token of a prompt at its position, in the order of the document.
 
     Args:
@@ -35,10 +34,8 @@ def expected_tokens(selection: Selection, tokenizer: Tokenizer, repair: Repair |
     """
     moves = (repair or selection.schema.repair or DEFAULT_REPAIR).kind is not RepairKind.NONE
     writer = _PositionWriter(selection, tokenizer, moves=moves)
-    writer.write(tokenizer.bos_ids, present=True)
-    writer.boundary()
-    writer.items(selection.schema.children, owner="", present=True)
-    writer.added()
+    writer.items(layout.tree, owner="", present=True)
+    writer.added(layout)
     return writer.tokens
 
 
@@ -65,6 +62,9 @@ class _PositionWriter:
         self._moves_text = False  # whether text moves there
         self._tokenizer = tokenizer
         self._selection = selection
+        self._turns: list[CheckedTurn] = []  # those that are present
+        self._footer = ""  # of the last one
+        self._num_begun = 0  # tokens of the beginning
         self._arguments = {(given.module, given.parameter): given.text for given in selection.arguments}
 
     def write(self, token_ids: Sequence[int], *, present: bool, text: str = "") -> None:
@@ -93,72 +93,82 @@ class _PositionWriter:
         """End a run."""
         self._run += 1
 
-    def items(self, items: Iterable[CheckedItem], *, owner: str, present: bool) -> None:
-        for item in items:
-            match item:
-                case FinalText():
-                    self.write(self._tokenizer.tokenize(item.text), present=present, text=item.text)
-                case CheckedParameter():
-                    self._slot(item, owner, present=present)
-                case CheckedTurn():
-                    frame = self._tokenizer.frame(item.role)
-                    self.boundary()
-                    self.write(frame.header_ids, present=present, text=frame.header)
-                    self.items(item.children, owner=owner, present=present)
-                    if not item.open:
-                        self.write(frame.footer_ids, present=present, text=frame.footer)
-                    self.boundary()
-                case CheckedModule():
-                    start = self._position
-                    self.boundary()
-                    self.items(item.children, owner=item.path, present=item.path in self._selection.modules)
-                    self.boundary()
-                    self._position = max(self._position, start + (item.reserve or 0))
-                case CheckedUnion():
-                    self.boundary()
-                    self._union(item)
+    def items(self, nodes: Iterable[LayoutNode | LayoutLeaf], *, owner: str, present: bool) -> None:
+        for node in nodes:
+            if isinstance(node, LayoutLeaf):
+                self._leaf(node, owner, present=present)
+            elif isinstance(node.item, CheckedTurn):
+                if present:
+                    self._turns.append(node.item)
+                self.items(node.children, owner=owner, present=present)
+            elif isinstance(node.item, CheckedModule):
+                start = self._position
+                self.boundary()
+                self.items(node.children, owner=node.item.path, present=node.item.path in self._selection.modules)
+                self.boundary()
+                self._position = max(self._position, start + (node.item.reserve or 0))
+            else:
+                self.boundary()
+                self._union(node)
 
-    def added(self) -> None:
+    def _leaf(self, leaf: LayoutLeaf, owner: str, *, present: bool) -> None:
+        if isinstance(leaf.piece, Slot):
+            self._slot(leaf.piece, owner, present=present)
+            return
+        self.write(leaf.piece.token_ids, present=present, text=leaf.piece.text)
+        if present and leaf.kind is LeafKind.FOOTER:
+            self._footer = leaf.piece.text
+        if leaf.kind is LeafKind.BOS:
+            self._num_begun = len(self.tokens)
+            self.boundary()
+
+    def added(self, layout: Layout) -> None:
         """Write the prompt's own messages after all present tokens (docs/language.md, "Turns")."""
         self._position = max((position + 1 for position, _ in self.tokens), default=0)
         self._changed = None
-        schema, messages = self._selection.schema, self._selection.messages
-        turns = [(message.role, message.text) for message in messages]
-        is_open = any(isinstance(item, CheckedTurn) and item.open for item in schema.children)
-        if not schema.has_turns and all(role is None for role, _ in turns):
-            self._say("".join(text for _, text in turns))
+        schema, messages = self._selection.schema, [*self._selection.messages]
+        if not schema.has_turns and all(message.role is None for message in messages):
+            self._say([message.text for message in messages], layout)
             return
+        parts, roles = list[str](), [turn.role for turn in self._turns]
+        is_open = layout.has_open_turn
         if is_open:
-            if turns and turns[0][0] is None:
-                self._say(schema.open_separator + turns.pop(0)[1])
-            self.write(self._tokenizer.frame(Role.USER).footer_ids, present=True)
-        for number, (role, text) in enumerate(turns, 1):
-            frame = self._tokenizer.frame(role or Role.USER)
-            self.write(frame.header_ids, present=True)
-            self._say(text)
-            if role is Role.ASSISTANT and number == len(turns):
-                return
-            self.write(frame.footer_ids, present=True)
-        self.write(self._tokenizer.frame(Role.ASSISTANT).header_ids, present=True)
+            bare = messages.pop(0).text if messages and messages[0].role is None else None
+            parts.append(layout.open_lead + ("" if bare is None else schema.open_separator + bare))
+        own = [(message.role or Role.USER, message.text) for message in messages]
+        continues = bool(own) and own[-1][0] is Role.ASSISTANT
+        roles += [role for role, _ in own]
+        gaps = Conversations(self._tokenizer).gaps(roles, generation_prompt=not continues)[len(self._turns) :]
+        if not is_open:
+            begun = self._footer if self._turns else layout.preamble
+            begun = begun or (self._tokenizer.bos_form if layout.has_bos and not self._turns else "")
+            gaps = (gaps[0].removeprefix(begun), *gaps[1:])
+        for gap, (_, text) in zip(gaps, own, strict=False):
+            parts += [Markup(gap), text]
+        self._say(parts if continues else [*parts, Markup(gaps[-1])], layout)
 
-    def _say(self, text: str) -> None:
-        self.write(self._tokenizer.tokenize(text), present=True)
+    def _say(self, parts: Sequence[str], layout: Layout) -> None:
+        before = Before.TEXT
+        if not self.tokens or (len(self.tokens) == self._num_begun and not layout.turns):
+            before = Before.START
+        elif max(self.tokens)[1] in self._tokenizer.control_ids:
+            before = Before.CONTROL
+        for token_ids in self._tokenizer.tokenize_parts(parts, before):
+            self.write(token_ids, present=True)
 
-    def _slot(self, parameter: CheckedParameter, owner: str, *, present: bool) -> None:
+    def _slot(self, slot: Slot, owner: str, *, present: bool) -> None:
         start = self._position
         if present:
-            self._content(parameter, owner, start)
-        self._position = start + parameter.length + len(parameter.lead)
+            self._content(slot, owner, start)
+        self._position = start + slot.stop - slot.start
 
-    def _content(self, parameter: CheckedParameter, owner: str, start: int) -> None:
-        default = parameter.default or ""
-        filler = default if parameter.placeholder is None else parameter.placeholder
-        token_ids = self._tokenizer.tokenize(parameter.lead + self._arguments.get((owner, parameter.name), default))
-        filler_ids = self._tokenizer.tokenize(parameter.lead + filler)[: parameter.length + len(parameter.lead)]
+    def _content(self, slot: Slot, owner: str, start: int) -> None:
+        given = self._arguments.get((owner, slot.parameter))
+        token_ids = slot.default_ids if given is None else self._tokenizer.tokenize(slot.lead + given)
         cached = not owner or self._selection.schema.modules[owner].cache
         if self._changed is not None and self._changed[0] == self._run:
             start = self._changed[1]
-        elif cached and token_ids == filler_ids:
+        elif cached and token_ids == slot.filler_ids:
             self._changed = None
             self.tokens += [(start + number, token_id) for number, token_id in enumerate(token_ids)]
             return
@@ -166,9 +176,9 @@ class _PositionWriter:
         self._changed = (self._run, start + len(token_ids)) if self._moves else None
         self._moves_text = True
 
-    def _union(self, union: CheckedUnion) -> None:
+    def _union(self, union: LayoutNode) -> None:
         start, stops = self._position, [self._position]
-        for member in union.members:
+        for member in union.children:
             self._position = start
             self.items([member], owner="", present=False)
             stops.append(self._position)

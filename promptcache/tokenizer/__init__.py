@@ -1,8 +1,9 @@
-"""The tokenizer of a model: text to token IDs, the frames of chat turns, and the folder of a model's name.
+"""The tokenizer of a model: text to token IDs, the chat template, and the folder of a model's name.
 
 This room never imports torch.
 """
 
+from promptcache.tokenizer.conversation import Conversations, Frame
 from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
 from promptcache.tokenizer.hub_tokenizer import HubTokenizer
 from promptcache.tokenizer.model_config import (
@@ -13,17 +14,21 @@ from promptcache.tokenizer.model_config import (
     read_facts,
     read_kv_sizes,
 )
-from promptcache.tokenizer.types import Tokenizer, TurnFrame, answer_text
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer
 
 __all__ = [
     "DEMO_FOLDER",
+    "FROZEN_DATE",
     "LENGTH_NAMES",
+    "NO_OPTIONS",
+    "Before",
+    "Conversations",
     "Dtype",
+    "Frame",
     "HubTokenizer",
+    "Markup",
     "ModelFacts",
     "Tokenizer",
-    "TurnFrame",
-    "answer_text",
     "ask_hub",
     "declared_positions",
     "local_folder",

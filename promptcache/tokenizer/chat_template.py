@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -12,10 +12,16 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import TemplateRefusal, UnsupportedModel, first_line
+from promptcache.language import ChatMessages
 
-# The date that templates get. It is fixed, so that a schema has the same tokens every day.
-FROZEN_DATE = datetime(2024, 7, 26)
+PLAIN_TEMPLATE = """{{ tokenizer_prefix }}
+{%- for message in messages %}{{ message.role | capitalize }}:
+{{ message.content + "\n\n" }}{% endfor %}
+{%- if add_generation_prompt %}{{ "Assistant:\n" }}{% endif %}"""
+"""For models without a chat template. A header ends with a newline: a space at its end would be tokenized alone if a
+module follows, which models rarely see before a word. `tokenizer_prefix` is what the tokenizer puts before every text.
+"""
 
 # Errors of templates for conversations that they do not support.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -30,25 +36,25 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = FROZEN_DATE.strftime
+        self.source = source
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise UnsupportedModel(f"the chat template is not valid Jinja2: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, object]], *, generation_prompt: bool) -> str | None:
-        """Return a rendered conversation, or None if the template refuses it."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self._special_tokens)
+
+    def render(
+        self, messages: ChatMessages, *, generation_prompt: bool, options: Mapping[str, Any], date: datetime
+    ) -> str:
+        """Return a rendered conversation. Arguments and errors are those of `Tokenizer.render_chat`."""
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
         try:
-            return self._template.render(
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=generation_prompt,
-                **self._special_tokens,
-            )
-        except _REFUSALS:
-            return None
+            return self._template.render(strftime_now=date.strftime, **self._special_tokens, **{**given, **options})
+        except _REFUSALS as error:
+            raise TemplateRefusal(f"the chat template refuses this conversation: {first_line(error)}") from error
 
 
 class _Generation(Extension):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from promptcache.diagnostics import UnsupportedModel
-from promptcache.language import Role
-from promptcache.tokenizer.chat_template import ChatTemplate
+from promptcache.diagnostics import TemplateRefusal, UnsupportedModel
+from promptcache.language import ChatMessages, Role
+from promptcache.tokenizer.chat_template import PLAIN_TEMPLATE, ChatTemplate
+from promptcache.tokenizer.conversation import Conversations
 from promptcache.tokenizer.files import default_template, read_tokenizer_files
-from promptcache.tokenizer.rules import RuleData, with_controls_marked, with_declared_tokens, without_edges
+from promptcache.tokenizer.rules import RuleData, whole_text_rules, with_declared_tokens
 from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
-from promptcache.tokenizer.turn_frames import PLAIN_FRAMES, Frame, cut_frames
-from promptcache.tokenizer.types import TurnFrame
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup
 
 _PROBE = "a b\n c  d"
 
@@ -27,21 +28,37 @@ class HubTokenizer:
     """`Tokenizer` for models with a `tokenizer.json`. Create it with `from_folder` or `from_parts`."""
 
     def __init__(self, *, parts: _Parts, source: str | None, eos_token_ids: Sequence[int], fingerprint: str) -> None:
-        frames = PLAIN_FRAMES
-        if source is not None:
-            frames = cut_frames(ChatTemplate(source, parts.special_tokens), parts.bos, parts.eos)
         self._fingerprint = fingerprint
-        self._frames = {
-            Role.SYSTEM: parts.frame(frames.system),
-            Role.USER: parts.frame(frames.user),
-            Role.ASSISTANT: parts.frame(frames.assistant),
-        }
-        self._bos_ids = parts.prefix_ids or (parts.markup_ids(parts.bos) if frames.starts_with_bos else ())
-        ends = (*eos_token_ids, *parts.markup_ids(parts.eos))
-        ending = parts.markup_ids(frames.ending)
-        self._text = parts.to_text_tokenizer()
+        variables = parts.special_tokens if source is not None else {"tokenizer_prefix": parts.prefix}
+        self._template = ChatTemplate(PLAIN_TEMPLATE if source is None else source, variables)
+        self._bos_ids = parts.prefix_ids
+        self._bos_form = parts.bos
+        talk = self._talk()
+        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), parts.turn_markers("".join(talk)))
+        (ending,) = self._text.tokenize_parts([Markup(talk[-1])], Before.TEXT)
+        ends = (*eos_token_ids, *parts.ids_of(parts.eos))
         self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
-        self._warnings = (*frames.warnings, *self._whitespace_warnings())
+        self._warnings = tuple(self._whitespace_warnings())
+
+    def _talk(self) -> tuple[str, ...]:
+        """Return what the chat template writes around the turns of a whole conversation.
+
+        Raises:
+            UnsupportedModel: It renders none.
+        """
+        conversations = Conversations(self)
+        roles = (Role.USER, Role.ASSISTANT)
+        try:
+            gaps = conversations.gaps((*roles, *roles), generation_prompt=False)
+        except TemplateRefusal:
+            try:
+                gaps = conversations.gaps((Role.SYSTEM, *roles, *roles), generation_prompt=False)
+            except TemplateRefusal as refusal:
+                raise UnsupportedModel(
+                    "the chat template renders no conversation of alternating user and assistant turns with all of "
+                    f"their texts: {refusal}"
+                ) from refusal
+        return gaps
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> HubTokenizer:
@@ -83,8 +100,13 @@ class HubTokenizer:
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
-        """The tokens that the tokenizer, or else the chat template, puts before every text; may be empty."""
+        """The tokens that the tokenizer puts before every text; may be empty."""
         return self._bos_ids
+
+    @property
+    def bos_form(self) -> str:
+        """The written form of BOS; "" if the model has none."""
+        return self._bos_form
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -93,7 +115,7 @@ class HubTokenizer:
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """All special and added tokens, except the unknown token and tokens for runs of whitespace."""
+        """Special tokens without the unknown token, and tokens that only the chat template writes."""
         return self._text.control_ids
 
     @property
@@ -103,24 +125,39 @@ class HubTokenizer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about this tokenizer and its chat template."""
+        """Warnings about this tokenizer."""
         return self._warnings
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the token IDs of `text`, none of them a control token."""
+        """Return the token IDs of `text` behind other text, none of them a control token."""
         return self._text.tokenize(text)
+
+    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
+        """Return the token IDs of adjacent texts, tokenized as one text, for each of the texts."""
+        return self._text.tokenize_parts(parts, before)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`, control tokens in their written form."""
         return self._text.detokenize(token_ids)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer, without special tokens, as `decode(skip_special_tokens=True)`."""
+        return self._text.decode(token_ids)
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""
         return self._text.token_bytes(token_id)
 
-    def frame(self, role: Role) -> TurnFrame:
-        """Return the header and footer of a turn of `role`."""
-        return self._frames[role]
+    def render_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        generation_prompt: bool,
+        options: Mapping[str, Any] = NO_OPTIONS,
+        date: datetime = FROZEN_DATE,
+    ) -> str:
+        """Return a conversation as the chat template renders it."""
+        return self._template.render(messages, generation_prompt=generation_prompt, options=options, date=date)
 
     def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
         """Return the control token that closes the last turn of a conversation, or an empty tuple."""
@@ -137,33 +174,38 @@ class HubTokenizer:
 
 
 class _Parts:
-    """Tokenizer of the markup of chat templates, which produces control tokens. It then becomes a tokenizer of text."""
+    """The rules and the special tokens of a tokenizer."""
 
     def __init__(self, tokenizer_json: str, config: Mapping[str, Any]) -> None:
-        self._rules = _edited(tokenizer_json, lambda rules: with_controls_marked(without_edges(rules)))
-        self._markup = load(self._rules)
+        self.rules = _edited(tokenizer_json, whole_text_rules)
+        self._backend = load(self.rules)
         self.special_tokens = dict(_special_tokens(config))
         self.eos = self.special_tokens.get("eos_token", "")
         declared_bos = self.special_tokens.get("bos_token", "")
-        self.prefix_ids = _prefix_ids(self._markup)
-        self.bos = "".join(self._markup.id_to_token(token_id) or "" for token_id in self.prefix_ids) or declared_bos
+        self.prefix_ids = _prefix_ids(self._backend)
+        self.prefix = "".join(self._backend.id_to_token(token_id) or "" for token_id in self.prefix_ids)
+        self.bos = self.prefix or declared_bos
 
-    def to_text_tokenizer(self) -> TextTokenizer:
-        """Return the tokenizer of text. This object must not be used afterwards."""
-        return TextTokenizer(self._rules, self._markup, self.special_tokens.values())
+    def ids_of(self, form: str) -> tuple[int, ...]:
+        """Return the token of a written form, or nothing."""
+        token_id = self._backend.token_to_id(form)
+        return () if token_id is None else (token_id,)
 
-    def markup_ids(self, text: str) -> tuple[int, ...]:
-        """Tokenize the output of a chat template. Only this method produces control tokens."""
-        return tuple(self._markup.encode(text, add_special_tokens=False).ids)
+    def turn_markers(self, written: str) -> Iterator[str]:
+        """Yield the written forms of added tokens that only the chat template writes, around turns.
 
-    def frame(self, frame: Frame) -> TurnFrame:
-        """Tokenize the header and footer of a turn."""
-        return TurnFrame(
-            header_ids=self.markup_ids(frame.header),
-            footer_ids=self.markup_ids(frame.footer),
-            header=frame.header,
-            footer=frame.footer,
-        )
+        Those that are special are not among them. Tags with a beginning and an end, such as `<think>`, are words: the
+        model writes them, too.
+
+        Args:
+            written: What the template writes around turns.
+        """
+        forms = [str(token["content"]) for token in self.rules["added_tokens"] if not token["special"]]
+        known = {*forms}
+        for form in forms:
+            other = form.replace("</", "<", 1) if "</" in form else form.replace("<", "</", 1)
+            if form in written and form.strip() and (other == form or other not in known):
+                yield form
 
 
 def _as_loaded(tokenizer_json: str, declared: Mapping[str, Any]) -> str:

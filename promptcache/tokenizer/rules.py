@@ -1,6 +1,6 @@
 """The rules of a `tokenizer.json`, edited so that pieces of text can be tokenized separately.
 
-The edits remove rules that apply only at the ends of a whole text: prefix space, stripping, truncation.
+The edits remove rules that apply only at the ends of a whole text: prefix space and stripping, truncation.
 """
 
 from __future__ import annotations
@@ -11,30 +11,20 @@ from typing import Any, TypeAlias
 RuleData: TypeAlias = dict[str, Any]  # JSON object of the tokenizers library, whose schema is its own
 
 
+def whole_text_rules(rules: Mapping[str, Any]) -> RuleData:
+    """Return the rules without those that change the length of a text, and without dropout."""
+    model = {**rules["model"], "dropout": None} if "dropout" in rules["model"] else rules["model"]
+    return {**rules, "truncation": None, "padding": None, "model": model}
+
+
 def without_edges(rules: Mapping[str, Any]) -> RuleData:
-    """Return the rules without those that apply only at the start or end of a text, and without dropout."""
+    """Return the rules without those that apply only at the start or end of a text."""
     return {
         **rules,
-        "truncation": None,
-        "padding": None,
         "normalizer": _edit(rules.get("normalizer"), "normalizers", _normalizer),
         "pre_tokenizer": _edit(rules.get("pre_tokenizer"), "pretokenizers", _pre_tokenizer),
         "decoder": _edit(rules.get("decoder"), "decoders", _decoder),
-        "model": {**rules["model"], "dropout": None} if "dropout" in rules["model"] else rules["model"],
     }
-
-
-def with_controls_marked(rules: Mapping[str, Any]) -> RuleData:
-    """Return the rules with every added token marked as special, except those that are ordinary text.
-
-    The library can treat special tokens in a text as text, but no other tokens.
-    """
-    return {**rules, "added_tokens": [{**token, "special": not is_text(token)} for token in rules["added_tokens"]]}
-
-
-def is_text(token: Mapping[str, Any]) -> bool:
-    """Return whether an added token is ordinary text: a run of spaces or newlines."""
-    return not token["special"] and token["content"].isspace()
 
 
 def with_declared_tokens(rules: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> RuleData:

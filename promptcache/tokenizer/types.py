@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
 
-from promptcache.language import Role
+from promptcache.language import ChatMessages
+
+FROZEN_DATE = datetime(2024, 7, 26)
+"""The date that chat templates get for turns of a schema, so that its tokens are the same every day."""
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFrame:
-    """The header and footer of a chat turn: token IDs, with control tokens, and their text."""
+class Markup(str):
+    """Text that a chat template wrote. Control tokens in it are control tokens, in other text they are text."""
 
-    header_ids: tuple[int, ...]
-    footer_ids: tuple[int, ...]
-    header: str
-    footer: str
+    __slots__ = ()
+
+
+class Before(StrEnum):
+    """What stands before a text in the input of a model. Some tokenizers add a space at a start."""
+
+    START = "start"
+    CONTROL = "control"
+    TEXT = "text"
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to token IDs and back, without special tokens, prefix space or control tokens from text."""
+    """Text to token IDs and back, and the chat template of a model."""
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
-        """The tokens at the start of every prompt: one, or none if the model uses none."""
+        """The tokens that the tokenizer puts before a text; none for many models."""
+
+    @property
+    def bos_form(self) -> str:
+        """The written form of BOS, with which a chat template may begin; "" if the model has none."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -33,7 +48,7 @@ class Tokenizer(Protocol):
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """Special and added tokens. No text of a schema or prompt becomes one."""
+        """Special tokens, and tokens that only the chat template writes. No text of a schema or prompt becomes one."""
 
     @property
     def fingerprint(self) -> str:
@@ -41,22 +56,46 @@ class Tokenizer(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about this tokenizer, such as a chat template without a system role."""
+        """Warnings about this tokenizer."""
 
     def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the token IDs of `text`, none of them a control token; they decode to `text`."""
+        """Return the token IDs of `text` behind other text, none of them a control token."""
+
+    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
+        """Return the token IDs of adjacent texts, tokenized as one text, for each of the texts.
+
+        A token that reaches over the border of two texts belongs to the second one.
+
+        Args:
+            parts: Texts; those that are `Markup` may have control tokens.
+            before: What stands before them.
+        """
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`, control tokens in their written form."""
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer, without special tokens, as `decode(skip_special_tokens=True)`."""
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token in UTF-8, also those of a token that is a part of a character."""
 
-    def frame(self, role: Role) -> TurnFrame:
-        """Return the header and footer of a turn of `role`. They do not depend on the content or on other turns."""
+    def render_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        generation_prompt: bool,
+        options: Mapping[str, Any] = NO_OPTIONS,
+        date: datetime = FROZEN_DATE,
+    ) -> str:
+        """Return a conversation as the chat template renders it.
 
+        Args:
+            messages: `{"role": …, "content": …}` each.
+            generation_prompt: Whether the beginning of an answer follows.
+            options: Further variables of the template, such as `enable_thinking`.
+            date: The date of today, for templates that write it.
 
-def answer_text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """Return the text of an answer: `token_ids` without control tokens."""
-    control = tokenizer.control_ids
-    return tokenizer.detokenize([each for each in token_ids if each not in control])
+        Raises:
+            TemplateRefusal: The template does not render this conversation; the message has its reason.
+        """

@@ -25,10 +25,9 @@ from promptcache.diagnostics import (
 )
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.language import Prompt, Role, Schema
+from promptcache.language import Prompt, Schema
 from promptcache.layout import Origin
 from promptcache.runtime import Chat, Completion
-from promptcache.runtime.turns import closed
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -177,10 +176,8 @@ def test_each_turn_prefills_the_last_question_only() -> None:
 
 
 def num_frame_tokens() -> int:
-    """Return the number of tokens of the frames between two answers."""
-    user, assistant = TOKENIZER.frame(Role.USER), TOKENIZER.frame(Role.ASSISTANT)
-    frames = (assistant.footer_ids, user.header_ids, user.footer_ids, assistant.header_ids)
-    return sum(map(len, frames))
+    """Return the number of tokens around a question: one header and one footer for each of the two turns."""
+    return 4
 
 
 def test_answers_are_not_tokenized_again() -> None:
@@ -191,20 +188,6 @@ def test_answers_are_not_tokenized_again() -> None:
 
     texts = [each.token_ids for each in second.plan.prefill if each.origin is Origin.TEXT]
     assert texts[1][:5] == first.token_ids
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ((5, 6), (5, 6, 9, 8)),  # cut by its length: the whole footer
-        ((5, 6, 9), (5, 6, 9, 8)),  # the first token of the footer is not repeated
-        ((5, 6, 7), (5, 6, 9, 8)),  # another end token is dropped
-        ((), (9, 8)),
-    ],
-)
-def test_answers_are_closed(answer: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """The footer follows an answer once."""
-    assert closed(answer, (9, 8), end_ids=(7, 9)) == expected
 
 
 def test_an_open_turn_is_continued_by_the_first_question() -> None:

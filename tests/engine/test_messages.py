@@ -48,7 +48,8 @@ def test_messages_are_the_same_turns_in_xml(chat: list[dict[str, Any]]) -> None:
     plan = ENGINE.plan(chat)
     written = ENGINE.plan(Prompt.from_messages("empty", chat).to_xml())
 
-    assert plan.tokens == written.tokens
+    assert plan.tokens.used_ids == written.tokens.used_ids
+    assert plan.stop == written.stop
     assert plan.level is Level.EXACT
     texts = [each for each in plan.prefill if each.origin is Origin.TEXT]
     assert [ENGINE.tokenizer.detokenize(each.token_ids) for each in texts] == [
@@ -112,7 +113,7 @@ def test_the_empty_schema_is_not_among_those_of_the_user() -> None:
 def test_an_engine_starts_without_the_empty_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """No schema is laid out before the first chat."""
     laid_out: list[str] = []
-    monkeypatch.setattr("promptcache.runtime.planner.schema_state", lambda *_: laid_out.append("state"))
+    monkeypatch.setattr("promptcache.runtime.planner.lay_out", lambda *_: laid_out.append("state"))
 
     Engine(ENGINE.model, ByteTokenizer())
 

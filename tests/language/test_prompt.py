@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import Prompt, Role, load_prompt, parse_prompt, resolve_prompt
+from promptcache.language import (
+    Prompt,
+    Role,
+    check_schema,
+    load_prompt,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+)
 from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, without_spans
@@ -105,9 +113,19 @@ def test_an_argument_given_twice_is_refused_in_xml_too(prompt: Prompt) -> None:
 
 
 def test_bare_text_stands_alone():
-    """Bare text with turns is refused when building and when parsing."""
+    """Bare text behind a turn or another text is refused when building, and before turns unless a turn is open."""
+    for build in (lambda: Prompt("s").user("one").text("two"), lambda: Prompt("s").text("one").text("two")):
+        with pytest.raises(PromptError) as caught:
+            build()
+        assert codes(caught.value.diagnostics) == ["PC416"]
+    prompt = Prompt("s").text("one").assistant("two")
+    open_turn, closed = (
+        check_schema(parse_schema(f'<schema name="s"><user>Go{text}</schema>'))
+        for text in ("</user>", "</user><assistant/>")
+    )
+    assert [each.text for each in resolve_prompt(prompt, open_turn).messages] == ["one", "two"]
     with pytest.raises(PromptError) as caught:
-        Prompt("s").text("one").user("two")
+        resolve_prompt(prompt, closed)
     assert codes(caught.value.diagnostics) == ["PC416"]
 
 

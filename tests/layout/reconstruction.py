@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from promptcache.language.checked import Selection
+from promptcache.layout import lay_out
 from promptcache.testing.position_oracle import expected_tokens
 from tests.fakes import ByteTokenizer
 
 
 def reference_tokens(selection: Selection) -> list[tuple[int, int]]:
     """Return position and ID of every token that the byte tokenizer gives to a prompt."""
-    return expected_tokens(selection, ByteTokenizer())
+    return expected_tokens(selection, lay_out(selection.schema, ByteTokenizer()), ByteTokenizer())

@@ -136,14 +136,14 @@ def test_text_longer_than_its_reserve_is_a_warning():
 
 
 def test_a_turn_has_its_header_and_footer_in_its_owners_runs():
-    """A turn's header starts a run, its footer ends the run that is current or is a run of its own."""
+    """Headers and footers are part of their owner's text, and turns without a module between them are one run."""
     layout = layout_of(
         '<schema name="s"><system>Hi<module name="a">x</module></system><user>Go</user><assistant/></schema>'
     )
 
     texts = [[piece.text for piece in run.pieces] for run in layout.runs]
     assert texts[1:] == [
-        ["<system>", "Hi"], ["\nx"], ["</system>"], ["<user>", "Go", "</user>"], ["<assistant>", "</assistant>"]
+        ["<system>", "Hi"], ["\nx"], ["</system>", "<user>", "Go", "</user>", "<assistant>", "</assistant>"]
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from promptcache.language import (
 )
 from promptcache.layout import lay_out, make_plan, run_states
 from promptcache.layout.rendering import Rendering, render
-from promptcache.tokenizer import HubTokenizer, Tokenizer
+from promptcache.tokenizer import Frame, HubTokenizer
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -71,7 +71,9 @@ def test_text_is_what_the_tokens_decode_to(data, schema):
     assert made.text == text_of(plan) == "".join(part.text for part in made.parts)
 
 
-def written(items: Iterable[CheckedItem], selection: Selection, tokenizer: Tokenizer, owner: str = "") -> Iterator[str]:
+def written(
+    items: Iterable[CheckedItem], selection: Selection, frames: Iterator[Frame], owner: str = ""
+) -> Iterator[str]:
     """Yield the texts of a schema in document order, with the contents of its slots and the frames of its turns."""
     arguments = {(each.module, each.parameter): each.text for each in selection.arguments}
     for item in items:
@@ -81,14 +83,14 @@ def written(items: Iterable[CheckedItem], selection: Selection, tokenizer: Token
             case CheckedParameter():
                 yield item.lead + arguments.get((owner, item.name), item.default or "")
             case CheckedModule():
-                if item.path in selection.modules:
-                    yield from written(item.children, selection, tokenizer, item.path)
+                inside = [*written(item.children, selection, frames, item.path)]  # also reads the frames of absent ones
+                yield from inside if item.path in selection.modules else ()
             case CheckedUnion():
-                yield from written(item.members, selection, tokenizer)
+                yield from written(item.members, selection, frames)
             case CheckedTurn():
-                frame = tokenizer.frame(item.role)
+                frame = next(frames)
                 yield frame.header
-                yield from written(item.children, selection, tokenizer, owner)
+                yield from written(item.children, selection, frames, owner)
                 yield "" if item.open else frame.footer
 
 
@@ -109,9 +111,12 @@ def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
 
     made = render(plan, tokenizer)
 
-    begin = tokenizer.detokenize(tokenizer.bos_ids) + "".join(written(schema.children, selection, tokenizer))
-    added = made.text.removeprefix(begin)
-    assert begin + added == made.text
+    begin = layout.preamble if schema.has_turns else tokenizer.detokenize(tokenizer.bos_ids)
+    begin += "".join(written(schema.children, selection, iter([each.frame for each in layout.turns])))
+    bos = tokenizer.bos_form
+    text = made.text if made.text.startswith(begin) else made.text.replace(f"{bos} ", bos, 1)  # the tokenizer's own
+    added = text.removeprefix(begin)
+    assert begin + added == text
     assert all(message.text in added for message in selection.messages)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from promptcache.layout import Origin
-from tests.layout.samples import plan_of, text_of
+from promptcache.layout import Origin, lay_out, make_plan, run_states
+from tests.fakes import ByteTokenizer
+from tests.layout.samples import choose, plan_of, read, text_of
 
 PLAIN = "Plan."
 CLOSED = "<system>Plan.</system>"
@@ -62,3 +65,44 @@ def test_the_text_of_an_open_turn_is_tokenized_with_its_separator():
     plan = plan_of(f'<schema name="s">{OPEN}</schema>', '<prompt schema="s">Why?</prompt>')
 
     assert plan.prefill[0].token_ids == tuple(b"\nWhy?")
+
+
+FOOTER, OTHER_END = 262, 256  # </assistant>, and <bos> as another end token
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"So", (*b"So", FOOTER)),  # cut by its length: the footer follows
+        ((*b"So", FOOTER), (*b"So", FOOTER)),  # the footer is not repeated
+        ((*b"So", OTHER_END), (*b"So", FOOTER)),  # another end token is left out
+        (b"", (FOOTER,)),
+        (b"No", (*b"So", FOOTER)),  # tokens of another text
+    ],
+)
+def test_a_generated_answer_is_closed_once(answer: Sequence[int], expected: tuple[int, ...]) -> None:
+    """An answer keeps its tokens if they are those of its text, and the footer follows it once."""
+    text = "" if answer == b"" else "So"
+    schema = read(f'<schema name="s">{CLOSED}</schema>')
+    prompt = f'<prompt schema="s"><user>Why?</user><assistant>{text}</assistant><user>And?</user></prompt>'
+    layout = lay_out(schema, ByteTokenizer())
+
+    plan = make_plan(choose(schema, prompt), layout, run_states(layout), ByteTokenizer(), answers={1: tuple(answer)})
+
+    ids = plan.tokens.used_ids
+    start = ids.index(261) + 1  # <assistant>
+    assert ids[start : ids.index(259, start)] == expected  # up to <user>
+    assert text_of(plan) == f"<bos>{PLAN}<user>Why?</user><assistant>{text}</assistant><user>And?</user><assistant>"
+    assert plan.warnings == ()
+
+
+def test_bare_text_continues_an_open_turn_before_turns() -> None:
+    """Bare text, turns and the beginning of an answer follow an open turn, as one conversation."""
+    prompt = '<prompt schema="s">Why?<assistant>So</assistant><user>And?</user><assistant>Answer:</assistant></prompt>'
+
+    plan = plan_of(f'<schema name="s">{OPEN}</schema>', prompt)
+
+    assert text_of(plan) == (
+        f"<bos>{PLAN}{GO}\nWhy?</user><assistant>So</assistant><user>And?</user><assistant>Answer:"
+    )
+    assert plan.warnings == ()

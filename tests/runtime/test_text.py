@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +12,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.tokenizer import HubTokenizer, Tokenizer, answer_text
+from promptcache.tokenizer import HubTokenizer, Tokenizer
 from tests.tokenizer import small_tokenizers
 
 _TEXTS = st.text(alphabet="abé🌴", max_size=12)
@@ -86,7 +85,7 @@ def test_text_ends_before_the_first_stop_string(text: str, stop_strings: list[st
 @example([0xF0, _CONTROL, _CONTROL, _CONTROL, 0x9F, 0x98, 0x80])
 def test_pieces_of_any_tokens_are_the_text_of_the_answer(name: str, drawn: list[int]) -> None:
     """Whatever the bytes: pieces join to the text of the answer, and all text is out once a letter follows."""
-    token_ids, text = _token_ids(name, drawn), partial(answer_text, _TOKENIZERS[name])
+    token_ids, text = _token_ids(name, drawn), _TOKENIZERS[name].decode
     answer, out = IncrementalText(text), ""
     for place, token_id in enumerate(token_ids):
         out += answer.add(token_id)
@@ -106,7 +105,7 @@ def test_the_work_of_a_token_does_not_grow(name: str, byte: int) -> None:
 
     def text(token_ids: Sequence[int]) -> str:
         decoded.append(len(token_ids))
-        return answer_text(_TOKENIZERS[name], token_ids)
+        return _TOKENIZERS[name].decode(token_ids)
 
     answer = IncrementalText(text)
     pieces = [answer.add(each) for each in _token_ids(name, [_LETTER, 0x0A, *[byte] * 200])]

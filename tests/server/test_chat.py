@@ -216,3 +216,27 @@ def test_markup_in_messages_is_text(served: Served, engine: Engine) -> None:
     prompt = Prompt("travel").use("paris").system("<miami/>").user(QUESTION["content"])
     assert response.json()["num_new_tokens"] == engine.plan(prompt).num_new_tokens
     assert {each["module"] for each in response.json()["modules"]} == {"", "paris"}
+
+
+def test_variables_reach_the_chat_template(served: Served, engine: Engine) -> None:
+    """`chat_template_kwargs` is `template_kwargs` of the engine; names that the server sets are refused."""
+    body = {"model": "demo", "messages": [QUESTION], "chat_template_kwargs": {"no_such_variable": True}}
+    with served.http() as client:
+        planned = client.post("/v1/plan", json=body).json()
+        refused = client.post("/v1/plan", json={**body, "chat_template_kwargs": {"messages": "x"}})
+    expected = engine.plan([QUESTION], template_kwargs={"no_such_variable": True})
+
+    assert planned["num_new_tokens"] == expected.num_new_tokens
+    assert refused.status_code == 400
+    assert "template_kwargs" in refused.json()["error"]["message"]
+
+
+def test_answers_say_where_a_prompt_is_not_as_the_template_writes_it(served: Served) -> None:
+    """A conversation that the chat template of the demo model refuses has a warning in the answer and the plan."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "system", "content": "Be kind."}, QUESTION]
+    with served.http() as client:
+        usual = client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2}).json()
+        planned = client.post("/v1/plan", json={"model": "demo@travel", "messages": messages, **USE}).json()
+
+    assert usual["prompt_cache"]["warnings"] == []
+    assert isinstance(planned["warnings"], list)

@@ -82,7 +82,7 @@ PC412 text between references    | ‸stray
         "at the end",
         """
 PC415 reference behind a turn    | <user/><‸use module="stray"/>
-PC416 bare text beside a turn    | ‸stray<user>a</user>
+PC416 bare text behind a turn    | <user>a</user>‸stray
 """,
     ),
 )

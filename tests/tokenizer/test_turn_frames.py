@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from promptcache.tokenizer.turn_frames import Frame, Frames, cut_frames
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.tokenizer.chat_template import ChatTemplate
-from promptcache.tokenizer.turn_frames import Frame, Frames, cut_frames
 from tests.tokenizer.chat_templates import CASES, Case
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

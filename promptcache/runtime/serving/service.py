@@ -22,7 +22,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.runtime.answer import Request, without_reuse
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.planner import PromptSource
+from promptcache.runtime.planner import PromptSource, TemplateOptions
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
@@ -84,7 +84,7 @@ class Service(Unpicklable):
 
         Args:
             request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
-                tokens, options of generation, and given tokens.
+                tokens, options of generation, given tokens, and variables of the chat template.
             limits: Its limits.
             observer: Gets figures of its work, in its thread.
         """
@@ -130,6 +130,7 @@ class Service(Unpicklable):
         seed: int | None = None,
         reuse: bool = True,
         given: Sequence[int] = (),
+        template_kwargs: TemplateOptions = None,
         **generation: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
@@ -138,7 +139,7 @@ class Service(Unpicklable):
             prompt: As for `Engine.generate`.
             listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
                 given, then with the `Completion` or an error. It must not block.
-            max_new_tokens, repair, salt, logprobs, generation: As for `Engine.generate`.
+            max_new_tokens, repair, salt, logprobs, template_kwargs, generation: As for `Engine.generate`.
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
@@ -156,7 +157,7 @@ class Service(Unpicklable):
         FLAG.check("reuse", reuse, InvalidValue)
         self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
-        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation, given)
+        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation, given, template_kwargs)
         if not reuse:
             request = without_reuse(request)
         job = self._loop.scheduler.job(request, listener, seed, len(given))

@@ -1,0 +1,330 @@
+"""The text that a prompt adds behind the modules, with what the chat template writes around it.
+
+The conversation of a prompt has the schema's turns that are present, and the prompt's own. The chat template renders it
+whole. What it writes around the prompt's turns is taken from there. What it would write elsewhere, or otherwise, is
+compared with the cached text, and each difference is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from promptcache.diagnostics import Diagnostic, Severity, Span, TemplateRefusal
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedUnion,
+    FinalText,
+    Role,
+    Selection,
+)
+from promptcache.layout.turns import refused
+from promptcache.layout.types import Layout, Origin
+from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer
+
+_SHOWN = 40  # characters of a difference
+_REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """Tokens that a prompt adds behind its modules, with their origins, and warnings about the text of the prompt."""
+
+    parts: tuple[tuple[Origin, tuple[int, ...]], ...]
+    warnings: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A text that a prompt adds; `token_ids` are those that the model generated for it."""
+
+    origin: Origin
+    text: str
+    token_ids: tuple[int, ...] | None = None
+
+
+class AddedText:
+    """Computes the added text of prompts of one schema."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        tokenizer: Tokenizer,
+        conversations: Conversations,
+        answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Create it for one request.
+
+        Args:
+            conversations: The chat template of `tokenizer`, with the options of the request.
+            answers: Token IDs that a model generated for assistant turns, by index in the messages of the selection.
+        """
+        self._layout = layout
+        self._tokenizer = tokenizer
+        self._conversations = conversations
+        self._answers = answers
+
+    def of(self, selection: Selection, before: Before) -> Added:
+        """Return what a prompt adds.
+
+        Args:
+            before: What the token before it is.
+        """
+        schema, messages = selection.schema, selection.messages
+        if not schema.has_turns and (not messages or messages[0].role is None):
+            parts = [_Part(Origin.TEXT, message.text) for message in messages]
+            return Added(parts=tuple(self._tokenized(parts, before)))
+        own = _OwnTurns(selection, self._layout, self._tokenizer, self._conversations, self._answers)
+        return Added(parts=tuple(self._tokenized(own.parts, before)), warnings=tuple(own.warnings))
+
+    def _tokenized(self, parts: Sequence[_Part], before: Before) -> Iterator[tuple[Origin, tuple[int, ...]]]:
+        """Yield the tokens of texts. Those between two generated answers are tokenized as one text."""
+        control = self._tokenizer.control_ids
+        pending: list[_Part] = []
+        for part in (*parts, _Part(Origin.TEXT, "", ())):
+            if part.token_ids is None:
+                pending.append(part)
+                continue
+            found = self._tokenizer.tokenize_parts([each.text for each in pending], before) if pending else ()
+            yield from zip((each.origin for each in pending), found, strict=True)
+            pending.clear()
+            if part.token_ids:
+                yield part.origin, part.token_ids
+                before = Before.CONTROL if part.token_ids[-1] in control else Before.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn of a conversation; `frame` is that of the cached text around a turn of the schema."""
+
+    role: Role
+    text: str
+    span: Span
+    frame: Frame | None = None
+    answer_ids: tuple[int, ...] | None = None
+
+
+class _OwnTurns:
+    """The turns that a prompt adds, within the conversation of the whole prompt.
+
+    Attributes:
+        parts: The texts that are added.
+        warnings: What is not as the chat template writes it.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        layout: Layout,
+        tokenizer: Tokenizer,
+        conversations: Conversations,
+        answers: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self.warnings: list[Diagnostic] = []
+        self._layout = layout
+        self._tokenizer = tokenizer
+        self._conversations = conversations
+        self._selection = selection
+        cached = [*_schema_turns(selection, layout)]
+        messages = [*enumerate(selection.messages)]
+        self._open_text: str | None = None
+        if layout.has_open_turn:
+            self._open_text = layout.open_lead
+            if messages and messages[0][1].role is None:
+                self._open_text += selection.schema.open_separator + messages.pop(0)[1].text
+            said = self._open_text.removeprefix(layout.open_lead)
+            cached[-1] = replace(cached[-1], text=cached[-1].text + said)
+        own = [
+            _Turn(message.role or Role.USER, message.text, message.span, None, answers.get(index))
+            for index, message in messages
+        ]
+        self._num_cached = len(cached)
+        self._turns = [*cached, *own]
+        self._continues = bool(own) and own[-1].role is Role.ASSISTANT
+        self.parts = self._written()
+
+    def _written(self) -> list[_Part]:
+        roles = [turn.role for turn in self._turns]
+        try:
+            gaps = self._conversations.gaps(roles, generation_prompt=not self._continues)
+            rendered = self._rendered(gaps[-1])
+        except TemplateRefusal as refusal:
+            self.warnings.append(refused(refusal, self._selection.span))
+            return self._parts(self._framed_gaps(), self._turns)
+        parts = self._parts(gaps, self._turns)
+        if self._text_of(parts) == rendered:
+            return parts
+        changed = self._as_rendered(gaps, rendered)
+        if changed is not None:
+            parts = self._parts(gaps, changed)
+        elif not self._num_cached and not self._layout.has_bos and not self._has_control_forms():
+            return [_Part(Origin.TEXT, Markup(rendered))]
+        if (text := self._text_of(parts)) != rendered:
+            self.warnings.append(_difference(text, rendered, self._selection.span))
+        return parts
+
+    def _rendered(self, ending: str) -> str:
+        """Return the conversation as the template renders it, up to the answer.
+
+        Args:
+            ending: What follows the last turn; it is left out if the answer continues this turn.
+        """
+        turns = [(turn.role, turn.text) for turn in self._turns]
+        rendered = self._conversations.render(turns, generation_prompt=not self._continues)
+        return rendered.removesuffix(ending) if self._continues else rendered
+
+    def _parts(self, gaps: Sequence[str], turns: Sequence[_Turn]) -> list[_Part]:
+        """Return the texts behind the cached ones: of the prompt's turns, and what is around them."""
+        first, parts = self._num_cached, list[_Part]()
+        before = turns[first - 1].role if first else None
+        gap = gaps[first]
+        if self._open_text is not None:
+            parts.append(_Part(Origin.TEXT, self._open_text))
+        elif first:
+            last, after = turns[first - 1], turns[first].role if first < len(turns) else Role.ASSISTANT
+            footer = "" if last.frame is None else last.frame.footer
+            is_cached = gap.startswith(footer)
+            gap = gap.removeprefix(footer) if is_cached else self._conversations.split(gap, last.role, after)[1]
+            before = None
+        else:
+            gap = gap.removeprefix(self._beginning)
+        for index, following in enumerate(gaps[first + 1 :], first):
+            turn = turns[index]
+            part, asked = _Part(Origin.TEXT, turn.text), gap
+            if turn.answer_ids is not None:
+                part, asked, following = self._generated(turns[: index + 1], gap, following)
+            parts += (*self._around(asked, before, turn.role), part)
+            before, gap = turn.role, following
+        return parts if self._continues else [*parts, *self._around(gap, before, Role.ASSISTANT)]
+
+    @property
+    def _beginning(self) -> str:
+        """What the cached text has of the text before the first turn."""
+        if self._layout.turns:
+            return self._layout.preamble
+        return self._tokenizer.detokenize(self._tokenizer.bos_ids) if self._layout.has_bos else ""
+
+    def _around(self, gap: str, before: Role | None, after: Role) -> Iterator[_Part]:
+        footer, header = ("", gap) if before is None else self._conversations.split(gap, before, after)
+        yield _Part(Origin.FOOTER, Markup(footer))
+        yield _Part(Origin.HEADER, Markup(header))
+
+    def _generated(self, turns: Sequence[_Turn], gap: str, following: str) -> tuple[_Part, str, str]:
+        """Return the part of a generated answer, and what comes before and behind it.
+
+        It keeps its tokens if the template renders what the model was asked with, and its text. Its end token may be
+        the first one of what follows; another end token is left out.
+        """
+        text, answer_ids = turns[-1].text, turns[-1].answer_ids or ()
+        has_end = bool(answer_ids) and answer_ids[-1] in self._tokenizer.control_ids
+        ids, end_ids = (answer_ids[:-1], answer_ids[-1:]) if has_end else (answer_ids, ())
+        written, end = self._tokenizer.detokenize(ids), self._tokenizer.detokenize(end_ids)
+        try:
+            asked = self._conversations.gaps([turn.role for turn in turns[:-1]], generation_prompt=True)[-1]
+        except TemplateRefusal:
+            asked = gap
+        if len(turns) - 1 == self._num_cached and asked.endswith(gap):
+            asked = gap  # what comes before is cached
+        if asked + written != gap + text:
+            return _Part(Origin.TEXT, text), gap, following
+        if end and following.startswith(end):
+            return _Part(Origin.TEXT, written + end, answer_ids), asked, following.removeprefix(end)
+        return _Part(Origin.TEXT, written, ids), asked, following
+
+    def _text_of(self, parts: Sequence[_Part]) -> str:
+        """Return the text of the conversation, cached texts included."""
+        cached = self._turns[: self._num_cached]
+        texts = [self._layout.preamble if self._layout.turns else self._beginning]
+        for index, turn in enumerate(cached):
+            frame = turn.frame or Frame("", "")
+            is_open = self._open_text is not None and index == len(cached) - 1
+            texts += [frame.header, turn.text, "" if is_open else frame.footer]
+        own = list(parts)
+        if self._open_text is not None:
+            own = own[1:]
+        for part in own:
+            texts.append(part.text)
+        return "".join(texts)
+
+    def _framed_gaps(self) -> list[str]:
+        """Return what is around the turns of a conversation that the template refuses."""
+        frames = [turn.frame or self._conversations.frame(turn.role) for turn in self._turns]
+        gaps = [self._beginning]
+        for frame in frames:
+            gaps[-1] += frame.header
+            gaps.append(frame.footer)
+        gaps[-1] += self._conversations.frame(Role.ASSISTANT).header
+        return gaps
+
+    def _as_rendered(self, gaps: Sequence[str], rendered: str) -> list[_Turn] | None:
+        """Return the turns with the texts that the template makes of them; None if they cannot be found."""
+        if not rendered.startswith(gaps[0]):
+            return None
+        at, found = len(gaps[0]), list[_Turn]()
+        for index, turn in enumerate(self._turns):
+            is_last = index == len(self._turns) - 1
+            behind = "" if self._continues and is_last else gaps[index + 1]
+            texts = (each for each in _changed(turn.text) if rendered.startswith(each + behind, at))
+            text = next(texts, None)
+            if text is None:
+                return None
+            ids = turn.answer_ids if text == turn.text else None
+            found.append(replace(turn, text=text, answer_ids=ids) if index >= self._num_cached else turn)
+            at += len(text + behind)
+        return found if at == len(rendered) else None
+
+    def _has_control_forms(self) -> bool:
+        """Whether a text has the written form of a control token."""
+        texts = [Markup(turn.text) for turn in self._turns]
+        found = (ids for text in texts for ids in self._tokenizer.tokenize_parts([text], Before.TEXT))
+        return any(not self._tokenizer.control_ids.isdisjoint(ids) for ids in found)
+
+
+def _changed(text: str) -> Iterator[str]:
+    """Yield what chat templates make of a text: as it is, without spaces around it, and without reasoning."""
+    for each in (text, *(text.rpartition(tag)[2] for tag in _REASONING_ENDS if tag in text)):
+        yield from (each, each.strip(), each.lstrip(), each.rstrip(), each.lstrip("\n"), each.strip("\n"))
+
+
+def _difference(text: str, rendered: str, span: Span) -> Diagnostic:
+    """Return the warning for text that is not as the template renders it."""
+    at = next((index for index, (a, b) in enumerate(zip(text, rendered, strict=False)) if a != b), None)
+    at = min(len(text), len(rendered)) if at is None else at
+    ours, theirs = (each[at : at + _SHOWN] + ("…" if len(each) > at + _SHOWN else "") for each in (text, rendered))
+    return Diagnostic(
+        code="PC514",
+        message=f"the chat template writes {theirs!r} for this conversation, where the prompt has {ours!r}, "
+        f"behind {text[max(0, at - _SHOWN) : at]!r}",
+        span=span,
+        help="write the schema so that the template writes its turns the same way in every prompt",
+        severity=Severity.WARNING,
+    )
+
+
+def _schema_turns(selection: Selection, layout: Layout) -> Iterator[_Turn]:
+    """Yield the turns of the schema that are present, with their text in this prompt."""
+    present = {"", *selection.modules}
+    arguments = {(each.module, each.parameter): each.text for each in selection.arguments}
+    for each in layout.turns:
+        if each.owner in present:
+            text = "".join(_texts(each.turn.children, each.owner, present, arguments))
+            yield _Turn(each.turn.role, text, each.turn.span, each.frame)
+
+
+def _texts(
+    items: Sequence[CheckedItem], owner: str, present: set[str], arguments: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
+    """Yield the texts of the items that are present, in document order."""
+    for item in items:
+        if isinstance(item, FinalText):
+            yield item.text
+        elif isinstance(item, CheckedParameter):
+            yield item.lead + arguments.get((owner, item.name), item.default or "")
+        elif isinstance(item, CheckedModule):
+            if item.path in present:
+                yield from _texts(item.children, item.path, present, arguments)
+        elif isinstance(item, CheckedUnion):
+            yield from _texts(item.members, owner, present, arguments)

@@ -1,0 +1,90 @@
+"""The turns of a schema, with what the chat template writes around each of them.
+
+A template writes a turn by the conversation that it stands in. The conversation of a schema's turn is that of all turns
+which are there whenever the turn is, and of a question behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from promptcache.diagnostics import Diagnostic, Severity, Span, TemplateRefusal
+from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Role
+from promptcache.layout.types import SchemaTurn
+from promptcache.tokenizer import Conversations, Frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTexts:
+    """What a chat template writes into a schema.
+
+    Attributes:
+        preamble: What begins every conversation: BOS, and for some models a system text of the template's own.
+        turns: The schema's turns in document order, those of absent modules included.
+        warnings: Conversations that the template refuses.
+    """
+
+    preamble: str
+    turns: tuple[SchemaTurn, ...]
+    warnings: tuple[Diagnostic, ...]
+
+
+def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts:
+    """Return what the chat template writes before and around the turns of a schema."""
+    found = tuple(_turns(schema.children, ""))
+    frames: dict[int, Frame] = {}
+    warnings: list[Diagnostic] = []
+    preamble = ""
+    for owner in dict.fromkeys(("", *(owner for _, owner in found))):
+        present = schema.guaranteed[owner] | {""}
+        there = [(index, turn) for index, (turn, of) in enumerate(found) if of in present]
+        try:
+            before, around = _framed([turn for _, turn in there], conversations)
+        except TemplateRefusal as refusal:
+            before, around = conversations.bos, [conversations.frame(turn.role) for _, turn in there]
+            refusals = (refused(refusal, turn.span) for index, turn in there if found[index][1] == owner)
+            warnings += islice(refusals, 1)
+        of_owner = zip(there, around, strict=True)
+        frames |= {index: frame for (index, _), frame in of_owner if found[index][1] == owner}
+        preamble = preamble if owner else before
+    turns = tuple(SchemaTurn(turn=turn, owner=owner, frame=frames[index]) for index, (turn, owner) in enumerate(found))
+    return TurnTexts(preamble=preamble, turns=turns, warnings=tuple(warnings))
+
+
+def refused(refusal: TemplateRefusal, span: Span) -> Diagnostic:
+    """Return the warning for a conversation that the template does not render."""
+    return Diagnostic(
+        code="PC513",
+        message=f"{refusal}; each turn is written as the template writes one of its role elsewhere",
+        span=span,
+        help="use the turns that the model's template allows",
+        severity=Severity.WARNING,
+    )
+
+
+def _framed(turns: Sequence[CheckedTurn], conversations: Conversations) -> tuple[str, list[Frame]]:
+    """Return what comes before a conversation of these turns and a question, and the frames of the turns."""
+    roles = [turn.role for turn in turns]
+    if not roles or roles[-1] is not Role.USER:
+        roles.append(Role.USER)
+    gaps = conversations.gaps(roles, generation_prompt=True)
+    preamble, header = conversations.preamble(gaps[0], roles[0])
+    frames = []
+    for role, after, gap in zip(roles, [*roles[1:], Role.ASSISTANT], gaps[1:], strict=True):
+        footer, following = conversations.split(gap, role, after)
+        frames.append(Frame(header, footer))
+        header = following
+    return preamble, frames[: len(turns)]
+
+
+def _turns(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[CheckedTurn, str]]:
+    """Yield the turns in document order, each with the path of its module."""
+    for item in items:
+        if isinstance(item, CheckedTurn):
+            yield item, owner
+        elif isinstance(item, CheckedModule):
+            yield from _turns(item.children, item.path)
+        elif isinstance(item, CheckedUnion):
+            yield from _turns(item.members, owner)

@@ -1,0 +1,170 @@
+"""What a chat template writes around the turns of a conversation, cut at markers in place of their contents.
+
+The text between two contents belongs to two turns. Where something may stand between them, it is split into the footer
+of the first turn and the header of the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from promptcache.diagnostics import TemplateRefusal
+from promptcache.language import Role
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Tokenizer
+
+_S, _U, _A = Role.SYSTEM, Role.USER, Role.ASSISTANT
+_PROBE = "PROBE0TEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The text before and the text after the content of a turn."""
+
+    header: str
+    footer: str
+
+
+class Conversations:
+    """The texts that the chat template of a tokenizer writes around turns."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, options: Mapping[str, Any] = NO_OPTIONS, date: datetime = FROZEN_DATE
+    ) -> None:
+        """Create the texts for one set of options and one date; see `Tokenizer.render_chat`."""
+        self._tokenizer = tokenizer
+        self._options = options
+        self._date = date
+        self._known: dict[tuple[tuple[Role, ...], bool], tuple[str, ...]] = {}
+
+    def render(self, turns: Sequence[tuple[Role, str]], *, generation_prompt: bool) -> str:
+        """Return a conversation as the template renders it.
+
+        Raises:
+            TemplateRefusal: It does not.
+        """
+        return self._render(turns, generation_prompt, self._takes_parts)
+
+    def gaps(self, roles: Sequence[Role], *, generation_prompt: bool) -> tuple[str, ...]:
+        """Return the text before, between and after the contents of a conversation.
+
+        Raises:
+            TemplateRefusal: The template does not render the conversation, or leaves out one of its contents.
+        """
+        key = (tuple(roles), generation_prompt)
+        if key not in self._known:
+            self._known[key] = self._cut(roles, generation_prompt)
+        return self._known[key]
+
+    def preamble(self, gap: str, role: Role) -> tuple[str, str]:
+        """Split the text before the first content into what begins every conversation, and the header of the turn."""
+        opening = self._opening(role)
+        if opening and gap.endswith(opening):
+            return gap.removesuffix(opening), opening
+        bos = self.bos
+        return (bos, gap.removeprefix(bos)) if gap.startswith(bos) else ("", gap)
+
+    def split(self, gap: str, before: Role, after: Role) -> tuple[str, str]:
+        """Split the text between two contents into the footer of a turn and the header of the next one.
+
+        The footer ends where the text ends that closes such a turn at the end of a conversation. Else the header begins
+        where the text begins that opens such a turn. Else all of it is footer.
+        """
+        tail, opening = self._tail(before), self._opening(after)
+        if tail is not None and gap.startswith(tail):
+            return tail, gap.removeprefix(tail)
+        if opening and gap.endswith(opening):
+            return gap.removesuffix(opening), opening
+        return gap, ""
+
+    def frame(self, role: Role) -> Frame:
+        """Return the frame of a turn in the middle of a conversation, for conversations that the template refuses.
+
+        A system turn is like a user turn if the template renders none.
+        """
+        opening, tail = self._opening(role), self._tail(role)
+        if role is _S and opening is None:
+            return self.frame(_U)
+        return Frame(opening or "", tail or "")
+
+    @cached_property
+    def bos(self) -> str:
+        """BOS as the template writes it at the start of a conversation, unless it opens every turn; or ""."""
+        starts = [gaps[0] for roles in ((_U,), (_S, _U)) if (gaps := self._tried(roles))]
+        form = self._tokenizer.bos_form
+        later = self._tried((_U, _A, _U, _A, _U))
+        is_opener = bool(later) and form in later[2] and form in later[1]
+        return form if form and not is_opener and any(start.startswith(form) for start in starts) else ""
+
+    def _tail(self, role: Role) -> str | None:
+        """Return what follows the content of a turn at the end of a conversation; None if it cannot be seen."""
+        roles = {_S: (_S,), _U: (_U,), _A: (_U, _A)}[role]
+        gaps = self._tried(roles) or (() if role is _S else self._tried((_S, *roles)))
+        return gaps[-1] if gaps else None
+
+    def _opening(self, role: Role) -> str | None:
+        """Return the header of a turn, without what begins a conversation; None if it cannot be seen."""
+        if role is _S:
+            gaps = self._tried((_S, _U))
+            return gaps[0].removeprefix(self.bos) if gaps else None
+        gaps = self._tried((_U, _A, _U)) or self._tried((_S, _U, _A, _U))
+        if not gaps:
+            return None
+        gap, previous = (gaps[-2], _A) if role is _U else (gaps[-3], _U)
+        for tail in (self._tail(previous), self._tail(_U)):
+            if tail is not None and gap.startswith(tail):
+                return gap.removeprefix(tail)
+        alone = self._tried((_U,))
+        return _common_end(gap, alone[0]) if role is _U and alone else None
+
+    def _tried(self, roles: tuple[Role, ...]) -> tuple[str, ...]:
+        try:
+            return self.gaps(roles, generation_prompt=False)
+        except TemplateRefusal:
+            return ()
+
+    def _cut(self, roles: Sequence[Role], generation_prompt: bool) -> tuple[str, ...]:
+        markers = [f"TEXT{index}OF{role.upper()}" for index, role in enumerate(roles)]
+        rendered = self.render([*zip(roles, markers, strict=True)], generation_prompt=generation_prompt)
+        lost = [index for index, marker in enumerate(markers) if rendered.count(marker) != 1]
+        places = [rendered.find(marker) for marker in markers]
+        if lost or places != sorted(places):
+            where = f"turn {lost[0] + 1} ({roles[lost[0]]})" if lost else "a turn"
+            raise TemplateRefusal(f"the chat template does not write the text of {where} once and in its place")
+        return tuple(_pieces(rendered, markers))
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template takes contents in parts only."""
+        for in_parts in (False, True):
+            for roles in ((_U,), (_S, _U)):
+                with suppress(TemplateRefusal):
+                    if _PROBE in self._render([(role, _PROBE) for role in roles], False, in_parts):
+                        return in_parts
+        return False
+
+    def _render(self, turns: Sequence[tuple[Role, str]], generation_prompt: bool, in_parts: bool) -> str:
+        contents = ([{"type": "text", "text": text}] if in_parts else text for _, text in turns)
+        messages = [{"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)]
+        return self._tokenizer.render_chat(
+            messages, generation_prompt=generation_prompt, options=self._options, date=self._date
+        )
+
+
+def _pieces(rendered: str, markers: Sequence[str]) -> Iterator[str]:
+    for marker in markers:
+        gap, _, rendered = rendered.partition(marker)
+        yield gap
+    yield rendered
+
+
+def _common_end(first: str, second: str) -> str:
+    """Return the longest common suffix of two texts."""
+    length = 0
+    while length < min(len(first), len(second)) and first[-1 - length] == second[-1 - length]:
+        length += 1
+    return first[len(first) - length :]
