@@ -26,6 +26,7 @@ from promptcache.layout.types import Layout, Origin
 from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer
 
 _SHOWN = 40  # characters of a difference
+_GOES_ON = "TEXT0GOES0ON "  # behind the last text; a template that trims it removes the space
 _REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
 
 
@@ -150,7 +151,7 @@ class _OwnTurns:
         roles = [turn.role for turn in self._turns]
         try:
             gaps = self._conversations.gaps(roles, generation_prompt=not self._continues)
-            rendered = self._rendered(gaps[-1])
+            rendered = self._rendered()
         except TemplateRefusal as refusal:
             self.warnings.append(refused(refusal, self._selection.span))
             return self._parts(self._framed_gaps(), self._turns)
@@ -166,15 +167,21 @@ class _OwnTurns:
             self.warnings.append(_difference(text, rendered, self._selection.span))
         return parts
 
-    def _rendered(self, ending: str) -> str:
+    def _rendered(self) -> str:
         """Return the conversation as the template renders it, up to the answer.
 
-        Args:
-            ending: What follows the last turn; it is left out if the answer continues this turn.
+        Raises:
+            TemplateRefusal: The template does not render it, or changes the text of an answer that goes on.
         """
         turns = [(turn.role, turn.text) for turn in self._turns]
-        rendered = self._conversations.render(turns, generation_prompt=not self._continues)
-        return rendered.removesuffix(ending) if self._continues else rendered
+        if not self._continues:
+            return self._conversations.render(turns, generation_prompt=True)
+        role, said = turns[-1]
+        rendered = self._conversations.render([*turns[:-1], (role, said + _GOES_ON)], generation_prompt=False)
+        end = rendered.rfind(_GOES_ON.strip())
+        if end < 0 or said.strip() not in rendered:
+            raise TemplateRefusal("the chat template does not write the text of the last turn as it is")
+        return rendered[:end] if rendered.startswith(_GOES_ON, end) else rendered[:end].rstrip()
 
     def _parts(self, gaps: Sequence[str], turns: Sequence[_Turn]) -> list[_Part]:
         """Return the texts behind the cached ones: of the prompt's turns, and what is around them."""
