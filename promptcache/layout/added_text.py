@@ -7,6 +7,7 @@ compared with the cached text, and each difference is a warning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -150,9 +151,11 @@ class _OwnTurns:
     def _written(self) -> list[_Part]:
         roles = [turn.role for turn in self._turns]
         try:
+            rendered = self._rendered(self._turns)
             gaps = self._conversations.gaps(roles, generation_prompt=not self._continues)
-            rendered = self._rendered()
         except TemplateRefusal as refusal:
+            if (whole := self._whole()) is not None:
+                return whole
             self.warnings.append(refused(refusal, self._selection.span))
             return self._parts(self._framed_gaps(), self._turns)
         parts = self._parts(gaps, self._turns)
@@ -161,19 +164,42 @@ class _OwnTurns:
         changed = self._as_rendered(gaps, rendered)
         if changed is not None:
             parts = self._parts(gaps, changed)
-        elif not self._num_cached and not self._layout.has_bos and not self._has_control_forms():
-            return [_Part(Origin.TEXT, Markup(rendered))]
+        elif (whole := self._whole()) is not None:
+            return whole
         if (text := self._text_of(parts)) != rendered:
             self.warnings.append(_difference(text, rendered, self._selection.span))
         return parts
 
-    def _rendered(self) -> str:
-        """Return the conversation as the template renders it, up to the answer.
+    def _whole(self) -> list[_Part] | None:
+        """Return the whole rendered conversation, for a template that does not write each text once and in its place.
+
+        Control tokens are found behind signs that stand for their written forms in the texts.
+
+        Returns:
+            None, if a part of the conversation is cached, or if the template refuses it or changes the signs.
+        """
+        if self._num_cached or self._layout.has_bos:
+            return None
+        texts = "".join(turn.text for turn in self._turns)
+        unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in texts)
+        signs = dict(zip(self._control_forms(), unused, strict=False))
+        forms = {sign: form for form, sign in signs.items()}
+        try:
+            rendered = self._rendered(self._turns)
+            signed = self._rendered([replace(turn, text=_replaced(turn.text, signs)) for turn in self._turns])
+        except TemplateRefusal:
+            return None
+        pieces = re.split(f"([{''.join(forms)}])", signed) if forms else [signed]
+        parts = [forms.get(piece) or Markup(piece) for piece in pieces]
+        return [_Part(Origin.TEXT, part) for part in parts] if "".join(parts) == rendered else None
+
+    def _rendered(self, conversation: Sequence[_Turn]) -> str:
+        """Return a conversation as the template renders it, up to the answer.
 
         Raises:
             TemplateRefusal: The template does not render it, or changes the text of an answer that goes on.
         """
-        turns = [(turn.role, turn.text) for turn in self._turns]
+        turns = [(turn.role, turn.text) for turn in conversation]
         if not self._continues:
             return self._conversations.render(turns, generation_prompt=True)
         role, said = turns[-1]
@@ -283,11 +309,17 @@ class _OwnTurns:
             at += len(text + behind)
         return found if at == len(rendered) else None
 
-    def _has_control_forms(self) -> bool:
-        """Whether a text has the written form of a control token."""
-        texts = [Markup(turn.text) for turn in self._turns]
-        found = (ids for text in texts for ids in self._tokenizer.tokenize_parts([text], Before.TEXT))
-        return any(not self._tokenizer.control_ids.isdisjoint(ids) for ids in found)
+    def _control_forms(self) -> list[str]:
+        """Return the written forms of control tokens that are in a text, the longest first."""
+        found = (self._tokenizer.tokenize_parts([Markup(turn.text)], Before.TEXT) for turn in self._turns)
+        ids = {token_id for (token_ids,) in found for token_id in token_ids} & self._tokenizer.control_ids
+        return sorted((self._tokenizer.detokenize((token_id,)) for token_id in ids), key=len, reverse=True)
+
+
+def _replaced(text: str, signs: Mapping[str, str]) -> str:
+    for form, sign in signs.items():
+        text = text.replace(form, sign)
+    return text
 
 
 def _changed(text: str) -> Iterator[str]:
