@@ -33,32 +33,38 @@ class HubTokenizer:
         self._template = ChatTemplate(PLAIN_TEMPLATE if source is None else source, variables)
         self._bos_ids = parts.prefix_ids
         self._bos_form = parts.bos
-        talk = self._talk()
-        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), parts.turn_markers("".join(talk)))
-        (ending,) = self._text.tokenize_parts([Markup(talk[-1])], Before.TEXT)
+        talks = self._talks()
+        markers = parts.turn_markers("".join(written for written, _ in talks))
+        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers)
+        (ending,) = self._text.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
         self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
         self._warnings = tuple(self._whitespace_warnings())
 
-    def _talk(self) -> tuple[str, ...]:
-        """Return what the chat template writes around the turns of a whole conversation.
+    def _talks(self) -> list[tuple[str, str]]:
+        """Return what the chat template writes around the turns of conversations, and behind their last answer.
 
         Raises:
             UnsupportedModel: It renders none.
         """
         conversations = Conversations(self)
-        roles = (Role.USER, Role.ASSISTANT)
-        try:
-            gaps = conversations.gaps((*roles, *roles), generation_prompt=False)
-        except TemplateRefusal:
-            try:
-                gaps = conversations.gaps((Role.SYSTEM, *roles, *roles), generation_prompt=False)
-            except TemplateRefusal as refusal:
-                raise UnsupportedModel(
-                    "the chat template renders no conversation of alternating user and assistant turns with all of "
-                    f"their texts: {refusal}"
-                ) from refusal
-        return gaps
+        user, answer = Role.USER, Role.ASSISTANT
+        found, refusals = list[tuple[str, str]](), list[TemplateRefusal]()
+        for begin in ((), (Role.SYSTEM,)):
+            for talk in ((user, answer, user, answer), (user, answer, user)):
+                roles = (*begin, *talk)
+                try:
+                    gaps = conversations.gaps(roles, generation_prompt=talk[-1] is user)
+                except TemplateRefusal as refusal:
+                    refusals.append(refusal)
+                else:
+                    found.append(("".join(gaps), gaps[len(roles) - roles[::-1].index(answer)]))
+        if not found:
+            raise UnsupportedModel(
+                "the chat template renders no conversation of alternating user and assistant turns with all of "
+                f"their texts: {refusals[0]}"
+            ) from refusals[0]
+        return found
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> HubTokenizer:
