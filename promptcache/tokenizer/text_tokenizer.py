@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.tokenizer.rules import literal_pieces, unknown_piece, whole_text_rules, without_edges
 from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
+
+_SIGN = "\U0010fffd"
+"""An added token of our own: a text behind it is one behind a control token."""
 
 
 class _Token(NamedTuple):
@@ -24,8 +28,40 @@ class _Token(NamedTuple):
     stop: int
 
 
+class _Encoder:
+    """Text to tokens, for a text at a start, behind a control token, or behind other text."""
+
+    def __init__(self, rules: Mapping[str, Any], *, only_words: bool = False) -> None:
+        """Create an encoder from a `tokenizer.json`; with `only_words`, special tokens in a text are text."""
+        inner = without_edges(rules)
+        self._start = self._inner = self._signed = _loaded(rules, only_words)
+        if inner != rules:
+            self._inner, self._signed = _loaded(inner, only_words), _loaded(rules, only_words)
+            self._signed.add_tokens([AddedToken(_SIGN, normalized=False)])
+        self._added_ids = {self._inner.token_to_id(token["content"]) for token in rules["added_tokens"]}
+
+    def tokens(self, text: str, before: Before) -> list[_Token]:
+        """Return the tokens of a text.
+
+        Rules for the start of a text, such as a space there, apply to each text behind an added token, too.
+        """
+        if before is Before.START or self._start is self._inner:
+            return _found(self._start, text)
+        if before is Before.CONTROL and _SIGN not in text:
+            return _moved(_found(self._signed, _SIGN + text)[1:], -len(_SIGN))
+        if before is Before.CONTROL:
+            at = text.index(_SIGN)
+            return self.tokens(text[:at], before) + _moved(self.tokens(text[at:], Before.TEXT), at)
+        tokens = _found(self._inner, text)
+        end = next((index for index, each in enumerate(tokens, 1) if each.token_id in self._added_ids), 0)
+        if not end:
+            return tokens
+        at = tokens[end - 1].stop
+        return tokens[:end] + _moved(self.tokens(text[at:], Before.CONTROL), at)
+
+
 class TextTokenizer:
-    """Tokenizer of texts of a prompt and of a chat template. It splits a text where it would become a control token."""
+    """Tokenizer of texts of a prompt and of a chat template."""
 
     def __init__(self, rules: Mapping[str, Any], special_tokens: Iterable[str], controls: Iterable[str]) -> None:
         """Create a tokenizer of text.
@@ -35,11 +71,11 @@ class TextTokenizer:
             special_tokens: Written forms of further special tokens.
             controls: Written forms of tokens that are no special tokens, and that only a chat template writes.
         """
-        self._whole = whole_text_rules(rules)
-        self._rules = without_edges(self._whole)
-        self._backend = load(self._rules)
-        special = {token["content"]: int(token["id"]) for token in rules["added_tokens"] if token["special"]}
-        special |= self._find(special_tokens)
+        self._rules = whole_text_rules(rules)
+        self._backend = load(without_edges(self._rules))
+        self._encoder = _Encoder(self._rules)
+        declared = (token["content"] for token in rules["added_tokens"] if token["special"])
+        special = self._find((*declared, *special_tokens))
         self._special_ids = frozenset(special.values())
         unknown = unknown_piece(rules)
         self._controls = {
@@ -48,7 +84,7 @@ class TextTokenizer:
         self._control_ids = frozenset(self._controls)
         self._literals = {token_id: form for form, token_id in self._find(literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
-        self._decoders = decoders_of(self._rules)
+        self._decoders = decoders_of(without_edges(self._rules))
 
     @property
     def control_ids(self) -> frozenset[int]:
@@ -99,48 +135,59 @@ class TextTokenizer:
     @cached_property
     def _start_backend(self) -> Backend:
         """The backend for texts at a start, where some tokenizers add a space."""
-        return self._backend if self._rules == self._whole else load(self._whole)
+        return load(self._rules)
 
     @cached_property
-    def _opening(self) -> str:
-        """The written form of some control token, to tokenize text behind it."""
-        return next(iter(self._controls.values()), "")
+    def _text_encoder(self) -> _Encoder:
+        """The encoder to which written forms of control tokens are text."""
+        forms = {*self._controls.values(), *self._literals.values()}
+        added = ({**each, "special": each["content"] in forms} for each in self._rules["added_tokens"])
+        return _Encoder({**self._rules, "added_tokens": [*added]}, only_words=True)
 
     def _tokens(self, text: str, before: Before, plain: Sequence[tuple[int, int]]) -> list[_Token]:
         """Return the tokens of a text; no control token overlaps the ranges `plain`."""
-        opening = self._opening if before is Before.CONTROL else ""
-        backend = self._backend if before is Before.TEXT else self._start_backend
-        encoding = backend.encode(opening + text, add_special_tokens=False)
-        skipped = len(opening)
-        tokens = [
-            _Token(token_id, max(0, start - skipped), max(0, stop - skipped))
-            for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-        ][1 if opening else 0 :]
-        if self._suspects.isdisjoint(encoding.ids[1 if opening else 0 :]):
+        tokens = self._encoder.tokens(text, before)
+        forged = {each for each in tokens if self._is_forged(each, text, plain)}
+        if not forged:
             return tokens
-        cuts = {start + 1 for start in self._forged(text, tokens, plain)}
+        found, start = list[_Token](), 0
+        for token in tokens:
+            if token.token_id in self._controls and token not in forged:
+                found += self._text_tokens(text, start, token.start, before, plain)
+                found.append(token)
+                start, before = token.stop, Before.CONTROL
+        return found + self._text_tokens(text, start, len(text), before, plain)
+
+    def _text_tokens(
+        self, text: str, start: int, stop: int, before: Before, plain: Sequence[tuple[int, int]]
+    ) -> list[_Token]:
+        """Return the tokens of a part of a text without control tokens; it is split where the vocabulary has one."""
+        tokens = _moved(self._text_encoder.tokens(text[start:stop], before), start)
+        cuts = {self._place(each, text)[0] + 1 for each in tokens if self._is_forged(each, text, plain)}
         if not cuts:
             return tokens
-        if cuts == {len(text)}:
-            raise UnsupportedModel(f"the tokenizer makes a control token of the plain text {text!r}")
-        found: list[_Token] = []
-        for start, stop in pairwise(sorted(cuts | {0, len(text)})):
-            inner = ((max(first, start) - start, min(last, stop) - start) for first, last in plain)
-            inside = [(first, last) for first, last in inner if first < last]
-            some = self._tokens(text[start:stop], Before.TEXT if start else before, inside)
-            found += (_Token(each.token_id, each.start + start, each.stop + start) for each in some)
-        return found
+        if cuts == {stop}:
+            raise UnsupportedModel(f"the tokenizer makes a control token of the plain text {text[start:stop]!r}")
+        return [
+            token
+            for first, last in pairwise(sorted(cuts | {start, stop}))
+            for token in self._text_tokens(text, first, last, before if first == start else Before.TEXT, plain)
+        ]
 
-    def _forged(self, text: str, tokens: Sequence[_Token], plain: Sequence[tuple[int, int]]) -> Iterator[int]:
-        """Yield where plain text starts to be a token with another meaning."""
-        for token_id, start, stop in tokens:
-            form = self._controls.get(token_id)
-            if form is None and self._literals.get(token_id) != text[start:stop]:
-                continue
-            place = text.find(form or text[start:stop], start, stop)  # some tokens take the spaces next to them
-            first, last = (start, stop) if place < 0 else (place, place + len(form or text[start:stop]))
-            if any(first < end and begin < last for begin, end in plain):
-                yield first
+    def _is_forged(self, token: _Token, text: str, plain: Sequence[tuple[int, int]]) -> bool:
+        """Return whether a token with another meaning overlaps plain text."""
+        if token.token_id not in self._suspects:
+            return False
+        if token.token_id not in self._controls and self._literals[token.token_id] != text[token.start : token.stop]:
+            return False
+        start, stop = self._place(token, text)
+        return any(start < last and first < stop for first, last in plain)
+
+    def _place(self, token: _Token, text: str) -> tuple[int, int]:
+        """Return where a token is written. Some control tokens take the spaces next to them."""
+        form = self._controls.get(token.token_id, "")
+        at = text.find(form, token.start, token.stop)
+        return (token.start, token.stop) if not form or at < 0 else (at, at + len(form))
 
     def _find(self, forms: Iterable[str]) -> dict[str, int]:
         """Return the IDs of the written forms that are in the vocabulary."""
@@ -158,3 +205,18 @@ def load(rules: Mapping[str, Any]) -> Backend:
         return Backend.from_str(json.dumps(rules))
     except Exception as error:
         raise UnsupportedModel(f"the tokenizers library cannot read tokenizer.json: {error}") from error
+
+
+def _loaded(rules: Mapping[str, Any], only_words: bool) -> Backend:
+    backend = load(rules)
+    backend.encode_special_tokens = only_words
+    return backend
+
+
+def _found(backend: Backend, text: str) -> list[_Token]:
+    encoding = backend.encode(text, add_special_tokens=False)
+    return [_Token(token_id, *offsets) for token_id, offsets in zip(encoding.ids, encoding.offsets, strict=True)]
+
+
+def _moved(tokens: Iterable[_Token], num_characters: int) -> list[_Token]:
+    return [_Token(each.token_id, each.start + num_characters, each.stop + num_characters) for each in tokens]
