@@ -1,6 +1,6 @@
-"""Chat templates in the shapes that models come with, written for these tests, with the frames each must give.
+"""Chat templates in the shapes that models come with, written for these tests, with the texts around their turns.
 
-A frame is (header, footer); None means that the template has no system role.
+`tests/templates` has one template for each habit; these are whole templates, with the places where they are cut.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ ALTERNATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A template and what must be cut from it."""
+    """A template and what must be cut from it.
+
+    Attributes:
+        user: Header and footer of a user turn in the middle of a conversation; `assistant` in the same way.
+        system: Header and footer of a system turn before a user turn; None if the template does not render it there.
+        ending: The text behind an answer at the end.
+        prompt: The generation prompt, without the footer of the turn before it.
+        bos: BOS, if conversations begin with it.
+        preamble: What begins a conversation without a system turn, before the header of its first turn.
+    """
 
     source: str
     system: Pair | None
     user: Pair
     assistant: Pair
     ending: str
-    starts_with_bos: bool = False
-    num_warnings: int = 0
+    prompt: str
+    bos: str = ""
+    preamble: str = ""
 
 
 CASES = {
@@ -37,6 +47,8 @@ CASES = {
         user=("<|im_start|>user\n", "<|im_end|>\n"),
         assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
         ending="<|im_end|>\n",
+        prompt="<|im_start|>assistant\n",
+        preamble="<|im_start|>system\nYou are helpful.<|im_end|>\n",
     ),
     "llama 3 with a date": Case(
         source="""{{- bos_token }}
@@ -54,11 +66,13 @@ CASES = {
 {%- if add_generation_prompt %}
     {{- '<|start|>assistant<|end|>\n\n' }}
 {%- endif %}""",
-        system=("<|start|>system<|end|>\n\n", "<|eot|>"),
+        system=("<|start|>system<|end|>\n\nToday: 26 Jul 2024\n\n", "<|eot|>"),
         user=("<|start|>user<|end|>\n\n", "<|eot|>"),
         assistant=("<|start|>assistant<|end|>\n\n", "<|eot|>"),
         ending="<|eot|>",
-        starts_with_bos=True,
+        prompt="<|start|>assistant<|end|>\n\n",
+        bos="<s>",
+        preamble="<s><|start|>system<|end|>\n\nToday: 26 Jul 2024\n\n<|eot|>",
     ),
     "llama 2": Case(
         source="{% if messages[0].role == 'system' %}{% set given = messages[0].content %}{% set messages = messages[1:] %}"
@@ -66,12 +80,12 @@ CASES = {
         "{% set content = '<<SYS>>\n' + given + '\n<</SYS>>\n\n' + m.content %}{% else %}{% set content = m.content %}"
         "{% endif %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
         "{% else %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}",
-        system=None,
-        user=("[INST] ", " [/INST]"),
-        assistant=("", " </s>"),
+        system=("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"),
+        user=("<s>[INST] ", " [/INST]"),
+        assistant=(" ", " </s>"),
         ending=" </s>",
-        starts_with_bos=True,
-        num_warnings=1,
+        prompt="",
+        bos="<s>",
     ),
     "mistral with the system text in the last user turn": Case(
         source="{% if messages[0].role == 'system' %}{% set given = messages[0].content %}{% set messages = messages[1:] %}"
@@ -82,8 +96,9 @@ CASES = {
         user=("[INST]", "[/INST]"),
         assistant=("", "</s>"),
         ending="</s>",
-        starts_with_bos=True,
-        num_warnings=1,
+        prompt="",
+        bos="<s>",
+        preamble="<s>",
     ),
     "gemma that refuses a system turn": Case(
         source="{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -94,8 +109,9 @@ CASES = {
         user=("<turn>user\n", "</turn>\n"),
         assistant=("<turn>model\n", "</turn>\n"),
         ending="</turn>\n",
-        starts_with_bos=True,
-        num_warnings=1,
+        prompt="<turn>model\n",
+        bos="<s>",
+        preamble="<s>",
     ),
     "gemma that takes content in parts and merges the system text": Case(
         source="{{ bos_token }}{% if messages[0].role == 'system' %}{% set given = messages[0].content[0].text + '\n\n' %}"
@@ -105,12 +121,13 @@ CASES = {
         "{{ '<turn>' + m.role + '\n' + (given if loop.first else '') }}{% for part in m.content %}"
         "{% if part.type == 'text' %}{{ part.text | trim }}{% endif %}{% endfor %}{{ '</turn>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<turn>assistant\n' }}{% endif %}",
-        system=None,
+        system=("<turn>user\n", "\n\n"),
         user=("<turn>user\n", "</turn>\n"),
         assistant=("<turn>assistant\n", "</turn>\n"),
         ending="</turn>\n",
-        starts_with_bos=True,
-        num_warnings=1,
+        prompt="<turn>assistant\n",
+        bos="<s>",
+        preamble="<s>",
     ),
     "phi 3 whose user turn opens the assistant's": Case(
         source="{% for m in messages %}{% if m.role == 'user' %}"
@@ -120,6 +137,7 @@ CASES = {
         user=("<|user|>\n", "<|end|>\n<|assistant|>\n"),
         assistant=("", "<|end|>\n"),
         ending="<|end|>\n",
+        prompt="",
     ),
     "zephyr": Case(
         source="""{% for m in messages %}
@@ -141,6 +159,7 @@ CASES = {
         user=("<|user|>\n", "</s>\n"),
         assistant=("<|assistant|>\n", "</s>\n"),
         ending="</s>\n",
+        prompt="<|assistant|>\n",
     ),
     "a thinking model": Case(
         source="{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
@@ -152,8 +171,9 @@ CASES = {
         user=("<user>\n", "<E>\n"),
         assistant=("<A>\n", "<E>\n"),
         ending="<E>\n",
-        starts_with_bos=True,
-        num_warnings=1,
+        prompt="<A>\n<think>\n",
+        bos="<s>",
+        preamble="<s>",
     ),
     "harmony, whose last turn ends otherwise": Case(
         source="{{ '<start>system<msg>You are X.<end>' }}{% if messages[0].role == 'system' %}"
@@ -163,19 +183,21 @@ CASES = {
         "{{ '<start>assistant<channel>final<msg>' + m.content }}"
         "{{ '<return>' if loop.last and not add_generation_prompt else '<end>' }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<start>assistant' }}{% endif %}",
-        system=("<start>developer<msg># Instructions\n\n", "\n\n<end>"),
+        system=("<start>system<msg>You are X.<end><start>developer<msg># Instructions\n\n", "\n\n<end>"),
         user=("<start>user<msg>", "<end>"),
-        assistant=("<start>assistant", "<end>"),
+        assistant=("<start>assistant<channel>final<msg>", "<end>"),
         ending="<return>",
-        num_warnings=1,
+        prompt="<start>assistant",
+        preamble="<start>system<msg>You are X.<end>",
     ),
     "turns joined by newlines, none at the end": Case(
         source="{% for m in messages %}{{ m.role + ': ' + m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}"
         "{% endfor %}{% if add_generation_prompt %}{{ '\nassistant: ' }}{% endif %}",
-        system=("system: ", "\n"),
-        user=("user: ", ""),
-        assistant=("\nassistant: ", "\n"),
+        system=("system: ", ""),
+        user=("\nuser: ", ""),
+        assistant=("\nassistant: ", ""),
         ending="",
+        prompt="\nassistant: ",
     ),
     "a system turn without a header": Case(
         source="{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
@@ -185,7 +207,9 @@ CASES = {
         user=("<U>", ""),
         assistant=("<A>", "</s>"),
         ending="</s>",
-        starts_with_bos=True,
+        prompt="<A>",
+        bos="<s>",
+        preamble="<s>",
     ),
     "a template that wants a system turn first": Case(
         source="{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
@@ -195,5 +219,6 @@ CASES = {
         user=("[user]", "[end]"),
         assistant=("[assistant]", "[end]"),
         ending="[end]",
+        prompt="[assistant]",
     ),
 }

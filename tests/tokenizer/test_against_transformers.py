@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Role
 from promptcache.runtime import adapt_tokenizer
-from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer import FROZEN_DATE, Before, Conversations, HubTokenizer, Markup
 from promptcache.tokenizer.chat_template import ChatTemplate
 from tests.tokenizer import small_tokenizers as small
 from tests.tokenizer.chat_templates import CASES
@@ -51,25 +51,28 @@ def test_only_the_prefix_space_is_missing(text: str):
     assert list(ours.tokenize(" " + text)) == reference(small.llama_like())(text, add_special_tokens=False).input_ids
 
 
-def test_a_conversation_of_frames_has_the_tokens_of_the_chat_template():
-    """Headers, texts and footers tokenized apart are together the tokens that transformers gives to a whole conversation."""
+@pytest.mark.parametrize("kind", [small.byte_level, small.llama_like, small.unigram, small.word_piece])
+def test_a_conversation_has_the_tokens_of_the_chat_template(kind: Callable[[], str]):
+    """Texts and what a template writes around them are together the tokens that transformers gives to a conversation."""
     messages = [
         {"role": "system", "content": "You are there."},
         {"role": "user", "content": "what is in the box?"},
         {"role": "assistant", "content": "12 dogs"},
-        {"role": "user", "content": "the other"},
+        {"role": "user", "content": " the other"},
     ]
-    ours = HubTokenizer.from_parts(small.byte_level(), {}, small.CHATML)
-    theirs = reference(small.byte_level())
+    theirs = reference(kind())
     theirs.chat_template = small.CHATML
+    ours = adapt_tokenizer(theirs)
+    roles = [Role(message["role"]) for message in messages]
+    gaps = [Markup(gap) for gap in Conversations(ours).gaps(roles, generation_prompt=True)]
 
-    token_ids: list[int] = []
-    for message in messages:
-        frame = ours.frame(Role(message["role"]))
-        token_ids += [*frame.header_ids, *ours.tokenize(message["content"]), *frame.footer_ids]
-    token_ids += ours.frame(Role.ASSISTANT).header_ids
+    parts = [
+        gaps[0],
+        *(part for each in zip(messages, gaps[1:], strict=True) for part in (each[0]["content"], each[1])),
+    ]
+    found = [token_id for token_ids in ours.tokenize_parts(parts, Before.START) for token_id in token_ids]
 
-    assert token_ids == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert found == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "date" not in name and "parts" not in name])
@@ -84,7 +87,38 @@ def test_templates_render_as_in_transformers(name: str):
         expected = theirs.apply_chat_template(
             messages, chat_template=CASES[name].source, add_generation_prompt=generation_prompt, tokenize=False
         )
-        assert ours.render(messages, generation_prompt=generation_prompt) == expected
+        rendered = ours.render(messages, generation_prompt=generation_prompt, options={}, date=FROZEN_DATE)
+        assert rendered == expected
+
+
+def with_words(tokenizer_json: str) -> str:
+    """Return the rules with words that are added to the vocabulary."""
+    backend = Tokenizer.from_str(tokenizer_json)
+    backend.add_tokens(["amlodipine", AddedToken("<tool>", normalized=False)])
+    return backend.to_str()
+
+
+@pytest.mark.parametrize("kind", [small.byte_level, small.llama_like, small.unigram, small.word_piece])
+@pytest.mark.parametrize("text", [*TEXTS, "take amlodipine now", "<tool>the dog</tool>", "a<think>b</think>"])
+def test_answers_are_decoded_as_in_transformers(kind: Callable[[], str], text: str):
+    """The text of an answer is that of `decode(skip_special_tokens=True)`: added words stay, special tokens do not."""
+    rules = with_words(kind())
+    theirs = reference(rules, eos_token=json.loads(rules)["added_tokens"][1]["content"])
+    ours = adapt_tokenizer(theirs)
+    token_ids = [*theirs(text, add_special_tokens=False).input_ids, *theirs("fox").input_ids, theirs.eos_token_id]
+
+    for answer in (token_ids, token_ids[1:], token_ids[-1:], []):
+        assert ours.decode(answer) == theirs.decode(answer, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", [small.byte_level, small.llama_like, small.unigram, small.word_piece])
+@pytest.mark.parametrize("text", [*TEXTS, "take amlodipine now", "amlodipine", "a<tool> amlodipine"])
+def test_text_at_a_start_has_the_tokens_that_transformers_gives(kind: Callable[[], str], text: str):
+    """A first text has the tokens of `tokenizer(text)`, added words included."""
+    theirs = reference(with_words(kind()))
+    ours = adapt_tokenizer(theirs)
+
+    assert [*ours.tokenize_parts([text], Before.START)[0]] == theirs(text, add_special_tokens=False).input_ids
 
 
 def test_a_loaded_tokenizer_gives_what_its_folder_gives(tmp_path):
@@ -97,7 +131,11 @@ def test_a_loaded_tokenizer_gives_what_its_folder_gives(tmp_path):
     read = HubTokenizer.from_folder(tmp_path)
 
     assert (loaded.bos_ids, loaded.eos_ids, loaded.control_ids) == (read.bos_ids, read.eos_ids, read.control_ids)
-    assert [loaded.frame(role) for role in Role] == [read.frame(role) for role in Role]
+    roles = (Role.SYSTEM, Role.USER, Role.ASSISTANT)
+    assert loaded.bos_form == read.bos_form == "<s>"
+    assert Conversations(loaded).gaps(roles, generation_prompt=False) == Conversations(read).gaps(
+        roles, generation_prompt=False
+    )
     assert [loaded.tokenize(text) for text in TEXTS] == [read.tokenize(text) for text in TEXTS]
     assert json.loads((tmp_path / "tokenizer.json").read_text())["post_processor"] is not None
 
@@ -188,7 +226,7 @@ def test_named_templates_are_chosen_as_in_transformers(names: tuple[str, ...], t
 
     if "default" in names:
         for ours in (adapt_tokenizer(theirs), HubTokenizer.from_folder(tmp_path)):
-            assert ours.frame(Role.USER).header == "<|im_start|>user\n"
+            assert Conversations(ours).gaps((Role.USER,), generation_prompt=True)[0] == "<|im_start|>user\n"
         return
     with pytest.raises(ValueError, match="no default"):
         theirs.apply_chat_template([{"role": "user", "content": "a"}])

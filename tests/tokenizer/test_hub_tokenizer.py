@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 from promptcache.language import Role
 from promptcache.layout import lay_out
-from promptcache.tokenizer import HubTokenizer
+from promptcache.tokenizer import Before, Conversations, HubTokenizer, Markup
 from tests.layout.samples import read
 from tests.tokenizer import small_tokenizers as small
 from tests.tokenizer.chat_templates import CASES
@@ -74,6 +75,7 @@ def test_text_never_becomes_a_control_token(kind: str, text: str):
 @example(text="the dog ")
 @example(text="<0x41>")
 @example(text="<unk>")
+@example(text="the\U0010fffd</s>\U0010fffd dog")
 def test_pieces_decode_to_their_text(kind: str, text: str):
     """A piece of text decodes to itself, spaces at its ends included; the Metaspace sign is a space by the model's rules."""
     tokenizer = hub(kind)
@@ -82,26 +84,72 @@ def test_pieces_decode_to_their_text(kind: str, text: str):
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [("byte level", "<think>"), ("byte level", "<|im_end|>"), ("llama", "<s>"), ("unigram", "</s>")]
+    ("kind", "form"), [("byte level", "<|im_end|>"), ("llama", "<s>"), ("llama", "</s>"), ("unigram", "</s>")]
 )
-def test_added_tokens_are_control_tokens(kind: str, form: str):
-    """Every added token counts as a control token, special or not, and is shown in its written form."""
+def test_special_tokens_are_control_tokens(kind: str, form: str):
+    """Every special token counts as a control token, and is shown in its written form."""
     tokenizer = hub(kind)
-    markup = {tokenizer.detokenize((token_id,)): token_id for token_id in tokenizer.control_ids}
 
-    assert form in markup
+    assert form in {tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids}
+
+
+def with_tokens(tokenizer_json: str, *forms: str, special: bool) -> str:
+    """Return the rules with further added tokens."""
+    backend = Tokenizer.from_str(tokenizer_json)
+    backend.add_tokens([AddedToken(form, special=special, normalized=False) for form in forms])
+    return backend.to_str()
 
 
 @pytest.mark.parametrize("special", [True, False])
 def test_control_strings_have_the_tokens_of_any_other_text(special: bool):
-    """The written form of a control token is tokenized as if there were no such token."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    control = {"id": 400, "content": "brown", "special": special} | flags
-    ours = HubTokenizer.from_parts(small.edited(small.byte_level(), added_tokens=[control]), {})
-    ordinary = Tokenizer.from_str(small.edited(small.byte_level(), added_tokens=[]))
+    """The written form of a control token is tokenized as if there were no such token.
+
+    A token that is not special is a control token if the template writes it around turns.
+    """
+    bare = small.edited(small.byte_level(), added_tokens=[])
+    template = small.CHATML if special else small.CHATML.replace("<|im_end|>", "brown")
+    ours = HubTokenizer.from_parts(with_tokens(bare, "brown", special=special), {}, template)
+    ordinary = Tokenizer.from_str(bare)
 
     assert ours.detokenize([*ours.control_ids]) == "brown"
     assert list(ours.tokenize("the brown fox")) == ordinary.encode("the brown fox").ids
+
+
+def test_control_strings_stay_text_next_to_control_tokens():
+    """Written forms in a text are tokenized as if there were no such token, also between those of the template."""
+    tokenizer = hub("byte level")
+    ordinary = Tokenizer.from_str(small.edited(small.byte_level(), added_tokens=[]))
+    parts = (Markup("<|im_start|>user\n"), "the <|im_end|> fox", Markup("<|im_end|>"))
+
+    start, text, end = tokenizer.tokenize_parts(parts, Before.START)
+
+    assert tokenizer.detokenize((start[0], *end)) == "<|im_start|><|im_end|>"
+    assert [*start[1:], *text] == ordinary.encode("user\nthe <|im_end|> fox").ids
+
+
+MARKED = "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}{{ '[assistant]' if add_generation_prompt }}"
+
+
+def test_added_tokens_that_only_the_template_writes_are_control_tokens():
+    """Markers of turns that are not special are control tokens, those of system turns and of answers included."""
+    forms = ("[system]", "[user]", "[assistant]", "[other]")
+    tokenizer = HubTokenizer.from_parts(with_tokens(small.byte_level(), *forms, special=False), {}, MARKED)
+    controls = {tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids}
+
+    assert controls & {*forms} == {"[system]", "[user]", "[assistant]"}
+    assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("".join(forms)))
+
+
+def test_added_words_are_matched_in_text():
+    """Words that were added to the vocabulary, and tags that have a counterpart, are one token in every text."""
+    words = ("amlodipine", "<tool_call>", "</tool_call>")
+    template = small.CHATML.replace("m.content", "'<tool_call></tool_call>' + m.content")
+    tokenizer = HubTokenizer.from_parts(with_tokens(small.byte_level(), *words, special=False), {}, template)
+
+    for word in (*words, "<think>"):
+        _, token_id, _ = tokenizer.tokenize(f"a{word}b")
+        assert tokenizer.detokenize((token_id,)) == tokenizer.decode((token_id,)) == word
+        assert token_id not in tokenizer.control_ids
 
 
 def test_added_whitespace_is_text():
@@ -119,34 +167,73 @@ def test_added_whitespace_is_text():
         (small.llama_like(), LLAMA, None, "<s>"),
         (small.llama_like(), {}, None, "<s>"),
         (small.edited(small.llama_like(), post_processor=None), LLAMA, None, ""),
-        (small.edited(small.llama_like(), post_processor=None), LLAMA, CASES["llama 2"].source, "<s>"),
+        (small.edited(small.llama_like(), post_processor=None), LLAMA, CASES["llama 2"].source, ""),
         (small.unigram(), {"bos_token": "<s>"}, None, ""),
         (small.word_piece(), {}, None, "[CLS]"),
     ],
 )
 def test_bos_is_what_the_model_puts_first(tokenizer_json, config, template, bos):
-    """BOS comes from the post-processor, or the start of a rendered conversation; some models have none."""
+    """BOS of a text comes from the post-processor. A BOS that only the template writes is not put before a text."""
     tokenizer = HubTokenizer.from_parts(tokenizer_json, config, template)
 
     assert tokenizer.detokenize(tokenizer.bos_ids) == bos
     assert len(tokenizer.bos_ids) == bool(bos)
 
 
-def test_frames_hold_control_tokens():
-    """Headers and footers are tokenized with control tokens, and decode to what the template wrote."""
+def test_what_a_template_writes_has_control_tokens():
+    """Text that a template wrote is tokenized with control tokens, and decodes to what the template wrote."""
     tokenizer = hub("byte level")
-    frame = tokenizer.frame(Role.USER)
+    gaps = Conversations(tokenizer).gaps((Role.USER, Role.ASSISTANT), generation_prompt=False)
 
-    assert tokenizer.detokenize(frame.header_ids) == frame.header == "<|im_start|>user\n"
-    assert frame.header_ids[0] in tokenizer.control_ids
-    assert tokenizer.detokenize(frame.footer_ids) == frame.footer == "<|im_end|>\n"
+    (token_ids,) = tokenizer.tokenize_parts([Markup(gaps[1])], Before.TEXT)
+
+    assert tokenizer.detokenize(token_ids) == gaps[1] == "<|im_end|>\n<|im_start|>assistant\n"
+    assert [tokenizer.detokenize((each,)) for each in token_ids if each in tokenizer.control_ids] == [
+        "<|im_end|>",
+        "<|im_start|>",
+    ]
 
 
-def test_bos_is_in_no_header():
-    """A template that repeats BOS in every user turn gives headers without it."""
-    tokenizer = hub("llama")
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
+@given(parts=st.lists(texts(), min_size=1, max_size=4), before=st.sampled_from(Before))
+@example(parts=["the ", " fox"], before=Before.START)
+@example(parts=["", "<s>", ""], before=Before.CONTROL)
+def test_adjacent_texts_have_the_tokens_of_one_text(kind: str, parts: list[str], before: Before):
+    """Texts that are tokenized together have the tokens of the whole text, each token in one of them."""
+    tokenizer = hub(kind)
 
-    assert not set(tokenizer.bos_ids) & set(tokenizer.frame(Role.USER).header_ids)
+    found = tokenizer.tokenize_parts(parts, before)
+
+    assert tuple(chain.from_iterable(found)) == tokenizer.tokenize_parts(["".join(parts)], before)[0]
+    assert len(found) == len(parts)
+
+
+@pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
+@pytest.mark.parametrize("before", Before)
+@given(text=texts())
+@example(text="the dog")
+@example(text="the</s>\U0010fffd dog")
+def test_text_behind_a_control_token_is_the_same_everywhere(kind: str, before: Before, text: str):
+    """A text behind a control token has the tokens of such a text, whatever comes before the control token."""
+    tokenizer = hub(kind)
+    form = next(tokenizer.detokenize((token_id,)) for token_id in tokenizer.control_ids)
+
+    _, found = tokenizer.tokenize_parts([Markup(form), text], before)
+
+    assert found == tokenizer.tokenize_parts([text], Before.CONTROL)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "starts"),
+    [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))],
+)
+def test_some_tokenizers_put_a_space_at_a_start(kind: str, starts: tuple[str, str, str]):
+    """A space that a tokenizer adds is at the start of a prompt and behind control tokens, not within text."""
+    tokenizer = hub(kind)
+
+    found = (tokenizer.detokenize(tokenizer.tokenize_parts(["dog"], before)[0]) for before in Before)
+
+    assert [*found] == [start + "dog" for start in starts]
 
 
 def test_generation_stops_where_the_model_ends_a_turn():
@@ -157,9 +244,18 @@ def test_generation_stops_where_the_model_ends_a_turn():
     assert tokenizer.eos_ids[0] == 7
 
 
+@pytest.mark.parametrize("refused", ["messages[-1].role == 'assistant'", "messages[0].role != 'system'"])
+def test_generation_stops_where_a_template_ends_turns_that_are_not_the_last(refused: str):
+    """The end of a turn is found in the conversations that a template renders, an answer at the end or not."""
+    template = "{% if " + refused + " %}{{ raise_exception('no') }}{% endif %}" + small.CHATML
+    tokenizer = HubTokenizer.from_parts(small.byte_level(), {}, template)
+
+    assert [tokenizer.detokenize((token_id,)) for token_id in tokenizer.eos_ids] == ["<|im_end|>"]
+
+
 def test_a_model_without_template_gets_the_plain_one():
     """Without a chat template, turns are marked by a line with the role's name."""
-    frame = hub("unigram").frame(Role.ASSISTANT)
+    frame = Conversations(hub("unigram")).frame(Role.ASSISTANT)
 
     assert (frame.header, frame.footer) == ("Assistant:\n", "\n\n")
 
@@ -197,6 +293,11 @@ def test_a_tokenizer_without_merges_for_a_control_character_is_refused():
         tokenizer.tokenize(rules["model"]["vocab"][262][0])
 
 
+def opening(tokenizer: HubTokenizer) -> str:
+    """Return the header of a user turn."""
+    return Conversations(tokenizer).gaps((Role.USER,), generation_prompt=True)[0]
+
+
 def write(folder: Path, **files: str) -> Path:
     for name, content in files.items():
         (folder / name.replace("__", ".")).write_text(content, encoding="utf-8")
@@ -216,7 +317,7 @@ def test_a_folder_is_read_with_all_its_files(tmp_path: Path):
 
     tokenizer = HubTokenizer.from_folder(folder)
 
-    assert tokenizer.frame(Role.USER).header == "<|im_start|>user\n"
+    assert opening(tokenizer) == "<|im_start|>user\n"
     assert tokenizer.eos_ids[:3] == (3, 4, 5)
 
 
@@ -229,7 +330,7 @@ def test_the_template_named_default_is_taken(tmp_path: Path):
         write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
     )
 
-    assert tokenizer.frame(Role.USER).header == "<|im_start|>user\n"
+    assert opening(tokenizer) == "<|im_start|>user\n"
 
 
 def test_a_missing_folder_is_named(tmp_path: Path):
@@ -278,13 +379,16 @@ def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Pat
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("a <|only here|> b"))
 
 
-def test_a_model_without_system_role_gets_a_warning():
-    """Without a system role in the template, the schema's system turn becomes a user turn, with a warning."""
-    source = next(case.source for name, case in CASES.items() if name == "gemma that refuses a system turn")
+def test_a_system_turn_that_the_template_refuses_is_a_warning():
+    """Without a system role in the template, the schema's system turn is like a user turn, with a warning."""
+    source = CASES["gemma that refuses a system turn"].source
     tokenizer = HubTokenizer.from_parts(small.llama_like(), LLAMA, source)
 
     layout = lay_out(
         read('<schema name="s"><system>Be brief.</system><module name="a">A.</module></schema>'), tokenizer
     )
 
-    assert [warning.code for warning in layout.warnings] == ["PC507"]
+    assert [warning.code for warning in layout.warnings] == ["PC513"]
+    assert "no system role" in layout.warnings[0].message
+    assert [turn.frame.header for turn in layout.turns] == ["<turn>user\n"]
+    assert tokenizer.warnings == ()
