@@ -29,30 +29,34 @@ class _Token(NamedTuple):
 
 
 class _Encoder:
-    """Text to tokens, for a text at a start, behind a control token, or behind other text."""
+    """Text to tokens, for a text at a start, behind a control token, or behind other text.
+
+    Attributes:
+        start, inner: The backends for a text at a start, and behind other text.
+    """
 
     def __init__(self, rules: Mapping[str, Any], *, only_words: bool = False) -> None:
         """Create an encoder from a `tokenizer.json`; with `only_words`, special tokens in a text are text."""
         inner = without_edges(rules)
-        self._start = self._inner = self._signed = _loaded(rules, only_words)
+        self.start = self.inner = self._signed = _loaded(rules, only_words)
         if inner != rules:
-            self._inner, self._signed = _loaded(inner, only_words), _loaded(rules, only_words)
+            self.inner, self._signed = _loaded(inner, only_words), _loaded(rules, only_words)
             self._signed.add_tokens([AddedToken(_SIGN, normalized=False)])
-        self._added_ids = {self._inner.token_to_id(token["content"]) for token in rules["added_tokens"]}
+        self._added_ids = {self.inner.token_to_id(token["content"]) for token in rules["added_tokens"]}
 
     def tokens(self, text: str, before: Before) -> list[_Token]:
         """Return the tokens of a text.
 
         Rules for the start of a text, such as a space there, apply to each text behind an added token, too.
         """
-        if before is Before.START or self._start is self._inner:
-            return _found(self._start, text)
+        if before is Before.START or self.start is self.inner:
+            return _found(self.start, text)
         if before is Before.CONTROL and _SIGN not in text:
             return _moved(_found(self._signed, _SIGN + text)[1:], -len(_SIGN))
         if before is Before.CONTROL:
             at = text.index(_SIGN)
             return self.tokens(text[:at], before) + _moved(self.tokens(text[at:], Before.TEXT), at)
-        tokens = _found(self._inner, text)
+        tokens = _found(self.inner, text)
         end = next((index for index, each in enumerate(tokens, 1) if each.token_id in self._added_ids), 0)
         if not end:
             return tokens
@@ -72,8 +76,8 @@ class TextTokenizer:
             controls: Written forms of tokens that are no special tokens, and that only a chat template writes.
         """
         self._rules = whole_text_rules(rules)
-        self._backend = load(without_edges(self._rules))
         self._encoder = _Encoder(self._rules)
+        self._backend = self._encoder.inner
         declared = (token["content"] for token in rules["added_tokens"] if token["special"])
         special = self._find((*declared, *special_tokens))
         self._special_ids = frozenset(special.values())
@@ -124,18 +128,13 @@ class TextTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer, as `decode(skip_special_tokens=True)` of transformers."""
         kept = [token_id for token_id in token_ids if token_id not in self._special_ids]
-        return self._start_backend.decode(kept, skip_special_tokens=False)
+        return str(self._encoder.start.decode(kept, skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""
         piece = None if token_id in self._controls else self._backend.id_to_token(token_id)
         found = None if piece is None else piece_bytes(piece, self._decoders)
         return self.detokenize((token_id,)).encode() if found is None else found
-
-    @cached_property
-    def _start_backend(self) -> Backend:
-        """The backend for texts at a start, where some tokenizers add a space."""
-        return load(self._rules)
 
     @cached_property
     def _text_encoder(self) -> _Encoder:
