@@ -22,6 +22,7 @@ from promptcache.language import (
     Role,
     Selection,
 )
+from promptcache.layout.seam import Seam
 from promptcache.layout.turns import refused
 from promptcache.layout.types import Layout, Origin
 from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer
@@ -33,9 +34,13 @@ _REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """Tokens that a prompt adds behind its modules, with their origins, and warnings about the text of the prompt."""
+    """Tokens that a prompt adds behind its modules, with their origins, and warnings about the text of the prompt.
+
+    The first of them replace the last `num_replaced` reused tokens.
+    """
 
     parts: tuple[tuple[Origin, tuple[int, ...]], ...]
+    num_replaced: int = 0
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -69,33 +74,33 @@ class AddedText:
         self._conversations = conversations
         self._answers = answers
 
-    def of(self, selection: Selection, before: Before) -> Added:
-        """Return what a prompt adds.
-
-        Args:
-            before: What the token before it is.
-        """
+    def of(self, selection: Selection, seam: Seam) -> Added:
+        """Return what a prompt adds behind `seam`."""
         schema, messages = selection.schema, selection.messages
         if not schema.has_turns and (not messages or messages[0].role is None):
             parts = [_Part(Origin.TEXT, message.text) for message in messages]
-            return Added(parts=tuple(self._tokenized(parts, before)))
+            return self._tokenized(parts, seam)
         own = _OwnTurns(selection, self._layout, self._tokenizer, self._conversations, self._answers)
-        return Added(parts=tuple(self._tokenized(own.parts, before)), warnings=tuple(own.warnings))
+        return replace(self._tokenized(own.parts, seam), warnings=tuple(own.warnings))
 
-    def _tokenized(self, parts: Sequence[_Part], before: Before) -> Iterator[tuple[Origin, tuple[int, ...]]]:
-        """Yield the tokens of texts. Those between two generated answers are tokenized as one text."""
+    def _tokenized(self, parts: Sequence[_Part], seam: Seam) -> Added:
+        """Return the tokens of texts. Those between two generated answers are tokenized as one text."""
         control = self._tokenizer.control_ids
-        pending: list[_Part] = []
+        added = list[tuple[Origin, tuple[int, ...]]]()
+        num_replaced, pending = 0, list[_Part]()
         for part in (*parts, _Part(Origin.TEXT, "", ())):
             if part.token_ids is None:
                 pending.append(part)
                 continue
-            found = self._tokenizer.tokenize_parts([each.text for each in pending], before) if pending else ()
-            yield from zip((each.origin for each in pending), found, strict=True)
-            pending.clear()
+            if pending:
+                num_tokens, found = seam.join([each.text for each in pending], self._tokenizer)
+                num_replaced += num_tokens
+                added += zip((each.origin for each in pending), found, strict=True)
+                pending.clear()
             if part.token_ids:
-                yield part.origin, part.token_ids
-                before = Before.CONTROL if part.token_ids[-1] in control else Before.TEXT
+                added.append((part.origin, part.token_ids))
+                seam = Seam(before=Before.CONTROL if part.token_ids[-1] in control else Before.TEXT)
+        return Added(parts=tuple(added), num_replaced=num_replaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +139,10 @@ class _OwnTurns:
         messages = [*enumerate(selection.messages)]
         self._open_text: str | None = None
         if layout.has_open_turn:
-            self._open_text = layout.open_lead
+            self._open_text = ""
             if messages and messages[0][1].role is None:
-                self._open_text += selection.schema.open_separator + messages.pop(0)[1].text
-            said = self._open_text.removeprefix(layout.open_lead)
-            cached[-1] = replace(cached[-1], text=cached[-1].text + said)
+                self._open_text = selection.schema.open_separator + messages.pop(0)[1].text
+            cached[-1] = replace(cached[-1], text=cached[-1].text + self._open_text)
         own = [
             _Turn(message.role or Role.USER, message.text, message.span, None, answers.get(index))
             for index, message in messages

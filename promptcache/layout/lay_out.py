@@ -21,7 +21,7 @@ from promptcache.language import (
 )
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
 from promptcache.layout.turns import turn_texts
-from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch
+from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch, TextGroup
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -59,7 +59,6 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
         tokenizer=tokenizer.fingerprint,
         has_bos=bool(written.beginning.token_ids),
         has_open_turn=schema.has_open_turn,
-        open_lead=written.open_lead,
         preamble="" if texts is None else texts.preamble,
         turns=() if texts is None else texts.turns,
         warnings=tuple(dict.fromkeys(warnings)),
@@ -92,6 +91,7 @@ class _Walk:
         self._leads = iter(written.leads)
         self._token_ids: dict[str, tuple[int, ...]] = {}
         self._pieces: list[RunPiece] = []
+        self._ending: TextGroup | None = None  # of the texts so far
         self._position = 0
 
     def add_beginning(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
@@ -118,9 +118,16 @@ class _Walk:
     def end_run(self, owner: _Owner) -> None:
         """Close the open run, if there is one."""
         if self._pieces:
-            run = Run(index=len(self.runs), module=owner.path, pieces=tuple(self._pieces), cached=owner.cached)
+            run = Run(
+                index=len(self.runs),
+                module=owner.path,
+                pieces=tuple(self._pieces),
+                cached=owner.cached,
+                ending=self._ending,
+            )
             self.runs.append(run)
             self._pieces.clear()
+        self._ending = None
 
     def _turn(self, turn: CheckedTurn, owner: _Owner) -> LayoutNode:
         """Lay out a turn with its header and footer; an open turn has no footer."""
@@ -159,12 +166,14 @@ class _Walk:
 
     def _stretch(self, kind: LeafKind, written: WrittenText, span: Span) -> list[LayoutNode | LayoutLeaf]:
         """Add a text to the open run; a text without tokens has no leaf."""
+        self._ending = written.group
         if not written.token_ids:
             return []
         stretch = Stretch(start=self._position, token_ids=written.token_ids, text=written.text, span=span)
         return [self._add(kind, stretch)]
 
     def _add_slot(self, parameter: CheckedParameter, owner: _Owner) -> LayoutLeaf:
+        self._ending = None
         lead = next(self._leads)
         parameter = replace(parameter, lead=lead)
         default_ids = self._content(parameter, "default", parameter.default)

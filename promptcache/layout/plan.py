@@ -16,8 +16,9 @@ from promptcache.layout.repair import level_of, repaired
 from promptcache.layout.run_states import find_state
 from promptcache.layout.run_tokens import RunTokens, SlotContents
 from promptcache.layout.scaffolds import scaffolds_in_use
+from promptcache.layout.seam import seam_of, without_last
 from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState
-from promptcache.tokenizer import Before, Conversations, Tokenizer
+from promptcache.tokenizer import Conversations, Tokenizer
 
 
 def make_plan(
@@ -52,10 +53,10 @@ def make_plan(
         modules.add(run, find_state(states, run.index, scaffolds.get(run.module)) if run.cached else None)
     if contents.faults:
         raise PromptError(contents.faults)
-    reuse, prefill = repaired(modules.reuse, modules.prefill, layout, repair)
-    position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
     writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
-    added = writer.of(selection, _before(reuse, prefill, layout, tokenizer))
+    added = writer.of(selection, seam_of(modules.reuse, modules.prefill, layout, tokenizer))
+    reuse, prefill = repaired(without_last(modules.reuse, added.num_replaced), modules.prefill, layout, repair)
+    position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
     for origin, token_ids in added.parts:
         if token_ids:
             prefill.append(Prefill(start=position, token_ids=token_ids, origin=origin))
@@ -71,16 +72,6 @@ def make_plan(
         repair=repair,
         warnings=added.warnings,
     )
-
-
-def _before(reuse: Sequence[Reuse], prefill: Sequence[Prefill], layout: Layout, tokenizer: Tokenizer) -> Before:
-    """Return what the highest token of the schema's text is. A text behind BOS alone is at a start."""
-    ends = [(each.part.last, each.part.token_ids[-1]) for each in reuse[-1:]]
-    ends += [(each.stop, each.token_ids[-1]) for each in prefill[-1:]]
-    only_bos = layout.has_bos and not layout.turns and len(reuse) == 1 and not prefill and reuse[0].run == 0
-    if not ends or only_bos:
-        return Before.START
-    return Before.CONTROL if max(ends)[1] in tokenizer.control_ids else Before.TEXT
 
 
 def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:

@@ -17,15 +17,17 @@ from promptcache.language import (
     FinalText,
 )
 from promptcache.layout.turns import TurnTexts
+from promptcache.layout.types import TextGroup
 from promptcache.tokenizer import Before, Markup, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenText:
-    """A text with its tokens."""
+    """A text with its tokens. The last text of a group that is tokenized as one has the group."""
 
     text: str
     token_ids: tuple[int, ...]
+    group: TextGroup | None = None
 
 
 class SchemaTexts:
@@ -35,31 +37,24 @@ class SchemaTexts:
         beginning: What begins every prompt: BOS, or for schemas with turns what the chat template writes first.
         texts: In document order: headers, texts and footers.
         leads: For each slot in document order, " " or "": the space before it, which belongs to its content.
-        open_lead: The space at the end of the header of an open turn without text.
     """
 
     def __init__(self, schema: CheckedSchema, tokenizer: Tokenizer, turns: TurnTexts | None) -> None:
         self.texts: list[WrittenText] = []
         self.leads: list[str] = []
-        self.open_lead = ""
         self._tokenizer = tokenizer
         self._known: dict[tuple[tuple[str, ...], Before], tuple[tuple[int, ...], ...]] = {}
         self._frames = iter(()) if turns is None else (each.frame for each in turns.turns)
         self._pending: list[str] = []
         self._before = Before.START
-        self.beginning = self._begin(None if turns is None else turns.preamble)
+        if turns is not None:
+            self._pending.append(Markup(turns.preamble))
         self._items(schema.children)
-        if self._pending and isinstance(self._pending[-1], Markup) and schema.has_open_turn:
-            self._pending[-1], self.open_lead = _without_space(self._pending[-1])
         self._flush()
-
-    def _begin(self, preamble: str | None) -> WrittenText:
-        if preamble is None:
-            token_ids = self._tokenizer.bos_ids
-            return WrittenText(self._tokenizer.detokenize(token_ids), token_ids)
-        (token_ids,) = self._tokenizer.tokenize_parts([Markup(preamble)], Before.START)
-        self._behind(token_ids)
-        return WrittenText(preamble, token_ids)
+        if turns is None:
+            self.beginning = WrittenText(tokenizer.detokenize(tokenizer.bos_ids), tokenizer.bos_ids)
+        else:
+            self.beginning = self.texts.pop(0)
 
     def _items(self, items: Iterable[CheckedItem]) -> None:
         for item in items:
@@ -106,13 +101,11 @@ class SchemaTexts:
         key = (tuple(f"{isinstance(part, Markup)}{part}" for part in parts), self._before)
         if key not in self._known:
             self._known[key] = self._tokenizer.tokenize_parts(parts, self._before)
-        for part, token_ids in zip(parts, self._known[key], strict=True):
-            self.texts.append(WrittenText(part, token_ids))
-            self._behind(token_ids)
-
-    def _behind(self, token_ids: tuple[int, ...]) -> None:
-        if token_ids:
-            self._before = Before.CONTROL if token_ids[-1] in self._tokenizer.control_ids else Before.TEXT
+        group = TextGroup(texts=parts, before=self._before)
+        for index, (part, token_ids) in enumerate(zip(parts, self._known[key], strict=True), 1):
+            self.texts.append(WrittenText(part, token_ids, group if index == len(parts) else None))
+            if token_ids:
+                self._before = Before.CONTROL if token_ids[-1] in self._tokenizer.control_ids else Before.TEXT
 
 
 def _without_space(text: str) -> tuple[Markup, str]:

@@ -13,7 +13,7 @@ from typing import NoReturn, TypeAlias
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
 from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Repair, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
-from promptcache.tokenizer import Frame
+from promptcache.tokenizer import Before, Frame
 
 
 class Level(StrEnum):
@@ -64,17 +64,27 @@ RunPiece: TypeAlias = Stretch | Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TextGroup(Short):
+    """Adjacent texts that are tokenized as one, and what stands before them. Texts of a chat template are `Markup`."""
+
+    texts: tuple[str, ...]
+    before: Before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run(Short):
     """Maximal stretch of one module's own text: the unit that is encoded.
 
     `module` is its owner ("" is the root, which is always present). `[start, stop)` covers all pieces, slots
-    whole. A run with `cached=False` is prefilled in every request. A run has at least one piece.
+    whole. A run with `cached=False` is prefilled in every request. A run has at least one piece. `ending` are the texts
+    behind its last slot; None if it ends with a slot, or with BOS that the tokenizer adds.
     """
 
     index: int
     module: str
     pieces: tuple[RunPiece, ...]
     cached: bool
+    ending: TextGroup | None = None
 
     @property
     def start(self) -> int:
@@ -166,7 +176,6 @@ class Layout(Short):
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
-        open_lead: " " if the header of an open turn without text ends with a space. The space belongs to what follows.
         preamble: The text of the beginning that the chat template writes; "" without turns.
         turns: The schema's turns in document order.
         warnings: Problems of tokens and positions that do not prevent the use of the layout.
@@ -181,7 +190,6 @@ class Layout(Short):
     tokenizer: str
     has_bos: bool
     has_open_turn: bool
-    open_lead: str = ""
     preamble: str = ""
     turns: tuple[SchemaTurn, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()

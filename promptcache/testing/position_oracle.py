@@ -7,6 +7,7 @@ the layout; that they are the texts of the schema is another law.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from promptcache.language import (
     DEFAULT_REPAIR,
@@ -63,12 +64,17 @@ class _PositionWriter:
         self._tokenizer = tokenizer
         self._selection = selection
         self._turns: list[CheckedTurn] = []  # those that are present
-        self._footer = ""  # of the last one
         self._num_begun = 0  # tokens of the beginning
+        self._last_run: int | None = None  # the run that the last token is a cached text of
+        self._num_last = 0  # cached text at the end of this run, in tokens
         self._arguments = {(given.module, given.parameter): given.text for given in selection.arguments}
 
-    def write(self, token_ids: Sequence[int], *, present: bool, text: str = "") -> None:
-        """Write a text; with a changed slot before it, its first tokens are written behind the content."""
+    def write(self, token_ids: Sequence[int], *, present: bool, text: str = "") -> int:
+        """Write a text. With a changed slot before it, its first tokens are written behind the content.
+
+        Returns:
+            The number of these tokens.
+        """
         start = behind = self._position
         num_moved = 0
         if present and token_ids and self._changed is not None:
@@ -80,6 +86,7 @@ class _PositionWriter:
             for number, token_id in enumerate(token_ids):
                 self.tokens.append(((behind if number < num_moved else start) + number, token_id))
         self._position += len(token_ids)
+        return num_moved
 
     def _num_moved(self, token_ids: Sequence[int], text: str) -> int:
         """Count the first tokens up to one that begins with whitespace, four at most."""
@@ -115,9 +122,12 @@ class _PositionWriter:
         if isinstance(leaf.piece, Slot):
             self._slot(leaf.piece, owner, present=present)
             return
-        self.write(leaf.piece.token_ids, present=present, text=leaf.piece.text)
-        if present and leaf.kind is LeafKind.FOOTER:
-            self._footer = leaf.piece.text
+        num_moved = self.write(leaf.piece.token_ids, present=present, text=leaf.piece.text)
+        if present:
+            is_cached = not owner or self._selection.schema.modules[owner].cache
+            goes_on = self._last_run == leaf.run and not num_moved
+            self._num_last = len(leaf.piece.token_ids) - num_moved + (self._num_last if goes_on else 0)
+            self._last_run = leaf.run if is_cached and self._num_last else None
         if leaf.kind is LeafKind.BOS:
             self._num_begun = len(self.tokens)
             self.boundary()
@@ -134,13 +144,14 @@ class _PositionWriter:
         is_open = layout.has_open_turn
         if is_open:
             bare = messages.pop(0).text if messages and messages[0].role is None else None
-            parts.append(layout.open_lead + ("" if bare is None else schema.open_separator + bare))
+            parts.append("" if bare is None else schema.open_separator + bare)
         own = [(message.role or Role.USER, message.text) for message in messages]
         continues = bool(own) and own[-1][0] is Role.ASSISTANT
         roles += [role for role, _ in own]
         gaps = Conversations(self._tokenizer).gaps(roles, generation_prompt=not continues)[len(self._turns) :]
         if not is_open:
-            begun = self._footer if self._turns else layout.preamble
+            footers = (each.frame.footer for each in layout.turns if self._turns and each.turn is self._turns[-1])
+            begun = next(footers, layout.preamble)
             begun = begun or (self._tokenizer.bos_form if layout.has_bos and not self._turns else "")
             gaps = (gaps[0].removeprefix(begun), *gaps[1:])
         for gap, (_, text) in zip(gaps, own, strict=False):
@@ -153,8 +164,26 @@ class _PositionWriter:
             before = Before.START
         elif max(self.tokens)[1] in self._tokenizer.control_ids:
             before = Before.CONTROL
-        for token_ids in self._tokenizer.tokenize_parts(parts, before):
+        found = self._tokenizer.tokenize_parts(parts, before)
+        for token_ids in self._behind_cached(parts, layout) or found:
             self.write(token_ids, present=True)
+
+    def _behind_cached(self, parts: Sequence[str], layout: Layout) -> list[list[int]]:
+        """Return the tokens of texts behind a cached text, and remove those of its last tokens that they change."""
+        last = None if self._last_run is None else layout.runs[self._last_run].ending
+        if last is None or not any(parts):
+            return []
+        alone = [each for ids in self._tokenizer.tokenize_parts(last.texts, last.before) for each in ids]
+        found = [[*ids] for ids in self._tokenizer.tokenize_parts([*last.texts, *parts], last.before)]
+        together = [each for ids in found[: len(last.texts)] for each in ids]
+        kept = [*takewhile(lambda pair: pair[0] == pair[1], zip(alone, together, strict=False))]
+        num_changed = len(alone) - len(kept)
+        if num_changed > self._num_last:
+            return []
+        del self.tokens[len(self.tokens) - num_changed :]
+        self._position = max((position + 1 for position, _ in self.tokens), default=0)
+        first, *others = found[len(last.texts) :]
+        return [together[len(kept) :] + first, *others]
 
     def _slot(self, slot: Slot, owner: str, *, present: bool) -> None:
         start = self._position
@@ -163,6 +192,7 @@ class _PositionWriter:
         self._position = start + slot.stop - slot.start
 
     def _content(self, slot: Slot, owner: str, start: int) -> None:
+        self._last_run = None
         given = self._arguments.get((owner, slot.parameter))
         token_ids = slot.default_ids if given is None else self._tokenizer.tokenize(slot.lead + given)
         cached = not owner or self._selection.schema.modules[owner].cache

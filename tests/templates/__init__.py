@@ -1,0 +1,1 @@
+"""Tests of what chat templates write: conversations, schemas and texts have the tokens that transformers gives."""
