@@ -67,9 +67,9 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _tojson(value: Any, indent: int | None = None, **options: Any) -> str:
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """Return JSON without HTML escapes, like the filter of transformers."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 def _raise_exception(message: str) -> NoReturn:

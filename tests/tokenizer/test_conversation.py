@@ -149,6 +149,7 @@ def render(source: str, messages: list[dict[str, str]]) -> str:
 def test_json_in_templates_is_as_transformers_writes_it():
     """The tojson filter escapes neither HTML nor other alphabets."""
     assert render("{{ messages | tojson }}", [{"a": "<é>"}]) == '[{"a": "<é>"}]'
+    assert render("{{ 'é' | tojson(ensure_ascii=False) + 'é' | tojson(true) }}", []) == '"é""\\u00e9"'
 
 
 def test_where_bos_and_eos_are_one_token_it_stays_in_the_footer():
