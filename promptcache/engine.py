@@ -68,12 +68,14 @@ from promptcache.runtime import (
     choose_linking,
     demoted,
     dynamic_cache_inputs,
+    is_open_in,
     linked_inputs,
     load_model,
     logits_batch,
     open_history,
     promote,
     read_options,
+    reasoning_split,
     reference_logits,
     schema_state,
     score,
@@ -480,7 +482,7 @@ class Engine(Unpicklable):
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
 
-        return Stream(produce, self._text)
+        return Stream(produce, self._text, reasoning_split(request))
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.
@@ -696,6 +698,8 @@ class Engine(Unpicklable):
             options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
             started=started,
             text=self._text,
+            reasoning_tags=self.tokenizer.reasoning_tags,
+            reasoning_is_open=is_open_in(plan, self.tokenizer),
             logprobs=logprobs,
             salt=salt,
         )

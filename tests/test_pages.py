@@ -26,7 +26,7 @@ PROSE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
 
 
-_PROPERTIES = {Timing: ["ttft_s"], Audit: ["same_answer"], Score: ["logprob", "mean_logprob"]}
+_PROPERTIES = {Completion: ["warnings"], Timing: ["ttft_s"], Audit: ["same_answer"], Score: ["logprob", "mean_logprob"]}
 
 
 def _anchor(heading: str) -> str:

@@ -27,6 +27,7 @@ class LetterTokenizer:
 
     bos_ids: tuple[int, ...] = ()
     bos_form = ""
+    reasoning_tags = None
     eos_ids: tuple[int, ...] = ()
     control_ids: frozenset[int] = frozenset()
     fingerprint = "letters"

@@ -36,7 +36,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC008", "namespaces are not allowed"),
             Code("PC009", "too many elements, attributes or examples"),
             Code("PC010", "file cannot be read"),
-            Code("PC011", "character that XML cannot hold"),
+            Code("PC011", "text that XML cannot hold"),
             Code("PC012", "too many faults"),
             # 1xx: structure
             Code("PC101", "unknown element"),

@@ -17,27 +17,32 @@ ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class ChatMessage(NamedTuple):
-    """A message that was read: role, text, and its place in the list."""
+    """A message that was read: role, text, its place in the list, and the reasoning of an answer."""
 
     role: Role
     text: str
     span: Span
+    reasoning: str = ""
 
 
 _CHAT = Kind('a list of messages, {"role": …, "content": …},', lambda value: isinstance(value, list | tuple))
 _ROLES: Mapping[str, Role] = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 _RESULTS = ("tool", "function")
-_NO_TEXT = ("tool_calls", "function_call", "audio", "refusal", "reasoning_content")
+_REASONING = "reasoning_content"
+_NO_TEXT = ("tool_calls", "function_call", "audio", "refusal")
 """Fields of messages that chat templates render, and turns do not have."""
 
 
-def read_messages(messages: ChatMessages, name: str = "messages") -> tuple[ChatMessage, ...]:
+def read_messages(
+    messages: ChatMessages, name: str = "messages", *, with_reasoning: bool = False
+) -> tuple[ChatMessage, ...]:
     """Return the roles and texts of chat messages.
 
     Args:
         messages: The role of each is `system` (or `developer`), `user` or `assistant`. Its content is a text or a list
             of parts, `{"type": "text", "text": …}`.
         name: Name of the list in errors.
+        with_reasoning: Whether a message of the assistant may have its reasoning, as text in `reasoning_content`.
 
     Raises:
         InvalidValue: It is no such list, or a turn cannot express a message; names the place.
@@ -45,17 +50,21 @@ def read_messages(messages: ChatMessages, name: str = "messages") -> tuple[ChatM
     _CHAT.check(name, messages, InvalidValue)
     if not messages:
         raise InvalidValue(f"{name} is empty: a chat has at least one message")
-    return tuple(_message(message, f"{name}[{index}]") for index, message in enumerate(messages))
+    return tuple(_message(each, f"{name}[{index}]", with_reasoning) for index, each in enumerate(messages))
 
 
-def _message(message: Any, place: str) -> ChatMessage:
+def _message(message: Any, place: str, with_reasoning: bool) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise InvalidValue(f'{place}={shown(message)} is not a message: {{"role": …, "content": …}} is expected')
     role = _role(message, place)
-    for field in _NO_TEXT:
+    for field in _NO_TEXT if with_reasoning else (*_NO_TEXT, _REASONING):
         if message.get(field):
             raise InvalidValue(f"{place}.{field} is not supported: a turn has only text")
-    return ChatMessage(role, _content(message, f"{place}.content"), Span(place, 0, 0, 0, 0))
+    reasoning = message.get(_REASONING) or ""
+    TEXT.check(f"{place}.{_REASONING}", reasoning, InvalidValue)
+    if reasoning and role is not Role.ASSISTANT:
+        raise InvalidValue(f"{place}.{_REASONING} is not allowed: only messages of the assistant have reasoning")
+    return ChatMessage(role, _content(message, f"{place}.content"), Span(place, 0, 0, 0, 0), reasoning)
 
 
 def _role(message: Mapping[str, Any], place: str) -> Role:

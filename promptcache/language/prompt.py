@@ -61,11 +61,16 @@ class Reference(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message(Short):
-    """Chat turn that the prompt adds; `role` None is bare trailing text."""
+    """A turn that the prompt adds; `role` None is bare text.
+
+    Attributes:
+        reasoning: The reasoning before an answer of the assistant, for the chat template. XML has no form for it.
+    """
 
     role: Role | None
     text: str
     span: Span
+    reasoning: str = ""
 
 
 _FIELDS = {
@@ -122,16 +127,15 @@ class Prompt(Short):
 
         Args:
             schema: Name of the schema.
-            messages: `{"role": …, "content": …}` each; the content is text, or a list of text parts, used exactly. A
-                final message of the assistant stays open, and generation continues it.
+            messages: `{"role": …, "content": …}` each; the content is text, or a list of text parts, used exactly. An
+                answer may have `reasoning_content`, which the chat template keeps or drops. A final message of the
+                assistant stays open, and generation continues it.
 
         Raises:
             InvalidValue: A message is not supported; names its place.
         """
-        return cls(
-            schema,
-            messages=tuple(Message(role=each.role, text=each.text, span=each.span) for each in read_messages(messages)),
-        )
+        read = read_messages(messages, with_reasoning=True)
+        return cls(schema, messages=tuple(Message(**each._asdict()) for each in read))
 
     def use(self, module: str, /, **arguments: str | float) -> Prompt:
         """Use a module, given by its path from the root, with arguments for its parameters: texts, or numbers.
@@ -176,8 +180,10 @@ class Prompt(Short):
         An argument that is given twice is written twice, and `parse_prompt` refuses the document (PC403).
 
         Raises:
-            PromptError: a text has a character that XML cannot represent.
+            PromptError: a text has a character that XML cannot represent, or an answer has reasoning.
         """
+        if faults := [_no_form(each) for each in self.messages if each.reasoning]:
+            raise PromptError(faults)
         return print_document(_prompt_element(self), self.span, PromptError)
 
     def _say(self, role: Role | None, text: str) -> Prompt:
@@ -193,6 +199,11 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
         if message.role is None:
             words = "bare text can only come before the turns of a prompt"
             yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
+
+
+def _no_form(message: Message) -> Diagnostic:
+    words = "the reasoning of an answer has no form in XML"
+    return diagnostic("PC011", words, message.span, "leave it out, or keep the prompt as messages")
 
 
 def bad_range(version: str, span: Span) -> Diagnostic:

@@ -72,8 +72,8 @@ class Schema(SchemaDocument):
             InvalidValue: A message is not supported; names its place.
         """
         turns = (
-            Turn(role=role, children=(Text(text=text, span=span, exact=True),), span=span)
-            for role, text, span in read_messages(messages)
+            Turn(role=each.role, children=(Text(text=each.text, span=each.span, exact=True),), span=each.span)
+            for each in read_messages(messages)
         )
         return cls(name, children=tuple(turns))
 

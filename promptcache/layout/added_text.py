@@ -29,7 +29,6 @@ from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenize
 
 _SHOWN = 40  # characters of a difference
 _GOES_ON = "TEXT0GOES0ON "  # behind the last text; a template that trims it removes the space
-_REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +111,7 @@ class _Turn:
     span: Span
     frame: Frame | None = None
     answer_ids: tuple[int, ...] | None = None
+    reasoning: str = ""
 
 
 class _OwnTurns:
@@ -144,7 +144,7 @@ class _OwnTurns:
                 self._open_text = selection.schema.open_separator + messages.pop(0)[1].text
             cached[-1] = replace(cached[-1], text=cached[-1].text + self._open_text)
         own = [
-            _Turn(message.role or Role.USER, message.text, message.span, None, answers.get(index))
+            _Turn(message.role or Role.USER, message.text, message.span, None, answers.get(index), message.reasoning)
             for index, message in messages
         ]
         self._num_cached = len(cached)
@@ -184,13 +184,13 @@ class _OwnTurns:
         """
         if self._num_cached or self._layout.has_bos:
             return None
-        texts = "".join(turn.text for turn in self._turns)
+        texts = "".join(turn.text + turn.reasoning for turn in self._turns)
         unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in texts)
         signs = dict(zip(self._control_forms(), unused, strict=False))
         forms = {sign: form for form, sign in signs.items()}
         try:
             rendered = self._rendered(self._turns)
-            signed = self._rendered([replace(turn, text=_replaced(turn.text, signs)) for turn in self._turns])
+            signed = self._rendered([_signed(turn, signs) for turn in self._turns])
         except TemplateRefusal:
             return None
         pieces = re.split(f"([{''.join(forms)}])", signed) if forms else [signed]
@@ -204,10 +204,12 @@ class _OwnTurns:
             TemplateRefusal: The template does not render it, or changes the text of an answer that goes on.
         """
         turns = [(turn.role, turn.text) for turn in conversation]
+        reasoning = {index: turn.reasoning for index, turn in enumerate(conversation) if turn.reasoning}
         if not self._continues:
-            return self._conversations.render(turns, generation_prompt=True)
+            return self._conversations.render(turns, generation_prompt=True, reasoning=reasoning)
         role, said = turns[-1]
-        rendered = self._conversations.render([*turns[:-1], (role, said + _GOES_ON)], generation_prompt=False)
+        turns[-1] = (role, said + _GOES_ON)
+        rendered = self._conversations.render(turns, generation_prompt=False, reasoning=reasoning)
         end = rendered.rfind(_GOES_ON.strip())
         if end < 0 or said.strip() not in rendered:
             raise TemplateRefusal("the chat template does not write the text of the last turn as it is")
@@ -304,7 +306,7 @@ class _OwnTurns:
         for index, turn in enumerate(self._turns):
             is_last = index == len(self._turns) - 1
             behind = "" if self._continues and is_last else gaps[index + 1]
-            texts = (each for each in _changed(turn.text) if rendered.startswith(each + behind, at))
+            texts = (each for each in _changed(turn.text, self._tokenizer) if rendered.startswith(each + behind, at))
             text = next(texts, None)
             if text is None:
                 return None
@@ -315,20 +317,24 @@ class _OwnTurns:
 
     def _control_forms(self) -> list[str]:
         """Return the written forms of control tokens that are in a text, the longest first."""
-        found = (self._tokenizer.tokenize_parts([Markup(turn.text)], Before.TEXT) for turn in self._turns)
+        texts = (text for turn in self._turns for text in (turn.text, turn.reasoning))
+        found = (self._tokenizer.tokenize_parts([Markup(text)], Before.TEXT) for text in texts)
         ids = {token_id for (token_ids,) in found for token_id in token_ids} & self._tokenizer.control_ids
         return sorted((self._tokenizer.detokenize((token_id,)) for token_id in ids), key=len, reverse=True)
 
 
-def _replaced(text: str, signs: Mapping[str, str]) -> str:
+def _signed(turn: _Turn, signs: Mapping[str, str]) -> _Turn:
+    """Return a turn with signs in place of texts."""
+    text, reasoning = turn.text, turn.reasoning
     for form, sign in signs.items():
-        text = text.replace(form, sign)
-    return text
+        text, reasoning = text.replace(form, sign), reasoning.replace(form, sign)
+    return replace(turn, text=text, reasoning=reasoning)
 
 
-def _changed(text: str) -> Iterator[str]:
+def _changed(text: str, tokenizer: Tokenizer) -> Iterator[str]:
     """Yield what chat templates make of a text: as it is, without spaces around it, and without reasoning."""
-    for each in (text, *(text.rpartition(tag)[2] for tag in _REASONING_ENDS if tag in text)):
+    _, closing = tokenizer.reasoning_tags or ("", "")
+    for each in (text, text.rpartition(closing)[2]) if closing and closing in text else (text,):
         yield from (each, each.strip(), each.lstrip(), each.rstrip(), each.lstrip("\n"), each.strip("\n"))
 
 

@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import Request, answer, prefilled, streaming
+from promptcache.runtime.answer import Request, answer, prefilled, reasoning_split, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
 from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
@@ -39,6 +39,7 @@ from promptcache.runtime.planner import (
 )
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
+from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
@@ -90,6 +91,7 @@ __all__ = [
     "Progress",
     "Promotion",
     "PromptSource",
+    "ReasoningSplit",
     "Request",
     "RequestPositions",
     "Rung",
@@ -101,6 +103,7 @@ __all__ = [
     "ServiceLimits",
     "ServiceObserver",
     "ServiceState",
+    "SplitText",
     "Stream",
     "TemplateOptions",
     "Ticket",
@@ -125,6 +128,7 @@ __all__ = [
     "end_ids",
     "frequent_prefixes",
     "generate",
+    "is_open_in",
     "link",
     "linked_inputs",
     "load_model",
@@ -137,10 +141,12 @@ __all__ = [
     "promoted",
     "read_chat",
     "read_options",
+    "reasoning_split",
     "reference_logits",
     "schema_state",
     "score",
     "several",
+    "split_answer",
     "streaming",
     "token_tensor",
     "used_tokens",

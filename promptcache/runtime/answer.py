@@ -18,6 +18,7 @@ from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.options import takes_history
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.promotion import uses_promotion
+from promptcache.runtime.reasoning import ReasoningSplit, split_answer
 from promptcache.runtime.stream import TokenQueue
 from promptcache.runtime.text import whole_text
 
@@ -30,7 +31,9 @@ class Request:
         eos_ids: Tokens that end the answer.
         options: Options of transformers' `generate`.
         started: Time of the call, by `time.perf_counter`.
-        text: Turns token IDs into text without control tokens.
+        text: Turns token IDs into text without special tokens.
+        reasoning_tags: The texts around reasoning, or None.
+        reasoning_is_open: Whether the prompt ends with the first of them.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
@@ -42,9 +45,16 @@ class Request:
     options: Mapping[str, Any]
     started: float
     text: Callable[[Sequence[int]], str]
+    reasoning_tags: tuple[str, str] | None = None
+    reasoning_is_open: bool = False
     logprobs: int | None = None
     salt: str | None = None
     history: bool = True
+
+
+def reasoning_split(request: Request) -> ReasoningSplit:
+    """Return a splitter for the text of an answer to the request."""
+    return ReasoningSplit(request.reasoning_tags, is_open=request.reasoning_is_open)
 
 
 def without_reuse(request: Request) -> Request:
@@ -123,7 +133,10 @@ def completion(
     output: Any,
 ) -> Completion:
     """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
-    first, *others = sequences
+    (reasoning, text), *others = (
+        split_answer(whole_text(request.text, each), request.reasoning_tags, is_open=request.reasoning_is_open)
+        for each in sequences
+    )
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_history_tokens=own.num_found,
@@ -139,8 +152,9 @@ def completion(
         promoted=uses_promotion(request.plan.selection),
     )
     return Completion(
-        text=whole_text(request.text, first),
-        token_ids=first,
+        text=text,
+        reasoning=reasoning,
+        token_ids=sequences[0],
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
         repair=str(request.plan.repair),
@@ -148,7 +162,7 @@ def completion(
         usage=usage,
         timing=timing,
         plan=request.plan,
-        alternatives=tuple(whole_text(request.text, sequence) for sequence in others),
+        alternatives=tuple(each for _, each in others),
         output=output,
     )
 

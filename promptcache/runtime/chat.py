@@ -27,15 +27,16 @@ from promptcache.diagnostics import (
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role, open_prompt
 from promptcache.layout import Plan, RequestTokens
-from promptcache.runtime.answer import Request, answer, streaming
+from promptcache.runtime.answer import Request, answer, reasoning_split, streaming
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import Planner, TemplateOptions, check_template_kwargs
+from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.text import whole_text
-from promptcache.runtime.turns import ChatTurn
+from promptcache.runtime.turns import ChatTurn, chat_message
 from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
@@ -95,11 +96,15 @@ class Chat(Unpicklable):
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation as chat messages, those of the prompt included: `{"role": …, "content": …}`."""
-        said = [(str(message.role), message.text) for message in self.prompt.messages]
+        """The conversation as chat messages, those of the prompt included: `{"role": …, "content": …}`.
+
+        An answer with reasoning has it as `reasoning_content`.
+        """
+        said = [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in self.prompt.messages]
         for turn in self.turns:
-            said += [(str(Role.USER), turn.question), (str(Role.ASSISTANT), turn.answer)]
-        return [{"role": role, "content": text} for role, text in said]
+            said.append(chat_message(Role.USER, turn.question))
+            said.append(chat_message(Role.ASSISTANT, turn.answer, turn.reasoning))
+        return said
 
     def say(self, text: str, **generation: Any) -> Completion:
         """Ask something and return the answer. If this fails, the conversation is as before.
@@ -128,7 +133,12 @@ class Chat(Unpicklable):
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._engine.executor)
 
-        return Stream(produce, request.text, lambda completion: self._add(before, text, completion))
+        return Stream(
+            produce,
+            request.text,
+            reasoning_split(request),
+            lambda completion: self._add(before, text, completion),
+        )
 
     def fork(self) -> Chat:
         """Return a chat with the same turns that continues by itself. No KV is copied."""
@@ -250,12 +260,20 @@ class Chat(Unpicklable):
     def _add(self, before: tuple[ChatTurn, ...], question: str, completion: Completion) -> None:
         if self.turns is not before:
             raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
-        self.turns = (*before, ChatTurn(question=question, answer=completion.text, token_ids=completion.token_ids))
+        turn = ChatTurn(
+            question=question,
+            answer=completion.text,
+            token_ids=completion.token_ids,
+            reasoning=completion.reasoning,
+        )
+        self.turns = (*before, turn)
 
 
 def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
-    return whole_text(tokenizer.decode, turn.token_ids) == turn.answer
+    text = whole_text(tokenizer.decode, turn.token_ids)
+    said = (turn.reasoning, turn.answer)
+    return said in (split_answer(text, tokenizer.reasoning_tags, is_open=each) for each in (False, True))
 
 
 def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:

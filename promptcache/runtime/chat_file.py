@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import EISDIR
 from os import strerror
 from pathlib import Path
@@ -14,11 +14,11 @@ import torch
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
 from promptcache.kv import StoreConfig, open_store
-from promptcache.language import CHAT_SCHEMA, Prompt, parse_prompt
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch, Recalled
-from promptcache.runtime.turns import ChatTurn
+from promptcache.runtime.turns import ChatTurn, chat_message
 
 FORMAT = "promptcache chat"
 VERSION = 1
@@ -91,17 +91,15 @@ def _executor_of(folder: Path, executor: Executor) -> Executor:
 def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
     """Write a file and its KV. If this fails, the earlier file and its KV are as before."""
     is_plain = chat.prompt.schema == CHAT_SCHEMA
-    messages = [{"role": str(message.role), "content": message.text} for message in chat.prompt.messages]
+    said = chat.prompt.messages if is_plain else ()
     data = {
         "format": FORMAT,
         "version": VERSION,
         "prompt": None if is_plain else chat.prompt.to_xml(),
-        "messages": messages if is_plain else [],
+        "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
         "tokenizer": chat.tokenizer,
-        "turns": [
-            {"question": turn.question, "answer": turn.answer, "token_ids": turn.token_ids} for turn in chat.turns
-        ],
+        "turns": [asdict(turn) for turn in chat.turns],
         "kv_sizes": chat.kv_sizes,
     }
     if path.is_dir():
@@ -153,12 +151,14 @@ def not_a_chat(path: Path, why: object) -> InvalidValue:
 
 
 def _turn(data: dict[str, object]) -> ChatTurn:
-    question, answer, token_ids = data["question"], data["answer"], data["token_ids"]
+    question, answer, token_ids, reasoning = data["question"], data["answer"], data["token_ids"], data.get("reasoning")
     if not (is_text(question) and is_text(answer) and isinstance(token_ids, list)):
         raise ValueError("a turn has a question, an answer and token_ids, and no lone surrogates")
+    if not (reasoning is None or is_text(reasoning)):
+        raise ValueError("the reasoning of a turn is text")
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
-    return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids))
+    return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids), reasoning=reasoning)
 
 
 def kv_folder(path: Path) -> Path:

@@ -107,12 +107,13 @@ class Completion(Short):
     """The answer to one prompt.
 
     Attributes:
-        text: The answer, without control tokens.
+        text: The answer, without special tokens and without its reasoning.
         token_ids: Generated tokens, the end token included.
         finish_reason: Why generation ended.
         level: How the answer relates to an answer without cache.
         repair: The setting that served, as text "none", "slots", "first-16", "first-20%" or "all".
         lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
+        reasoning: The text of the block of reasoning before the answer; None if there is none.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
         logprobs: For each generated token its log-probability and the most probable tokens, if `logprobs` was given.
         output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
@@ -129,6 +130,7 @@ class Completion(Short):
     usage: Usage
     timing: Timing
     plan: Plan = field(repr=False)
+    reasoning: str | None = None
     alternatives: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     output: Any = field(default=None, repr=False, compare=False)

@@ -58,6 +58,7 @@ class _LetterTokenizer:
 
     bos_ids: tuple[int, ...] = ()
     bos_form = ""
+    reasoning_tags = None
     eos_ids: tuple[int, ...] = ()
     control_ids: frozenset[int] = frozenset()
     fingerprint = "self-test"

@@ -16,7 +16,8 @@ import torch
 
 from promptcache.diagnostics import Unpicklable
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.text import IncrementalText
+from promptcache.runtime.reasoning import ReasoningSplit
+from promptcache.runtime.text import IncrementalText, whole_text
 
 
 class TokenQueue:
@@ -46,6 +47,8 @@ class TokenQueue:
 class Stream(Unpicklable, Iterator[str]):
     """An answer that is being generated. Iterate over it for text; afterwards `completion` has the whole answer.
 
+    The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
+
     Closing the stream stops the generation, and so does deleting it unread.
     """
 
@@ -55,6 +58,7 @@ class Stream(Unpicklable, Iterator[str]):
         self,
         answer: Callable[[TokenQueue], Completion],
         text: Callable[[Sequence[int]], str],
+        split: ReasoningSplit,
         on_end: Callable[[Completion], None] | None = None,
     ) -> None:
         """Start to answer in a thread of its own.
@@ -62,12 +66,16 @@ class Stream(Unpicklable, Iterator[str]):
         Args:
             answer: Generates, and puts tokens into the queue.
             text: Returns the text of tokens.
+            split: Takes the reasoning apart.
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         self.completion: Completion | None = None
+        self.reasoning = ""
         self._on_end = on_end
         self._queue = TokenQueue()
+        self._decode = text
         self._text = IncrementalText(text)
+        self._split = split
         self._over = False
         self._reading = threading.RLock()  # one thread waits for an item; others would wait for ever at the end
         self._thread = threading.Thread(
@@ -89,10 +97,12 @@ class Stream(Unpicklable, Iterator[str]):
                     self.close()
                     if self._on_end is not None:
                         self._on_end(item)
-                    piece = self._text.finish(item.text)
+                    rest = self._text.finish(whole_text(self._decode, item.token_ids))
+                    parts = [self._split.add(rest), self._split.rest()]
                 else:
-                    piece = self._text.add(item)
-                if piece:
+                    parts = [self._split.add(self._text.add(item))]
+                self.reasoning += "".join(each.reasoning for each in parts)
+                if piece := "".join(each.answer for each in parts):
                     return piece
         raise StopIteration
 

@@ -14,12 +14,20 @@ class ChatTurn:
     """A question with its answer.
 
     Attributes:
-        token_ids: Tokens of the answer as generated, an end token included.
+        token_ids: Tokens of the answer as generated, with its reasoning and an end token.
+        reasoning: The text of the reasoning before the answer; None if there is none.
     """
 
     question: str
     answer: str
     token_ids: tuple[int, ...]
+    reasoning: str | None = None
+
+
+def chat_message(role: Role, text: str, reasoning: str | None = None) -> dict[str, str]:
+    """Return a chat message."""
+    message = {"role": str(role), "content": text}
+    return {**message, "reasoning_content": reasoning} if reasoning else message
 
 
 def with_turns(
@@ -38,7 +46,9 @@ def with_turns(
     for turn in turns:
         messages.append(_question(turn.question, messages, layout, selection))
         answers[len(messages)] = turn.token_ids
-        messages.append(Message(role=Role.ASSISTANT, text=turn.answer, span=selection.span))
+        messages.append(
+            Message(role=Role.ASSISTANT, text=turn.answer, span=selection.span, reasoning=turn.reasoning or "")
+        )
     messages.append(_question(question, messages, layout, selection))
     return replace(selection, messages=tuple(messages)), answers
 

@@ -46,9 +46,11 @@ from promptcache.runtime import (
     WarmReport,
     check_room,
     end_ids,
+    is_open_in,
     prefilled,
     read_options,
     schema_state,
+    split_answer,
     whole_text,
 )
 from promptcache.scale.resume import Attempt, TokenGroup, resumed
@@ -365,8 +367,12 @@ class RemoteService:
         usage = answer.usage
         num_given = len(token_ids) - usage.num_generated_tokens  # the replica counts them as tokens of the prompt
         num_prefilled = min(num_given, usage.num_new_tokens)
+        tokenizer = self._facts.tokenizer
+        text = whole_text(tokenizer.decode, token_ids)
+        reasoning, text = split_answer(text, tokenizer.reasoning_tags, is_open=is_open_in(plan, tokenizer))
         return Completion(
-            text=whole_text(self._facts.tokenizer.decode, token_ids),
+            text=text,
+            reasoning=reasoning,
             token_ids=token_ids,
             finish_reason=answer.finish_reason,
             level=plan.level,

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -25,11 +25,15 @@ from promptcache.runtime import (
     Completion,
     IncrementalText,
     PromptSource,
+    ReasoningSplit,
+    SplitText,
     TemplateOptions,
     TokenLogprobs,
     check_room,
+    is_open_in,
     prefilled,
     read_options,
+    whole_text,
 )
 from promptcache.server.errors import ApiError, as_api_error
 from promptcache.server.events import MAX_UNREAD, ClientGone, RowEvents, RowItem
@@ -88,8 +92,10 @@ class _AnswerRow:
     """
 
     text: IncrementalText
+    decode: Callable[[Sequence[int]], str]
+    split: ReasoningSplit
     logprobs: AnswerLogprobs
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[SplitText] = field(default_factory=list)
     num_taken: int = 0
     completion: Completion | None = None
     num_tokens: int = 0
@@ -106,7 +112,7 @@ class _AnswerRow:
             return None
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
 
-    def add(self, token: int | TokenLogprobs) -> str:
+    def add(self, token: int | TokenLogprobs) -> SplitText:
         """Add a token, and return the text that is certain now."""
         if isinstance(token, int):
             return self._taken(self.text.add(token))
@@ -116,19 +122,25 @@ class _AnswerRow:
             self.logprobs.add(token, before, self.text.num_known)
         return piece
 
-    def finish_with(self, completion: Completion) -> str:
+    def finish_with(self, completion: Completion) -> SplitText:
         """Set the whole answer, and return the rest of its text."""
         self.completion = completion
-        return self._taken(self.text.finish(completion.text))
+        rest = self.text.finish(whole_text(self.decode, completion.token_ids))
+        return _joined([self._taken(rest), self.split.rest()])
 
     def tokens(self) -> tuple[AnswerToken, ...]:
         """Return the tokens of the text that was taken since the last call."""
         whole = self.completion is not None and not self.text.stopped
         return self.logprobs.take(None if whole else self.num_taken)
 
-    def _taken(self, piece: str) -> str:
+    def _taken(self, piece: str) -> SplitText:
         self.num_taken += len(piece)
-        return piece
+        return self.split.add(piece)
+
+
+def _joined(parts: Iterable[SplitText]) -> SplitText:
+    reasoning, answer = map("".join, zip(*parts, strict=True))
+    return SplitText(reasoning, answer)
 
 
 async def respond(request: Request, question: ServerRequest) -> Response:
@@ -208,7 +220,12 @@ class _Answer:
         tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings
         text = tokenizer.decode
         self._rows = [
-            _AnswerRow(text=IncrementalText(text, stop_strings), logprobs=AnswerLogprobs(tokenizer))
+            _AnswerRow(
+                text=IncrementalText(text, stop_strings),
+                decode=text,
+                split=ReasoningSplit(None, is_open=False),
+                logprobs=AnswerLogprobs(tokenizer),
+            )
             for _ in range(question.body.num_choices)
         ]
         self._reads_tokens = question.body.stream or question.logprobs is not None
@@ -226,6 +243,7 @@ class _Answer:
         tickets: list[ServedTicket] = []
 
         def submit_all() -> None:
+            self._split_reasoning()
             try:
                 for row in range(len(self._rows)):
                     tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
@@ -238,6 +256,16 @@ class _Answer:
             self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)
+
+    def _split_reasoning(self) -> None:
+        """Let the rows take reasoning apart, if the chat template knows any."""
+        engine, question = self._state.engine, self._question
+        tags = engine.tokenizer.reasoning_tags
+        if tags is None or question.endpoint is Endpoint.COMPLETIONS:
+            return
+        plan = engine.plan(question.prompt, repair=question.repair, template_kwargs=question.template_kwargs)
+        for row in self._rows:
+            row.split = ReasoningSplit(tags, is_open=is_open_in(plan, engine.tokenizer))
 
     def _check_waiting_tokens(self, error: QueueFull) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
@@ -297,10 +325,11 @@ class _Answer:
                     yield ": keep-alive\n\n"
                     continue
                 row = self._rows[index]
-                if piece := self._take(row, item):
+                piece = self._take(row, item)
+                if any(piece):
                     yield chunk(choices=[self._delta(index, self._form.delta(piece), row.tokens())])
                 if row.completion is not None:
-                    ended = self._delta(index, self._form.delta(""), row.tokens(), row.finish)
+                    ended = self._delta(index, self._form.delta(SplitText("", "")), row.tokens(), row.finish)
                     yield chunk(choices=[ended], prompt_cache=self._cache(row.completion))
             self._count()
             if wants_usage:
@@ -311,7 +340,7 @@ class _Answer:
         except Exception as error:  # noqa: BLE001 - the status is sent already, so the client gets the error as an event
             yield _event(_json(self.fail(error).body))
 
-    def _take(self, row: _AnswerRow, item: RowItem) -> str:
+    def _take(self, row: _AnswerRow, item: RowItem) -> SplitText:
         """Take the next item of a row, and return the text that it adds.
 
         Raises:
@@ -321,10 +350,10 @@ class _Answer:
             raise item
         if not isinstance(item, Completion):
             self._count_token(row)
-            piece = row.add(item) if self._reads_tokens else ""
+            piece = row.add(item) if self._reads_tokens else SplitText("", "")
         elif row.last_token_at is None and item.logprobs:  # it was answered alone
             self._count_token(row)
-            piece = "".join([*map(row.add, item.logprobs), row.finish_with(item)])
+            piece = _joined([*map(row.add, item.logprobs), row.finish_with(item)])
         else:
             piece = row.finish_with(item)
         if not self._question.body.stream:
@@ -339,7 +368,7 @@ class _Answer:
 
     def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
         assert row.completion is not None
-        content = self._form.content("".join(row.pieces))
+        content = self._form.content(_joined(row.pieces))
         logprobs = None if self._question.logprobs is None else self._form.logprobs(row.tokens())
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": row.finish}
 
@@ -441,9 +470,13 @@ class _AnswerForm:
     whole: str
     chunk: str
     opening: Mapping[str, Any] | None
-    content: Callable[[str], Mapping[str, Any]]
-    delta: Callable[[str], Mapping[str, Any]]
+    content: Callable[[SplitText], Mapping[str, Any]]
+    delta: Callable[[SplitText], Mapping[str, Any]]
     logprobs: Callable[[Sequence[AnswerToken]], Mapping[str, Any]]
+
+
+def _reasoning_content(text: SplitText) -> dict[str, str]:
+    return {"reasoning_content": text.reasoning} if text.reasoning else {}
 
 
 _CHAT = _AnswerForm(
@@ -451,8 +484,10 @@ _CHAT = _AnswerForm(
     whole="chat.completion",
     chunk="chat.completion.chunk",
     opening={"delta": {"role": "assistant", "content": ""}},
-    content=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
-    delta=lambda text: {"delta": {"content": text} if text else {}},
+    content=lambda text: {
+        "message": {"role": "assistant", "content": text.answer, "refusal": None, **_reasoning_content(text)}
+    },
+    delta=lambda text: {"delta": {**({"content": text.answer} if text.answer else {}), **_reasoning_content(text)}},
     logprobs=chat_logprobs,
 )
 _FORMS = {
@@ -463,8 +498,8 @@ _FORMS = {
         whole="text_completion",
         chunk="text_completion",
         opening=None,
-        content=lambda text: {"text": text},
-        delta=lambda text: {"text": text},
+        content=lambda text: {"text": text.answer},
+        delta=lambda text: {"text": text.answer},
         logprobs=plain_logprobs,
     ),
 }

@@ -58,6 +58,10 @@ class ByteTokenizer:
         """None."""
         return ()
 
+    @property
+    def reasoning_tags(self) -> None:
+        """None."""
+
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the bytes of `text`."""
         return tuple(text.encode("utf-8"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -14,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from promptcache.diagnostics import TemplateRefusal, UnsupportedModel, first_line
 from promptcache.language import ChatMessages
+from promptcache.tokenizer.types import FROZEN_DATE
 
 PLAIN_TEMPLATE = """{{ tokenizer_prefix }}
 {%- for message in messages %}{{ message.role | capitalize }}:
@@ -22,6 +25,8 @@ PLAIN_TEMPLATE = """{{ tokenizer_prefix }}
 """For models without a chat template. A header ends with a newline: a space at its end would be tokenized alone if a
 module follows, which models rarely see before a word. `tokenizer_prefix` is what the tokenizer puts before every text.
 """
+
+_REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
 
 # Errors of templates for conversations that they do not support.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -55,6 +60,25 @@ class ChatTemplate:
             return self._template.render(strftime_now=date.strftime, **self._special_tokens, **{**given, **options})
         except _REFUSALS as error:
             raise TemplateRefusal(f"the chat template refuses this conversation: {first_line(error)}") from error
+
+
+def reasoning_tags(template: ChatTemplate) -> tuple[str, str] | None:
+    """Return the texts that a chat template writes around reasoning; None if it knows none.
+
+    A template either renders `reasoning_content` of a message, or cuts reasoning out of its content.
+    """
+    answer = {"role": "assistant", "content": "TEXT0ANSWER", "reasoning_content": "TEXT0REASONING"}
+    messages = [{"role": "user", "content": "TEXT0QUESTION"}, answer]
+    with suppress(TemplateRefusal):
+        rendered = template.render(messages, generation_prompt=False, options={}, date=FROZEN_DATE)
+        found = re.search(r"(\S+)\s*TEXT0REASONING\s*(\S*/\S+?)\s*TEXT0ANSWER", rendered)
+        if found is not None and found[1].endswith(_opening(found[2])):
+            return _opening(found[2]), found[2]
+    return next(((_opening(closing), closing) for closing in _REASONING_ENDS if closing in template.source), None)
+
+
+def _opening(closing: str) -> str:
+    return closing.replace("/", "", 1)
 
 
 class _Generation(Extension):

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from promptcache.diagnostics import TemplateRefusal
@@ -41,13 +42,22 @@ class Conversations:
         self._date = date
         self._known: dict[tuple[tuple[Role, ...], bool], tuple[str, ...]] = {}
 
-    def render(self, turns: Sequence[tuple[Role, str]], *, generation_prompt: bool) -> str:
+    def render(
+        self,
+        turns: Sequence[tuple[Role, str]],
+        *,
+        generation_prompt: bool,
+        reasoning: Mapping[int, str] = MappingProxyType({}),
+    ) -> str:
         """Return a conversation as the template renders it.
+
+        Args:
+            reasoning: The reasoning of answers, by index in `turns`.
 
         Raises:
             TemplateRefusal: It does not.
         """
-        return self._render(turns, generation_prompt, self._takes_parts)
+        return self._render(turns, generation_prompt, self._takes_parts, reasoning)
 
     def gaps(self, roles: Sequence[Role], *, generation_prompt: bool) -> tuple[str, ...]:
         """Return the text before, between and after the contents of a conversation.
@@ -147,9 +157,19 @@ class Conversations:
                         return in_parts
         return False
 
-    def _render(self, turns: Sequence[tuple[Role, str]], generation_prompt: bool, in_parts: bool) -> str:
+    def _render(
+        self,
+        turns: Sequence[tuple[Role, str]],
+        generation_prompt: bool,
+        in_parts: bool,
+        reasoning: Mapping[int, str] = MappingProxyType({}),
+    ) -> str:
         contents = ([{"type": "text", "text": text}] if in_parts else text for _, text in turns)
-        messages = [{"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)]
+        messages: list[dict[str, Any]] = [
+            {"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)
+        ]
+        for index, text in reasoning.items():
+            messages[index]["reasoning_content"] = text
         return self._tokenizer.render_chat(
             messages, generation_prompt=generation_prompt, options=self._options, date=self._date
         )

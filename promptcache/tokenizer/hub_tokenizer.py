@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from promptcache.diagnostics import TemplateRefusal, UnsupportedModel
 from promptcache.language import ChatMessages, Role
-from promptcache.tokenizer.chat_template import PLAIN_TEMPLATE, ChatTemplate
+from promptcache.tokenizer.chat_template import PLAIN_TEMPLATE, ChatTemplate, reasoning_tags
 from promptcache.tokenizer.conversation import Conversations
 from promptcache.tokenizer.files import default_template, read_tokenizer_files
 from promptcache.tokenizer.rules import RuleData, whole_text_rules, with_declared_tokens
@@ -31,11 +31,12 @@ class HubTokenizer:
         self._fingerprint = fingerprint
         variables = parts.special_tokens if source is not None else {"tokenizer_prefix": parts.prefix}
         self._template = ChatTemplate(PLAIN_TEMPLATE if source is None else source, variables)
+        self._reasoning_tags = reasoning_tags(self._template)
         self._bos_ids = parts.prefix_ids
         self._bos_form = parts.bos
         talks = self._talks()
         markers = parts.turn_markers("".join(written for written, _ in talks))
-        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers)
+        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers, self._reasoning_tags or ())
         (ending,) = self._text.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
         self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
@@ -133,6 +134,11 @@ class HubTokenizer:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about this tokenizer."""
         return self._warnings
+
+    @property
+    def reasoning_tags(self) -> tuple[str, str] | None:
+        """The texts around the reasoning of an answer; None if the chat template knows none."""
+        return self._reasoning_tags
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text` behind other text, none of them a control token."""

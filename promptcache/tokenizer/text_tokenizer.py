@@ -67,20 +67,27 @@ class _Encoder:
 class TextTokenizer:
     """Tokenizer of texts of a prompt and of a chat template."""
 
-    def __init__(self, rules: Mapping[str, Any], special_tokens: Iterable[str], controls: Iterable[str]) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Any],
+        special_tokens: Iterable[str],
+        controls: Iterable[str],
+        shown: Iterable[str] = (),
+    ) -> None:
         """Create a tokenizer of text.
 
         Args:
             rules: A `tokenizer.json`.
             special_tokens: Written forms of further special tokens.
             controls: Written forms of tokens that are no special tokens, and that only a chat template writes.
+            shown: Written forms of special tokens that `decode` keeps.
         """
         self._rules = whole_text_rules(rules)
         self._encoder = _Encoder(self._rules)
         self._backend = self._encoder.inner
         declared = (token["content"] for token in rules["added_tokens"] if token["special"])
         special = self._find((*declared, *special_tokens))
-        self._special_ids = frozenset(special.values())
+        self._hidden_ids = frozenset(special.values()) - frozenset(self._find(shown).values())
         unknown = unknown_piece(rules)
         self._controls = {
             token_id: form for form, token_id in (special | self._find(controls)).items() if form != unknown
@@ -126,8 +133,8 @@ class TextTokenizer:
         return "".join(parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, as `decode(skip_special_tokens=True)` of transformers."""
-        kept = [token_id for token_id in token_ids if token_id not in self._special_ids]
+        """Return the text of an answer, as `decode(skip_special_tokens=True)` of transformers, with shown tokens."""
+        kept = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
         return str(self._encoder.start.decode(kept, skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:

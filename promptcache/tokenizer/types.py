@@ -58,6 +58,10 @@ class Tokenizer(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """Warnings about this tokenizer."""
 
+    @property
+    def reasoning_tags(self) -> tuple[str, str] | None:
+        """The texts around the reasoning of an answer, such as `<think>` and `</think>`; None without reasoning."""
+
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text` behind other text, none of them a control token."""
 
