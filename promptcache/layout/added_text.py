@@ -22,7 +22,7 @@ from promptcache.language import (
     Role,
     Selection,
 )
-from promptcache.layout.seam import Seam
+from promptcache.layout.seam import Seam, sliced
 from promptcache.layout.turns import refused
 from promptcache.layout.types import Layout, Origin
 from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer
@@ -184,8 +184,8 @@ class _OwnTurns:
         """
         if self._num_cached or self._layout.has_bos:
             return None
-        texts = "".join(turn.text + turn.reasoning for turn in self._turns)
-        unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in texts)
+        said = "".join(turn.text + turn.reasoning for turn in self._turns)
+        unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in said)
         signs = dict(zip(self._control_forms(), unused, strict=False))
         forms = {sign: form for form, sign in signs.items()}
         try:
@@ -194,8 +194,34 @@ class _OwnTurns:
         except TemplateRefusal:
             return None
         pieces = re.split(f"([{''.join(forms)}])", signed) if forms else [signed]
-        parts = [forms.get(piece) or Markup(piece) for piece in pieces]
-        return [_Part(Origin.TEXT, part) for part in parts] if "".join(parts) == rendered else None
+        texts = [forms.get(piece) or Markup(piece) for piece in pieces]
+        return [*self._with_answers(texts, rendered)] if "".join(texts) == rendered else None
+
+    def _with_answers(self, texts: Sequence[str], rendered: str) -> Iterator[_Part]:
+        """Yield the texts of a rendered conversation. Generated answers that it has as they were keep their tokens."""
+        at = 0
+        for index, turn in enumerate(self._turns):
+            start, token_ids = self._found_answer(index, turn.answer_ids or (), rendered)
+            if token_ids and start >= at:
+                yield from (_Part(Origin.TEXT, text) for text in sliced(texts, at, start))
+                answer = self._tokenizer.detokenize(token_ids)
+                yield _Part(Origin.TEXT, answer, token_ids)
+                at = start + len(answer)
+        yield from (_Part(Origin.TEXT, text) for text in sliced(texts, at, len(rendered)))
+
+    def _found_answer(self, index: int, answer_ids: tuple[int, ...], rendered: str) -> tuple[int, tuple[int, ...]]:
+        """Return where a generated answer begins, and its tokens; none if it is not behind its generation prompt."""
+        if not answer_ids:
+            return 0, ()
+        try:
+            asked = self._render(self._turns[:index], generation_prompt=True)
+        except TemplateRefusal:
+            return 0, ()
+        has_end = answer_ids[-1] in self._tokenizer.control_ids
+        for token_ids in (answer_ids, answer_ids[:-1]) if has_end else (answer_ids,):
+            if rendered.startswith(asked + self._tokenizer.detokenize(token_ids)):
+                return len(asked), token_ids
+        return 0, ()
 
     def _rendered(self, conversation: Sequence[_Turn]) -> str:
         """Return a conversation as the template renders it, up to the answer.
@@ -203,17 +229,20 @@ class _OwnTurns:
         Raises:
             TemplateRefusal: The template does not render it, or changes the text of an answer that goes on.
         """
-        turns = [(turn.role, turn.text) for turn in conversation]
-        reasoning = {index: turn.reasoning for index, turn in enumerate(conversation) if turn.reasoning}
         if not self._continues:
-            return self._conversations.render(turns, generation_prompt=True, reasoning=reasoning)
-        role, said = turns[-1]
-        turns[-1] = (role, said + _GOES_ON)
-        rendered = self._conversations.render(turns, generation_prompt=False, reasoning=reasoning)
+            return self._render(conversation, generation_prompt=True)
+        *before, last = conversation
+        said, last = last.text, replace(last, text=last.text + _GOES_ON)
+        rendered = self._render([*before, last], generation_prompt=False)
         end = rendered.rfind(_GOES_ON.strip())
         if end < 0 or said.strip() not in rendered:
             raise TemplateRefusal("the chat template does not write the text of the last turn as it is")
         return rendered[:end] if rendered.startswith(_GOES_ON, end) else rendered[:end].rstrip()
+
+    def _render(self, conversation: Sequence[_Turn], *, generation_prompt: bool) -> str:
+        turns = [(turn.role, turn.text) for turn in conversation]
+        reasoning = {index: turn.reasoning for index, turn in enumerate(conversation) if turn.reasoning}
+        return self._conversations.render(turns, generation_prompt=generation_prompt, reasoning=reasoning)
 
     def _parts(self, gaps: Sequence[str], turns: Sequence[_Turn]) -> list[_Part]:
         """Return the texts behind the cached ones: of the prompt's turns, and what is around them."""

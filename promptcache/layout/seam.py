@@ -6,7 +6,7 @@ added text changes them, and the prompt adds their text in other tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -37,9 +37,10 @@ class Seam:
             texts: Adjacent texts. The first of them gets the tokens that replace others.
         """
         apart = tokenizer.tokenize_parts(texts, self.before)
-        tail = () if self.texts is None or not any(texts) else tuple(_last(self.texts.texts, _TAIL))
-        if self.texts is None or not tail:
+        if self.texts is None or not any(self.texts.texts) or not any(texts):
             return 0, apart
+        length = sum(map(len, self.texts.texts))
+        tail = tuple(sliced(self.texts.texts, max(0, length - _TAIL), length))
         known = _joined(tokenizer.tokenize_parts(tail, self.texts.before))
         found = tokenizer.tokenize_parts((*tail, *texts), self.texts.before)
         kept, (first, *others) = _joined(found[: len(tail)]), found[len(tail) :]
@@ -73,14 +74,13 @@ def without_last(reuse: Sequence[Reuse], num_tokens: int) -> list[Reuse]:
     return [*others, replace(last, part=part)] if part.num_tokens else others
 
 
-def _last(texts: Sequence[str], num_characters: int) -> Iterable[str]:
-    """Return the last characters of adjacent texts."""
-    found = list[str]()
-    for text in reversed(texts):
-        kept = text[max(0, len(text) - num_characters) :]
-        found.append(Markup(kept) if isinstance(text, Markup) else kept)
-        num_characters -= len(kept)
-    return reversed(found)
+def sliced(texts: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """Yield the parts of adjacent texts that are in a range of characters."""
+    for text in texts:
+        kept = text[max(0, start) : max(0, stop)]
+        if kept:
+            yield Markup(kept) if isinstance(text, Markup) else kept
+        start, stop = start - len(text), stop - len(text)
 
 
 def _joined(token_ids: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
