@@ -79,7 +79,9 @@ class _Writer:
         element.append(RNG.attribute(RNG.value(self._schema.name, type="string"), name="schema"))
         element.append(RNG.optional(RNG.attribute(RNG.text(), name="version")))
         naming = self._content("", self._schema.children, "strict")
-        element.append(RNG.group(naming, RNG.choice(RNG.zeroOrMore(RNG.ref(name="turn")), RNG.ref(name="words"))))
+        words, turns = RNG.ref(name="words"), RNG.zeroOrMore(RNG.ref(name="turn"))
+        added = (words, turns) if self._schema.has_open_turn else (RNG.choice(turns, words),)
+        element.append(RNG.group(naming, *added))
         return element
 
     def _module(self, module: CheckedModule, form: str) -> etree._Element:
