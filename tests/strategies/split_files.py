@@ -284,7 +284,7 @@ def _rules_about(root: etree._Element, modules: Iterable[etree._Element]) -> lis
 
 def _prefix(items: Sequence[etree._Element], size: int) -> str:
     """Return the beginning of this number, counted round, that all names have and can do without; 0 is none."""
-    if any(item.tag == "union" and item.get("name") for item in items):
+    if any(item.tag in ("union", "scaffold") and item.get("name") for item in items):
         return ""
     names = [str(module.get("name")) for module in _tops(items)]
     starts = (names[0][:stop] for stop in range(1, len(names[0])))
