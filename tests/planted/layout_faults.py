@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from promptcache.language import Context, Repair
-from promptcache.layout import LayoutNode, Level, Origin, Prefill
+from promptcache.layout import LayoutNode, LeafKind, Level, Origin, Prefill
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, run_states, run_tokens, repair, plan = (
-    module_of(f"promptcache.layout.{name}") for name in ("lay_out", "run_states", "run_tokens", "repair", "plan")
+lay_out, schema_texts, run_states, run_tokens, repair, plan = (
+    module_of(f"promptcache.layout.{name}")
+    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan")
 )
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
@@ -83,13 +84,17 @@ def _no_reserve(patch: Patch) -> None:
 
 @fault("BOS is left out", law=PLACE)
 def _no_bos(patch: Patch) -> None:
-    patch.setattr(lay_out._Walk, "add_bos", lambda self, span: [])
+    patch.setattr(lay_out._Walk, "add_beginning", lambda self, span: [])
 
 
 @fault("a closed turn has no footer", law=PLACE)
 def _no_footer(patch: Patch) -> None:
-    original = lay_out._Walk._turn
-    patch.setattr(lay_out._Walk, "_turn", lambda self, turn, owner: original(self, replace(turn, open=True), owner))
+    original = lay_out._Walk._stretch
+
+    def stretch(self: Any, kind: Any, written: Any, span: Any) -> Any:
+        return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
+
+    patch.setattr(lay_out._Walk, "_stretch", stretch)
 
 
 @fault("uncached modules are cached", law=STATES)
@@ -196,12 +201,12 @@ def _contents(unfilled: Any) -> Any:
 
 @fault("the space before a slot stays in the text", law=PLACE, quick=True)
 def _space_stays(patch: Patch) -> None:
-    original = lay_out._Walk._add_slot
+    original = schema_texts.SchemaTexts._slot
 
-    def add_slot(self: Any, parameter: Any, owner: Any) -> Any:
-        return original(self, replace(parameter, lead=""), owner)
+    def slot(self: Any, parameter: Any) -> None:
+        original(self, replace(parameter, lead=""))
 
-    patch.setattr(lay_out._Walk, "_add_slot", add_slot)
+    patch.setattr(schema_texts.SchemaTexts, "_slot", slot)
 
 
 @fault("the boundary tokens stay at their places", law=PLACE, quick=True)
