@@ -12,6 +12,7 @@ from itertools import takewhile
 from promptcache.language import (
     DEFAULT_REPAIR,
     CheckedModule,
+    CheckedParameter,
     CheckedTurn,
     Repair,
     RepairKind,
@@ -186,19 +187,22 @@ class _PositionWriter:
         return [together[len(kept) :] + first, *others]
 
     def _slot(self, slot: Slot, owner: str, *, present: bool) -> None:
-        start = self._position
+        start, parameter = self._position, self._selection.schema.parameters[owner][slot.parameter]
+        lead = parameter.lead or slot.lead  # the space at the end of a header is in no parameter
         if present:
-            self._content(slot, owner, start)
-        self._position = start + slot.stop - slot.start
+            self._content(parameter, lead, owner, start)
+        self._position = start + parameter.length + len(lead)
 
-    def _content(self, slot: Slot, owner: str, start: int) -> None:
+    def _content(self, parameter: CheckedParameter, lead: str, owner: str, start: int) -> None:
         self._last_run = None
-        given = self._arguments.get((owner, slot.parameter))
-        token_ids = slot.default_ids if given is None else self._tokenizer.tokenize(slot.lead + given)
+        default = parameter.default or ""
+        filler = default if parameter.placeholder is None else parameter.placeholder
+        token_ids = self._tokenizer.tokenize(lead + self._arguments.get((owner, parameter.name), default))
+        filler_ids = self._tokenizer.tokenize(lead + filler)[: parameter.length + len(lead)]
         cached = not owner or self._selection.schema.modules[owner].cache
         if self._changed is not None and self._changed[0] == self._run:
             start = self._changed[1]
-        elif cached and token_ids == slot.filler_ids:
+        elif cached and token_ids == filler_ids:
             self._changed = None
             self.tokens += [(start + number, token_id) for number, token_id in enumerate(token_ids)]
             return

@@ -69,6 +69,7 @@ PC102 parameter in a union       | <union><‸parameter name="stray" length="1"/
 PC102 rules in a module          | <module name="stray"><‸rules/></module>
 PC102 module in a text           | <text><‸module name="stray"/></text>
 PC103 unknown attribute          | <module name="stray" ‸stray=""/>
+PC103 attribute of a doc of rules | <rules><doc ‸name="stray"/></rules>
 PC104 module without name        | <‸module/>
 PC104 slot without length        | <‸parameter name="stray"/>
 PC104 scaffold without modules   | <‸scaffold/>

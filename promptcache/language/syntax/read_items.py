@@ -272,6 +272,7 @@ class SchemaReader:
                 if not node.blank:
                     self._fault("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
             elif self._allowed(node, element) and node.name == "doc":
+                self._attributes(node)
                 children.append(Doc(text=self._content(node), span=node.span))
             elif node.name in RULE_ATTRIBUTES:
                 self._hollow(node)
