@@ -79,6 +79,8 @@ class AddedText:
         if not schema.has_turns and (not messages or messages[0].role is None):
             parts = [_Part(Origin.TEXT, message.text) for message in messages]
             return self._tokenized(parts, seam)
+        if seam.before is Before.START and self._layout.has_bos:
+            seam = Seam(before=Before.CONTROL)  # the template writes BOS, and text behind it is not at a start
         own = _OwnTurns(selection, self._layout, self._tokenizer, self._conversations, self._answers)
         return replace(self._tokenized(own.parts, seam), warnings=tuple(own.warnings))
 

@@ -139,7 +139,7 @@ class _PositionWriter:
         self._changed = None
         schema, messages = self._selection.schema, [*self._selection.messages]
         if not schema.has_turns and all(message.role is None for message in messages):
-            self._say([message.text for message in messages], layout)
+            self._say([message.text for message in messages], layout, is_conversation=False)
             return
         parts, roles = list[str](), [turn.role for turn in self._turns]
         is_open = layout.has_open_turn
@@ -157,11 +157,11 @@ class _PositionWriter:
             gaps = (gaps[0].removeprefix(begun), *gaps[1:])
         for gap, (_, text) in zip(gaps, own, strict=False):
             parts += [Markup(gap), text]
-        self._say(parts if continues else [*parts, Markup(gaps[-1])], layout)
+        self._say(parts if continues else [*parts, Markup(gaps[-1])], layout, is_conversation=True)
 
-    def _say(self, parts: Sequence[str], layout: Layout) -> None:
+    def _say(self, parts: Sequence[str], layout: Layout, *, is_conversation: bool) -> None:
         before = Before.TEXT
-        if not self.tokens or (len(self.tokens) == self._num_begun and not layout.turns):
+        if not self.tokens or (len(self.tokens) == self._num_begun and not is_conversation):
             before = Before.START
         elif max(self.tokens)[1] in self._tokenizer.control_ids:
             before = Before.CONTROL

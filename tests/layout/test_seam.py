@@ -83,6 +83,14 @@ def test_an_open_turn_without_text_joins_its_header():
     assert ids(plan) == whole("<s>USER: the box ASSISTANT: ", used)
 
 
+def test_a_conversation_behind_bos_is_not_at_a_start():
+    """Turns behind BOS of a schema without turns have no space that only the start of a text has."""
+    used = HubTokenizer.from_parts(metaspace_first(), TOKENS, VICUNA)
+    plan = planned('<module name="m">x</module>', Prompt("s").user("the box"), used)
+
+    assert ids(plan) == whole("<s>USER: the box ASSISTANT: ", used)
+
+
 def test_a_cached_text_may_change_as_a_whole():
     """If every token of the last cached text changes, none of them is reused."""
     used = tokenizer(SHAPES["plain conversation"].source)
