@@ -138,7 +138,7 @@ SHAPES: Mapping[str, Shape] = {
             "{% endgeneration %}{{ '\n' }}{% else %}" + IM + "{% endif %}",
             after=IM_ASKED,
         ),
-        habit=("{{ m.content + '<|im_end|>' }}", "{{ '<|im_end|>' }}"),
+        habit=("{% generation %}", "{% generation %}{{ ' ' }}"),
     ),
     "macro": Shape(
         source="{% macro turn(role, text) %}<|im_start|>{{ role }}\n{{ text }}<|im_end|>\n{% endmacro %}"
@@ -218,7 +218,7 @@ SHAPES: Mapping[str, Shape] = {
         habit=("m.role == 'system' and not loop.first", "false"),
     ),
     "no system role": Shape(
-        source=loop(ALTERNATE + GEMMA, "{{ bos_token }}" + refused("messages[0].role == 'system'", "no system role"), GEMMA_ASKED),
+        source=loop(GEMMA, "{{ bos_token }}" + refused("messages[0].role == 'system'", "no system role"), GEMMA_ASKED),
         habit=("messages[0].role == 'system'", "false"),
     ),
     "the last turn is the user's": Shape(

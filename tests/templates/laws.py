@@ -1,0 +1,189 @@
+"""Laws of what a model reads: the conversation as its chat template writes it, with the tokens of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from promptcache.diagnostics import PromptError
+from promptcache.language import CHAT_SCHEMA, Prompt
+from promptcache.layout import Plan
+from promptcache.runtime.turns import ChatTurn
+from tests.templates.drafts import Split, Written, checked, exact
+from tests.templates.kinds import MARKERS
+from tests.templates.subjects import Chat, Subject, ids_of, messages
+
+NONE: Mapping[str, Any] = {}
+
+
+def conversation_is_the_templates(subject: Subject, chat: Chat, options: Mapping[str, Any]) -> None:
+    """A plain conversation has the token IDs of `apply_chat_template`; a refused one has a warning that says so."""
+    expected = subject.expected_ids(chat, options)
+    plan = _planned(subject, chat, options)
+    if plan is None:
+        assert not expected, f"{subject.name}: the prompt is not empty"
+        return
+    if expected is None:
+        assert _codes(plan) == ["PC513"], f"{subject.name}: a refusal is silent"
+        return
+    _compare(subject, ids_of(plan), expected, chat)
+    assert not plan.warnings, f"{subject.name}: {plan.warnings[0].message}"
+
+
+def texts_stay_texts(subject: Subject, chat: Chat) -> None:
+    """Written forms of control tokens in texts stay text, and the text is still that of the template."""
+    expected = subject.expected_text(chat, NONE)
+    plan = _planned(subject, chat, NONE)
+    if expected is None or plan is None:
+        return
+    harmless = [(role, _without_forms(text)) for role, text in chat]
+    controls = [each for each in subject.expected_ids(harmless, NONE) or () if each in subject.controls]
+    found = [each for each in ids_of(plan) if each in subject.controls]
+    assert found == controls, f"{subject.name}: {subject.pieces(ids_of(plan))} of {chat}"
+    if subject.is_lossless:
+        text = _text(subject, plan)
+        assert text == _as_decoded(expected), f"{subject.name}: {text!r}, the template writes {expected!r}"
+
+
+def schema_has_the_tokens(subject: Subject, split: Split, options: Mapping[str, Any]) -> None:
+    """Turns of a schema and of a prompt have the IDs of `apply_chat_template`, or a warning and another text."""
+    plan = _planned_on(subject, split, options)
+    expected = subject.expected_ids(split.chat, options)
+    if plan is None:
+        assert not expected, f"{subject.name}: the prompt is not empty"
+    elif not plan.warnings:
+        assert expected is not None, f"{subject.name}: a refusal is silent"
+        _compare(subject, ids_of(plan), expected, split.chat)
+    elif subject.is_lossless:
+        text, expected_text = _text(subject, plan), subject.expected_text(split.chat, options)
+        assert expected_text is None or text != _as_decoded(expected_text), f"{subject.name}: a warning for {text!r}"
+
+
+def differences_are_told(subject: Subject, written: Written, options: Mapping[str, Any]) -> None:
+    """The text of a prompt is that of the template, or a warning shows the difference; there is no other warning."""
+    plan = _planned_on(subject, written, options)
+    expected = subject.expected_text(written.chat, options)
+    if plan is None:
+        assert not expected, f"{subject.name}: the prompt is not empty"
+        return
+    text, codes = _text(subject, plan), _codes(plan)
+    if expected is None:
+        assert codes == ["PC513"], f"{subject.name}: a refusal is silent: {codes}"
+        return
+    expected = _as_decoded(expected)
+    if not subject.is_lossless:
+        same = "".join(text.split()) == "".join(expected.split())
+        assert same or "<unk>" in text or codes, f"{subject.name}: {text!r} is silent, the template writes {expected!r}"
+    elif text == expected:
+        assert not codes, f"{subject.name}: {plan.warnings[0].message}, but the text is {text!r}"
+    else:
+        assert codes in (["PC513"], ["PC514"]), f"{subject.name}: {text!r} is silent, the template writes {expected!r}"
+        if codes == ["PC514"]:
+            at = next((at for at, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None)
+            there = expected[len(text) :] if at is None else expected[at:]
+            shown = _as_decoded(plan.warnings[0].message)
+            assert repr(there[:5])[1:-1] in shown, f"{subject.name}: {shown} does not show {there!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A generated answer, as texts that are tokenized separately, and the number of the end token (None: none)."""
+
+    question: str
+    pieces: tuple[str, ...]
+    end: int | None
+
+
+def answers_keep_their_tokens(subject: Subject, system: str | None, answers: Sequence[Answer], question: str) -> None:
+    """A generated answer keeps its IDs where the template renders it behind its prompt; the text is the template's."""
+    tokenizer, prompt = subject.tokenizer, Prompt(CHAT_SCHEMA)
+    chat = list[tuple[str, str]]()
+    if system is not None:
+        prompt, chat = prompt.system(system), [("system", system)]
+    turns: tuple[ChatTurn, ...] = ()
+    before, asked = list[int](), ""
+    for answer in (*answers, Answer(question, (), None)):
+        chat.append(("user", answer.question))
+        expected = subject.expected_text(chat, NONE)
+        if expected == "":
+            return
+        plan = subject.planner.plan_chat(prompt, turns, answer.question, None)
+        if expected is None:
+            assert _codes(plan) == ["PC513"], f"{subject.name}: a refusal is silent"
+            return
+        found = ids_of(plan)
+        text = _text(subject, plan)
+        assert text == _as_decoded(expected), f"{subject.name}: {text!r}, the template writes {expected!r}"
+        assert not plan.warnings, f"{subject.name}: {plan.warnings[0].message}"
+        if turns and expected.startswith(asked):
+            assert found[: len(before)] == before, (
+                f"{subject.name}: {subject.pieces(found)} of {subject.pieces(before)}"
+            )
+        answer_ids = [each for piece in answer.pieces for each in tokenizer.tokenize(piece)]
+        end_ids = () if answer.end is None else (tokenizer.eos_ids[answer.end % len(tokenizer.eos_ids)],)
+        text = tokenizer.decode(answer_ids)
+        turns = (*turns, ChatTurn(question=answer.question, answer=text, token_ids=(*answer_ids, *end_ids)))
+        chat.append(("assistant", text))
+        before, asked = found + answer_ids, expected + text
+
+
+def text_has_the_tokens(subject: Subject, text: str) -> None:
+    """Text without turns has the IDs of `tokenizer(text)`: text of a schema, of its first module, and of a prompt."""
+    bare, whole = (subject.reference(text, add_special_tokens=special).input_ids for special in (False, True))
+    if not bare:
+        return
+    start = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+    written = exact(text)
+    for xml, prompt in (
+        (written, Prompt("s")),
+        (f'<module name="m">{written}</module>', Prompt("s").use("m")),
+        ('<module name="m">x</module>', Prompt("s").text(text)),
+    ):
+        plan = subject.planner_of(checked(xml)).plan(prompt)
+        _compare(subject, ids_of(plan), whole[: start + len(bare)], [("text", text)])
+
+
+def _planned(subject: Subject, chat: Chat, options: Mapping[str, Any]) -> Plan | None:
+    """Return the plan of a plain conversation; None if it is refused because it has no text."""
+    try:
+        return subject.planner.plan(messages(chat), template_kwargs=dict(options) or None)
+    except PromptError as error:
+        if [each.code for each in error.diagnostics] != ["PC506"]:
+            raise
+        return None
+
+
+def _planned_on(subject: Subject, case: Split | Written, options: Mapping[str, Any]) -> Plan | None:
+    """Return the plan of a prompt for a schema; None if it is refused because it has no text."""
+    try:
+        return subject.planner_of(case.schema).plan(case.prompt, template_kwargs=dict(options) or None)
+    except PromptError as error:
+        if [each.code for each in error.diagnostics] != ["PC506"]:
+            raise
+        return None
+
+
+def _text(subject: Subject, plan: Plan) -> str:
+    return _as_decoded(subject.tokenizer.detokenize(ids_of(plan)))
+
+
+def _as_decoded(text: str) -> str:
+    """Return a text as every tokenizer here decodes it: the sign for a space is one to some of them."""
+    return text.replace("▁", " ")
+
+
+def _codes(plan: Plan) -> list[str]:
+    return [each.code for each in plan.warnings]
+
+
+def _compare(subject: Subject, found: list[int], expected: list[int], chat: Chat) -> None:
+    assert found == expected, (
+        f"{subject.name}: {subject.pieces(found)}, transformers has {subject.pieces(expected)} for {chat}"
+    )
+
+
+def _without_forms(text: str) -> str:
+    for form in sorted((*MARKERS, "<s>", "</s>"), key=len, reverse=True):
+        text = text.replace(form, "dog")
+    return text

@@ -1,0 +1,118 @@
+"""The laws of `laws` over every chat template of `shapes` and every tokenizer of `kinds`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import law_examples
+from tests.templates import laws
+from tests.templates.drafts import Draft, Split, Written, chats, drafts, splits, texts
+from tests.templates.kinds import KINDS
+from tests.templates.shapes import SHAPES
+from tests.templates.subjects import LOSSLESS, Chat, frozen_date, make_subject, subject, subjects
+
+pytestmark = pytest.mark.law
+STEP = 3  # of the templates, every third one is used in an example of the slower laws
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return the name of a tokenizer. The tests of one tokenizer follow one another, since they share its subjects."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    """Transformers warns where a template has no `generation` block."""
+    from transformers import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    yield
+    logging.set_verbosity(before)
+
+
+@settings(max_examples=law_examples(0.1))
+@given(chat=chats(), with_options=st.booleans())
+def test_a_conversation_has_the_tokens_of_the_chat_template(kind: str, chat: Chat, with_options: bool) -> None:
+    """A plain conversation has the token IDs of `apply_chat_template`, on the day of today, with and without options."""
+    for each in subjects(kind):
+        laws.conversation_is_the_templates(each, chat, each.shape.options if with_options else {})
+
+
+@settings(max_examples=law_examples(0.1))
+@given(chat=chats(forged=True), offset=st.integers(0, STEP - 1))
+def test_no_text_becomes_a_control_token(kind: str, chat: Chat, offset: int) -> None:
+    """Texts with the written forms of control tokens have none of them, and are what the template makes of them."""
+    for each in subjects(kind, offset, STEP):
+        laws.texts_stay_texts(each, chat)
+
+
+@settings(max_examples=law_examples(0.1))
+@given(split=splits(), with_options=st.booleans(), offset=st.integers(0, STEP - 1))
+def test_turns_of_a_schema_have_the_tokens_of_the_chat_template(
+    kind: str, split: Split, with_options: bool, offset: int
+) -> None:
+    """Turns of a schema, and those of a prompt behind them, have the IDs of one conversation, or a warning says why."""
+    with frozen_date():
+        for each in subjects(kind, offset, STEP):
+            laws.schema_has_the_tokens(each, split, each.shape.options if with_options else {})
+
+
+@settings(max_examples=law_examples(0.1))
+@given(draft=drafts(), with_options=st.booleans(), offset=st.integers(0, STEP - 1))
+def test_no_difference_of_text_is_silent(kind: str, draft: Draft, with_options: bool, offset: int) -> None:
+    """Modules, unions and slots in turns, and optional turns: the text is the template's, or a warning shows where not."""
+    written = Written(draft)
+    with frozen_date():
+        for each in subjects(kind, offset, STEP):
+            laws.differences_are_told(each, written, each.shape.options if with_options else {})
+
+
+_WORDS = st.text(alphabet="ab é🙂\n.", max_size=4).map(lambda text: "a" + text)
+_ANSWERS = st.builds(
+    laws.Answer, texts(), st.lists(_WORDS, min_size=1, max_size=3).map(tuple), st.none() | st.integers(0, 2)
+)
+
+
+@pytest.mark.parametrize("lossless", LOSSLESS)
+@settings(max_examples=law_examples(0.1))
+@given(system=st.none() | texts(), answers=st.lists(_ANSWERS, min_size=1, max_size=2), question=texts())
+def test_generated_answers_keep_their_tokens(
+    lossless: str, system: str | None, answers: list[laws.Answer], question: str
+) -> None:
+    """Answers that are given back keep their token IDs wherever the template renders them as they are."""
+    for each in subjects(lossless):
+        laws.answers_keep_their_tokens(each, system, answers, question)
+
+
+@settings(max_examples=law_examples(0.5))
+@given(text=texts())
+def test_text_without_turns_has_the_tokens_of_the_tokenizer(kind: str, text: str) -> None:
+    """Text without turns has the token IDs of `tokenizer(text)`."""
+    laws.text_has_the_tokens(subject("chatml", kind), text)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_laws_notice_a_missing_habit(name: str) -> None:
+    """A library whose template lacks the habit of the template breaks the law: random conversations show each habit."""
+    tampered = make_subject(name, "byte level with words", SHAPES[name].without_habit)
+
+    @settings(max_examples=1000, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(chat=chats(), with_options=st.booleans())
+    def law(chat: Chat, with_options: bool) -> None:
+        laws.conversation_is_the_templates(tampered, chat, tampered.shape.options if with_options else {})
+
+    with pytest.raises(AssertionError):
+        law()
+
+
+def test_there_are_enough_templates() -> None:
+    """At least sixty templates, each for another habit, and at least six tokenizers."""
+    assert len(SHAPES) >= 60
+    assert len({shape.source for shape in SHAPES.values()}) == len(SHAPES)
+    assert len(KINDS) >= 6
