@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import CHAT_SCHEMA, Prompt
 from promptcache.layout import Plan
 from promptcache.runtime.turns import ChatTurn
-from tests.templates.drafts import Split, Written, checked, exact
 from tests.templates.kinds import MARKERS
+from tests.templates.strategies import Answered, Split, Written, checked, exact
 from tests.templates.subjects import Chat, Subject, ids_of, messages
 
 NONE: Mapping[str, Any] = {}
@@ -86,24 +85,15 @@ def differences_are_told(subject: Subject, written: Written, options: Mapping[st
             assert repr(there[:5])[1:-1] in shown, f"{subject.name}: {shown} does not show {there!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A generated answer, as texts that are tokenized separately, and the number of the end token (None: none)."""
-
-    question: str
-    pieces: tuple[str, ...]
-    end: int | None
-
-
-def answers_keep_their_tokens(subject: Subject, system: str | None, answers: Sequence[Answer], question: str) -> None:
+def answers_keep_their_tokens(subject: Subject, answered: Answered) -> None:
     """A generated answer keeps its IDs where the template renders it behind its prompt; the text is the template's."""
     tokenizer, prompt = subject.tokenizer, Prompt(CHAT_SCHEMA)
     chat = list[tuple[str, str]]()
-    if system is not None:
-        prompt, chat = prompt.system(system), [("system", system)]
+    if answered.system is not None:
+        prompt, chat = prompt.system(answered.system), [("system", answered.system)]
     turns: tuple[ChatTurn, ...] = ()
     before, asked = list[int](), ""
-    for answer in (*answers, Answer(question, (), None)):
+    for answer in answered.answers:
         chat.append(("user", answer.question))
         expected = subject.expected_text(chat, NONE)
         if expected == "":

@@ -243,3 +243,29 @@ class Written:
         xml = f'<parameter name="{name}" length="60" default="{slot.default}"/>'
         content = slot.default if slot.argument is None else slot.argument
         return exact(slot.text) + xml, slot.text + content
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question with a generated answer: texts that are tokenized separately, and an end token, by number, or none."""
+
+    question: str
+    pieces: tuple[str, ...]
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A conversation with generated answers; the last answer is not given back."""
+
+    system: str | None
+    answers: tuple[Answer, ...]
+
+
+def answers() -> st.SearchStrategy[Answered]:
+    """Return a strategy for conversations with answers. They begin with a letter, so that no header ends in them."""
+    piece = st.text(alphabet="ab é🙂\n.", max_size=4).map(lambda text: "a" + text)
+    answer = st.builds(
+        Answer, texts(), st.lists(piece, min_size=1, max_size=3).map(tuple), st.none() | st.integers(0, 2)
+    )
+    return st.builds(Answered, st.none() | texts(), st.lists(answer, min_size=2, max_size=3).map(tuple))
