@@ -169,7 +169,7 @@ class Conversations:
             {"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)
         ]
         for index, text in reasoning.items():
-            messages[index]["reasoning_content"] = text
+            messages[index] |= {"reasoning_content": text, "thinking": text}  # templates read one of these names
         return self._tokenizer.render_chat(
             messages, generation_prompt=generation_prompt, options=self._options, date=self._date
         )

@@ -111,6 +111,16 @@ def test_options_reach_the_template():
     assert without.gaps((U,), generation_prompt=True)[0] == "<|im_start|>user\n"
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
+def test_reasoning_has_the_names_that_templates_read(name: str):
+    """The reasoning of an answer reaches the template under each of the names that transformers gives it."""
+    made = conversations(small.CHATML.replace("m.content", f"(m.{name} or '') + m.content"))
+
+    rendered = made.render([(U, "Why?"), (A, "So.")], generation_prompt=False, reasoning={1: "Hm. "})
+
+    assert rendered.endswith("<|im_start|>assistant\nHm. So.<|im_end|>\n")
+
+
 def test_a_conversation_that_the_template_does_not_render_is_refused_with_the_reason():
     """Roles that a template refuses, and texts that it leaves out, are a refusal that says why."""
     gemma = CASES["gemma that refuses a system turn"].source
