@@ -16,10 +16,12 @@ from tests.templates.subjects import Chat, Subject, ids_of, messages
 NONE: Mapping[str, Any] = {}
 
 
-def conversation_is_the_templates(subject: Subject, chat: Chat, options: Mapping[str, Any]) -> None:
+def conversation_is_the_templates(
+    subject: Subject, chat: Chat, options: Mapping[str, Any], reasoning: str = ""
+) -> None:
     """A plain conversation has the token IDs of `apply_chat_template`; a refused one has a warning that says so."""
-    expected = subject.expected_ids(chat, options)
-    plan = _planned(subject, chat, options)
+    expected = subject.expected_ids(chat, options, reasoning)
+    plan = _planned(subject, chat, options, reasoning)
     if plan is None:
         assert not expected, f"{subject.name}: the prompt is not empty"
         return
@@ -134,10 +136,10 @@ def text_has_the_tokens(subject: Subject, text: str) -> None:
         _compare(subject, ids_of(plan), whole[: start + len(bare)], [("text", text)])
 
 
-def _planned(subject: Subject, chat: Chat, options: Mapping[str, Any]) -> Plan | None:
+def _planned(subject: Subject, chat: Chat, options: Mapping[str, Any], reasoning: str = "") -> Plan | None:
     """Return the plan of a plain conversation; None if it is refused because it has no text."""
     try:
-        return subject.planner.plan(messages(chat), template_kwargs=dict(options) or None)
+        return subject.planner.plan(messages(chat, reasoning=reasoning), template_kwargs=dict(options) or None)
     except PromptError as error:
         if [each.code for each in error.diagnostics] != ["PC506"]:
             raise

@@ -516,6 +516,22 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("{% else %}{% set text = m.content %}", "{% else %}{% set text = '<think></think>' + m.content %}"),
     ),
+    "a field for reasoning with another name": Shape(
+        source=loop(
+            "{% if m.thinking %}{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}{% endif %}"
+            "{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}",
+            after=asked("<|start|>assistant"),
+        ),
+        habit=("m.thinking + ", "m.reasoning + "),
+    ),
+    "reasoning in the last answer only": Shape(
+        source=loop(
+            "{% set text = '<think>\n' + m.reasoning_content + '\n</think>\n\n' + m.content "
+            "if loop.last and m.reasoning_content else m.content %}" + IM_TEXT,
+            after=IM_ASKED,
+        ),
+        habit=("if loop.last and", "if loop.first and"),
+    ),
     # contents
     "contents in parts only": Shape(
         source=loop(

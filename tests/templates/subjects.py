@@ -25,6 +25,9 @@ from tests.templates.shapes import SHAPES, Shape
 Chat = Sequence[tuple[str, str]]
 """The roles and texts of a conversation."""
 
+REASONING = "Hm, the dog.\n"
+"""The reasoning of each answer in conversations with reasoning."""
+
 LOSSLESS = ("byte level", "byte level with words", "metaspace never")
 """Tokenizers that decode to the text that they got, without a space at a start."""
 
@@ -52,14 +55,11 @@ class Subject:
 
     def expected_text(self, chat: Chat, options: Mapping[str, Any]) -> str | None:
         """Return the text of a conversation up to its next answer; None if the template refuses it."""
-        return self._expected(chat, {"tokenize": False, **options})
+        return _applied(self.reference, self.shape, chat, {"tokenize": False, **options})
 
-    def expected_ids(self, chat: Chat, options: Mapping[str, Any]) -> list[int] | None:
+    def expected_ids(self, chat: Chat, options: Mapping[str, Any], reasoning: str = "") -> list[int] | None:
         """Return the token IDs of a conversation up to its next answer; None if the template refuses it."""
-        return self._expected(chat, {"return_dict": False, **options})
-
-    def _expected(self, chat: Chat, options: Mapping[str, Any]) -> Any:
-        return _applied(self.reference, self.shape, chat, options)
+        return _applied(self.reference, self.shape, chat, {"return_dict": False, **options}, reasoning)
 
     def planner_of(self, schema: CheckedSchema) -> Planner:
         """Return a planner for prompts of a schema."""
@@ -72,9 +72,13 @@ class Subject:
         return None if token_ids is None else self.reference.convert_ids_to_tokens(token_ids)
 
 
-def messages(chat: Chat, *, in_parts: bool = False) -> list[dict[str, Any]]:
-    """Return the messages of a conversation."""
-    return [{"role": role, "content": [{"type": "text", "text": text}] if in_parts else text} for role, text in chat]
+def messages(chat: Chat, *, in_parts: bool = False, reasoning: str = "") -> list[dict[str, Any]]:
+    """Return the messages of a conversation; `reasoning` is that of each answer."""
+    return [
+        {"role": role, "content": [{"type": "text", "text": text}] if in_parts else text}
+        | ({"reasoning_content": reasoning} if reasoning and role == "assistant" else {})
+        for role, text in chat
+    ]
 
 
 def ids_of(plan: Plan) -> list[int]:
@@ -106,11 +110,11 @@ def make_subject(name: str, kind: str, ours: str) -> Subject:
     return Subject(f"{name}, {kind}", shape, kind in LOSSLESS, reference, tokenizer, planner, controls)
 
 
-def _applied(reference: Any, shape: Shape, chat: Chat, options: Mapping[str, Any]) -> Any:
+def _applied(reference: Any, shape: Shape, chat: Chat, options: Mapping[str, Any], reasoning: str = "") -> Any:
     continues = chat[-1][0] == "assistant"
     try:
         return reference.apply_chat_template(
-            messages(chat, in_parts=shape.in_parts),
+            messages(chat, in_parts=shape.in_parts, reasoning=reasoning),
             add_generation_prompt=not continues,
             continue_final_message=continues,
             **options,

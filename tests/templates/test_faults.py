@@ -14,7 +14,7 @@ from tests.templates import faults, laws
 from tests.templates.faults import FAULTS, TemplateFault
 from tests.templates.shapes import SHAPES
 from tests.templates.strategies import Written, answers, chats, drafts, splits, texts
-from tests.templates.subjects import Subject, frozen_date, make_subject
+from tests.templates.subjects import REASONING, Subject, frozen_date, make_subject
 
 pytestmark = pytest.mark.law
 CAUGHT = (AssertionError, LookupError, ValueError, PromptCacheError)
@@ -26,7 +26,8 @@ def _options(data: st.DataObject, subject: Subject) -> Any:
 
 
 def _conversations(data: st.DataObject, subject: Subject) -> None:
-    laws.conversation_is_the_templates(subject, data.draw(chats()), _options(data, subject))
+    reasoning = data.draw(st.sampled_from(("", "", REASONING)))
+    laws.conversation_is_the_templates(subject, data.draw(chats()), _options(data, subject), reasoning)
 
 
 def _controls(data: st.DataObject, subject: Subject) -> None:

@@ -13,7 +13,7 @@ from tests.templates import laws
 from tests.templates.kinds import KINDS
 from tests.templates.shapes import SHAPES
 from tests.templates.strategies import Answered, Draft, Split, Written, answers, chats, drafts, splits, texts
-from tests.templates.subjects import LOSSLESS, Chat, frozen_date, subject, subjects
+from tests.templates.subjects import LOSSLESS, REASONING, Chat, frozen_date, subject, subjects
 
 pytestmark = pytest.mark.law
 STEP = 3  # of the templates, every third one is used in an example of the slower laws
@@ -37,11 +37,13 @@ def _quiet() -> Iterator[None]:
 
 
 @settings(max_examples=law_examples(0.1))
-@given(chat=chats(), with_options=st.booleans())
-def test_a_conversation_has_the_tokens_of_the_chat_template(kind: str, chat: Chat, with_options: bool) -> None:
+@given(chat=chats(), with_options=st.booleans(), reasoning=st.sampled_from(("", "", REASONING)))
+def test_a_conversation_has_the_tokens_of_the_chat_template(
+    kind: str, chat: Chat, with_options: bool, reasoning: str
+) -> None:
     """A plain conversation has the token IDs of `apply_chat_template`, on the day of today, with and without options."""
     for each in subjects(kind):
-        laws.conversation_is_the_templates(each, chat, each.shape.options if with_options else {})
+        laws.conversation_is_the_templates(each, chat, each.shape.options if with_options else {}, reasoning)
 
 
 @settings(max_examples=law_examples(0.1))
