@@ -28,6 +28,7 @@ from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.runtime.completion import Completion, FinishReason, KVSource
+from promptcache.runtime.reasoning import ReasoningSplit
 from promptcache.runtime.stream import Stream, TokenQueue, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -235,7 +236,7 @@ def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
             queue.put(torch.tensor([token_id]))
         return replace(answer, text=words(answer.token_ids))
 
-    pieces = list(Stream(produce, words))
+    pieces = list(Stream(produce, words, ReasoningSplit(None, is_open=False)))
 
     assert "".join(pieces) == words(answer.token_ids)
     assert len(pieces) == len(words(answer.token_ids).split())

@@ -32,7 +32,6 @@ from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn
 from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.tiny_model import tiny_model
-from promptcache.tokenizer import answer_text
 from tests.families import random_model
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
 from tests.requests.features import features
@@ -219,7 +218,7 @@ class Asked:
             options: Those of the batch; None resolves those of the request.
             turns: Those of the chat so far.
         """
-        plan = plan_of(self._workload, self._state, ask, way, turns, self._engine.end_ids)
+        plan = plan_of(self._workload, self._state, ask, way, turns)
         logits = self._logits(plan)
         needs_path = ask.num_given > 0 or (options is None and names_places(ask))
         path = logits.greedy(MAX_PLACES) if needs_path else ()
@@ -417,7 +416,7 @@ class Expected:
 
 
 def _text(token_ids: Sequence[int]) -> str:
-    return whole_text(partial(answer_text, VOCABULARY), token_ids)
+    return whole_text(VOCABULARY.decode, token_ids)
 
 
 def _are_near(output: Any, expected: Decoded, name: str) -> bool:

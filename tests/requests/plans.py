@@ -32,19 +32,17 @@ def plan_of(
     ask: Ask,
     way: Way,
     turns: Sequence[ChatTurn] = (),
-    end_ids: Sequence[int] = VOCABULARY.eos_ids,
 ) -> Plan:
     """Return the plan of a request.
 
     Args:
         turns: Those of its chat before it.
-        end_ids: Tokens that end an answer.
     """
     prompt = parse_prompt(workload.prompts[ask.prompt])
     repair = Repair.parse(ask.repair) if ask.repair else state.schema.repair or DEFAULT_REPAIR
     if way is Way.CHAT:
         selection = resolve_prompt(without_text(prompt), state.schema)
-        selection, answers = with_turns(selection, state.layout, turns, ask.said, VOCABULARY, end_ids)
+        selection, answers = with_turns(selection, state.layout, turns, ask.said)
         return state.plan(selection, VOCABULARY, repair, answers)
     plan = state.plan(resolve_prompt(prompt, state.schema), VOCABULARY, repair)
     return plan if ask.reuse else prefilled(plan)

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
-from promptcache.runtime import IncrementalText, TokenLogprobs
+from promptcache.runtime import IncrementalText, ReasoningSplit, TokenLogprobs
 from promptcache.server.answers import _AnswerRow
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -140,11 +140,14 @@ def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
     tokenizer = ByteTokenizer()
     token_ids = list(b"a\xf0bcd")
     row = _AnswerRow(
-        text=IncrementalText(tokenizer.detokenize, (stop,) if stop else ()), logprobs=AnswerLogprobs(tokenizer)
+        text=IncrementalText(tokenizer.decode, (stop,) if stop else ()),
+        decode=tokenizer.decode,
+        split=ReasoningSplit(None, is_open=False),
+        logprobs=AnswerLogprobs(tokenizer),
     )
 
     pieces = [row.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=())) for token_id in token_ids]
-    text = "".join(pieces)
+    text = "".join(piece.answer for piece in pieces)
     found = plain_logprobs(row.tokens())
 
     assert text == "a\ufffdbcd".partition(stop or "\0")[0]

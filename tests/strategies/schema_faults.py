@@ -40,6 +40,7 @@ PC007 processing instruction     | ‸<?stray ?>
 PC102 rule outside rules         | <‸assert test="stray"/>
 PC102 scaffold in a turn         | <user><‸scaffold modules="stray"/></user>
 PC102 two prompts in an example  | <example><prompt schema="s"/><‸prompt schema="s"/></example>
+PC103 attribute of a doc of rules | <rules><doc ‸name="stray"/></rules>
 PC104 rule without condition     | <rules><‸assert/></rules>
 PC104 choice without bounds      | <module name="stray"/><rules><‸choose modules="stray"/></rules>
 PC104 example without prompt     | <‸example/>
@@ -69,7 +70,6 @@ PC102 parameter in a union       | <union><‸parameter name="stray" length="1"/
 PC102 rules in a module          | <module name="stray"><‸rules/></module>
 PC102 module in a text           | <text><‸module name="stray"/></text>
 PC103 unknown attribute          | <module name="stray" ‸stray=""/>
-PC103 attribute of a doc of rules | <rules><doc ‸name="stray"/></rules>
 PC104 module without name        | <‸module/>
 PC104 slot without length        | <‸parameter name="stray"/>
 PC104 scaffold without modules   | <‸scaffold/>

@@ -10,8 +10,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptCacheError
-from tests.templates import faults, laws
-from tests.templates.faults import FAULTS, TemplateFault
+from tests.planted.template_faults import (
+    ANSWERS,
+    CONTROLS,
+    CONVERSATIONS,
+    DIFFERENCES,
+    FAULTS,
+    SCHEMAS,
+    TEXTS,
+    TemplateFault,
+)
+from tests.templates import laws
 from tests.templates.shapes import SHAPES
 from tests.templates.strategies import Written, answers, chats, drafts, splits, texts
 from tests.templates.subjects import REASONING, Subject, frozen_date, make_subject
@@ -51,12 +60,12 @@ def _texts(data: st.DataObject, subject: Subject) -> None:
 
 
 LAWS: dict[str, Callable[[st.DataObject, Subject], None]] = {
-    faults.CONVERSATIONS: _conversations,
-    faults.CONTROLS: _controls,
-    faults.SCHEMAS: _schemas,
-    faults.DIFFERENCES: _differences,
-    faults.ANSWERS: _answers,
-    faults.TEXTS: _texts,
+    CONVERSATIONS: _conversations,
+    CONTROLS: _controls,
+    SCHEMAS: _schemas,
+    DIFFERENCES: _differences,
+    ANSWERS: _answers,
+    TEXTS: _texts,
 }
 
 
@@ -73,7 +82,7 @@ def probe(law: str, subject: Subject, num_examples: int = 500) -> None:
     )
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
-        with frozen_date() if law in (faults.SCHEMAS, faults.DIFFERENCES) else pytest.MonkeyPatch.context():
+        with frozen_date() if law in (SCHEMAS, DIFFERENCES) else pytest.MonkeyPatch.context():
             LAWS[law](data, subject)
 
     run()
@@ -101,7 +110,7 @@ def test_the_laws_notice_a_missing_habit(name: str) -> None:
     tampered = make_subject(name, "byte level with words", SHAPES[name].without_habit)
 
     with pytest.raises(AssertionError):
-        probe(faults.CONVERSATIONS, tampered, 1000)
+        probe(CONVERSATIONS, tampered, 1000)
 
 
 def test_each_law_has_a_fault() -> None:
