@@ -114,7 +114,8 @@ class _PositionWriter:
                 self.boundary()
                 self.items(node.children, owner=node.item.path, present=node.item.path in self._selection.modules)
                 self.boundary()
-                self._position = max(self._position, start + (node.item.reserve or 0))
+                reserve = self._selection.schema.modules[node.item.path].reserve or 0
+                self._position = max(self._position, start + reserve)
             else:
                 self.boundary()
                 self._union(node)

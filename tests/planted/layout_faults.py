@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptcache.language import Context, Repair
-from promptcache.layout import LayoutNode, LeafKind, Level, Origin, Prefill
+from promptcache.layout import LayoutNode, Level, Origin, Prefill
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -85,16 +85,6 @@ def _no_reserve(patch: Patch) -> None:
 @fault("BOS is left out", law=PLACE)
 def _no_bos(patch: Patch) -> None:
     patch.setattr(lay_out._Walk, "add_beginning", lambda self, span: [])
-
-
-@fault("a closed turn has no footer", law=PLACE)
-def _no_footer(patch: Patch) -> None:
-    original = lay_out._Walk._stretch
-
-    def stretch(self: Any, kind: Any, written: Any, span: Any) -> Any:
-        return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
-
-    patch.setattr(lay_out._Walk, "_stretch", stretch)
 
 
 @fault("uncached modules are cached", law=STATES)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from promptcache.layout import LeafKind
 from promptcache.layout.added_text import AddedText, Origin, _OwnTurns, _Part
+from promptcache.layout.lay_out import _Walk
 from promptcache.layout.schema_texts import SchemaTexts
 from promptcache.layout.seam import Seam
 from promptcache.runtime.planner import Planner
@@ -114,6 +116,16 @@ def _apart(patch: Patch) -> None:
 @fault("cached tokens that change stay in use", law=SCHEMAS, template="alpaca")
 def _kept(patch: Patch) -> None:
     patch.setattr("promptcache.layout.plan.without_last", lambda reuse, num_tokens: list(reuse))
+
+
+@fault("a closed turn has no footer", law=SCHEMAS)
+def _no_footer(patch: Patch) -> None:
+    original = _Walk._stretch
+
+    def stretch(self: Any, kind: Any, written: Any, span: Any) -> Any:
+        return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
+
+    patch.setattr(_Walk, "_stretch", stretch)
 
 
 @fault("each text of a schema is tokenized apart", law=SCHEMAS, template="header with a trailing space")
