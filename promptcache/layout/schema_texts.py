@@ -74,10 +74,12 @@ class SchemaTexts:
                     self._items(item.children)
                     self._flush()
                 else:
-                    before = self._before
+                    before = behind = self._before
                     for member in item.members:
                         self._before = before
                         self._items([member])
+                        behind = behind if self._before is before else self._before
+                    self._before = behind  # as if a member with text is present
 
     def _add(self, text: str) -> None:
         """Add a text. A space at the end of a header before it moves to its front."""

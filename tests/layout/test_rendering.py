@@ -120,6 +120,17 @@ def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
     assert all(message.text in added for message in selection.messages)
 
 
+def test_what_is_behind_a_union_is_behind_its_text() -> None:
+    """A tokenizer that puts a space at the start of a text puts none behind a union, also if its last member is empty."""
+    schema = read(
+        """<schema name="s"><union required="true"><module name="a">a</module><module name="b"/></union><user>x</user>
+        </schema>"""
+    )
+    plan = plan_selection(choose(schema, '<prompt schema="s"><a/></prompt>'), LLAMA_LIKE)
+
+    assert render(plan, LLAMA_LIKE).text == "<s> aUser:\nx\n\nAssistant:\n"
+
+
 def test_control_tokens_are_written_out() -> None:
     """The text has headers and footers of turns in their written form."""
     made = rendered('<a days="3"/><user>Hi</user>')
