@@ -86,14 +86,17 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def random_model(
-    family: str, dtype: torch.dtype = torch.float32, *, scale: float = 3.0, seed: int = 0
+    family: str, dtype: torch.dtype = torch.float32, *, scale: float = 3.0, seed: int = 0, **changes: Any
 ) -> PreTrainedModel:
     """Return a random model of `family` whose weights are scaled up, so that wrong positions and masks show.
 
     With the usual small random weights attention is nearly uniform and hides them.
+
+    Args:
+        changes: Fields of the configuration with other values than those of the family.
     """
-    name, changes = {**FAMILIES, **REFUSED}[family]
-    config = getattr(transformers, name)(**{**_BASE, **changes})
+    name, fields = {**FAMILIES, **REFUSED}[family]
+    config = getattr(transformers, name)(**{**_BASE, **fields, **changes})
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, experts_implementation="eager")
     with torch.no_grad():

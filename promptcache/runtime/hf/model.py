@@ -31,6 +31,7 @@ from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
+from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
 
 _LONGEST_DEFAULT = 1 << 17
@@ -82,6 +83,7 @@ class Model:
         self._digests = KnownDigests()
         self._fingerprints: dict[int, str] = {}  # by state
         self._fixed_kv: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None  # of the last state
+        self._relocation: Relocation | str | None = None  # or the reason why there is none
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
@@ -140,6 +142,33 @@ class Model:
             keys, values = (torch.cat(each) for each in zip(*map(_kv, cache.layers), strict=True))
             self._fixed_kv = state, (keys, values)
         return positions, *found[1]
+
+    @property
+    def can_relocate(self) -> bool:
+        """Whether keys can be moved to other positions, as `relocation` does."""
+        return isinstance(self._found_relocation(), Relocation)
+
+    @property
+    def relocation(self) -> Relocation:
+        """The function that moves keys to other positions.
+
+        The first use costs one forward pass over 16 tokens. All states of the model share the result.
+
+        Raises:
+            UnsupportedModel: The model has positions elsewhere than in rotary embeddings; gives the reason.
+        """
+        found = self._found_relocation()
+        if isinstance(found, str):
+            raise UnsupportedModel(found)
+        return found
+
+    def _found_relocation(self) -> Relocation | str:
+        if self._relocation is None:
+            try:
+                self._relocation = read_relocation(self)
+            except UnsupportedModel as refusal:
+                self._relocation = str(refusal)
+        return self._relocation
 
     def use_concatenation(self) -> None:
         """Link by concatenation from now on, with the model's own attention."""
