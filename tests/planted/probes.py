@@ -31,12 +31,14 @@ from tests.families import random_model
 from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
 from tests.requests.workloads import MODELS, Workload, workloads
+from tests.runtime.relocation_law import Text, far_model, moved_keys_are_the_models, texts
 from tests.runtime.serving.machine import step_machine
 from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model
 _RARE = {"states are right": 4}  # factor for faults that few schemas show: two scaffolds over one module
+_MOVING = ("llama, yarn rope", "gemma3, text", "cohere2", "gpt_neox", "gptj (concatenated)")
 Check = Callable[[st.DataObject, CheckedSchema], None]
 
 
@@ -50,6 +52,8 @@ def make_models() -> None:
     for name in MODELS:
         model_named(name)
     answer_alone()
+    for family in _MOVING:
+        far_model(family)
 
 
 @cache
@@ -93,6 +97,8 @@ def _probe(law: str, examples: int) -> None:
         model, tolerance = (family_model("mistral"), 1e-6) if "windows" in law else (default_model(), 1e-10)
         chosen = _settings(examples // 4, stateful_step_count=20)
         run_state_machine_as_test(step_machine(model, tolerance), settings=chosen)
+    elif law == "moved keys are the model's":
+        _run_over_texts(examples)
     elif law == "requests are the reference":
         _run_over_requests(examples)
     elif law == "models that change do not mix":
@@ -173,6 +179,15 @@ def _run_over_files(examples: int) -> None:
     @given(written=strategies.schema_files())
     def run(written: strategies.SchemaFiles) -> None:
         files_are_one_schema(written)
+
+    run()
+
+
+def _run_over_texts(examples: int) -> None:
+    @_settings(examples)
+    @given(text=texts(), family=st.sampled_from(_MOVING))
+    def run(text: Text, family: str) -> None:
+        moved_keys_are_the_models(far_model(family), text)
 
     run()
 

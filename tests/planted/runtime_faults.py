@@ -41,8 +41,10 @@ tails, scheduler = (module_of(f"promptcache.runtime.serving.{name}") for name in
 generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
 changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
+relocation = module_of("promptcache.runtime.hf.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
+MOVED = "moved keys are the model's"
 
 
 @fault("new tokens stand one position late", law=REFERENCE, quick=True)
@@ -558,4 +560,77 @@ def _given_draws(patch: Patch) -> None:
     original = scheduler.Scheduler.job
     patch.setattr(
         scheduler.Scheduler, "job", lambda self, request, listener, seed, given: original(self, request, listener, seed)
+    )
+
+
+@fault("keys move in the opposite direction", law=MOVED, quick=True)
+def _opposite_direction(patch: Patch) -> None:
+    _change_angles(patch, lambda between, cos_sin, rotation, start, stop, like: (cos_sin[0], -cos_sin[1]))
+
+
+@fault("keys are rotated by the angle of the distance, without the rounding of the model", law=MOVED)
+def _rotated_by_distance(patch: Patch) -> None:
+    def by_distance(between: Any, cos_sin: Any, rotation: Any, start: Any, stop: Any, like: Any) -> Any:
+        cos, sin = between(rotation, torch.zeros_like(start), (stop - start).abs(), like)
+        return cos, torch.where(stop < start, -1, 1)[:, None] * sin
+
+    _change_angles(patch, by_distance)
+
+
+@fault("the attention scaling of rotary embeddings is not divided out", law=MOVED)
+def _scaled_again(patch: Patch) -> None:
+    def scaled(between: Any, cos_sin: Any, rotation: Any, start: Any, stop: Any, like: Any) -> Any:
+        scale = sum(each.square() for each in rotation.at(start, like))
+        return tuple(each * scale for each in cos_sin)
+
+    _change_angles(patch, scaled)
+
+
+def _change_angles(patch: Patch, change: Callable[..., Any]) -> None:
+    between = relocation.Rotation.between
+
+    def changed(self: Any, start: Any, stop: Any, like: Any) -> Any:
+        return change(between, between(self, start, stop, like), self, start, stop, like)
+
+    patch.setattr(relocation.Rotation, "between", changed)
+
+
+@fault("keys are rotated with the other pairs of dimensions", law=MOVED)
+def _other_pairs(patch: Patch) -> None:
+    original = relocation._Rotator.__init__
+
+    def init(self: Any, rotation: Any, cos: Any, sin: Any) -> None:
+        original(self, replace(rotation, is_interleaved=not rotation.is_interleaved), cos, sin)
+
+    patch.setattr(relocation._Rotator, "__init__", init)
+
+
+@fault("keys of all layers are rotated as those of the first", law=MOVED)
+def _one_rotation_for_all(patch: Patch) -> None:
+    move = relocation.Relocation.move
+
+    def as_first(self: Any, *args: Any) -> Any:
+        return move(relocation.Relocation([self.layers[0]] * len(self.layers)), *args)
+
+    patch.setattr(relocation.Relocation, "move", as_first)
+
+
+@fault("dimensions without rotation are not moved with their key", law=MOVED)
+def _only_rotated_dimensions(patch: Patch) -> None:
+    apply = relocation._Rotator.apply
+
+    def only_rotated(self: Any, keys: Any, out: Any) -> None:
+        width = self._rotation.width
+        apply(self, keys[..., :width], out[..., :width])
+
+    patch.setattr(relocation._Rotator, "apply", only_rotated)
+
+
+@fault("rotated keys lose the first token of each chunk", law=MOVED)
+def _chunks_lose_a_token(patch: Patch) -> None:
+    chunks = relocation._chunks
+    patch.setattr(
+        relocation,
+        "_chunks",
+        lambda keys: [(layers, heads, slice(part.start + 1, part.stop)) for layers, heads, part in chunks(keys)],
     )

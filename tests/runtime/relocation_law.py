@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -64,10 +65,12 @@ def texts(draw: st.DrawFn) -> Text:
 def far_model(family: str, dtype: torch.dtype = torch.float32) -> Model:
     """Return a model with `FAR` positions and four layers (SmolLM3's fourth has no positions), and read its rotations."""
     fields = FAMILIES[family][1]
-    lengths = {name: FAR for name in ("max_position_embeddings", "n_positions") if name in fields or name[0] == "m"}
-    changes = {"n_layer" if "n_layer" in fields else "num_hidden_layers": 4}
-    types = {"layer_types": fields["layer_types"] * 2} if "layer_types" in fields else {}
-    model = Model(random_model(family, dtype, **lengths, **changes, **types))
+    changes: dict[str, Any] = {"max_position_embeddings": FAR, "num_hidden_layers": 4}
+    if "n_layer" in fields:
+        changes = {"max_position_embeddings": FAR, "n_positions": FAR, "n_layer": 4}
+    if "layer_types" in fields:
+        changes["layer_types"] = fields["layer_types"] * 2
+    model = Model(random_model(family, dtype, **changes))
     assert model.can_relocate
     return model
 

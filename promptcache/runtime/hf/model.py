@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
+from promptcache.runtime.hf.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
 _NUM_NEAR, _NUM_FAR, _FAR_POSITION = 3, 5, 2048
@@ -152,7 +154,8 @@ class Model:
     def relocation(self) -> Relocation:
         """The function that moves keys to other positions.
 
-        The first use costs one forward pass over 16 tokens. All states of the model share the result.
+        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model. All
+        states of the model share the result.
 
         Raises:
             UnsupportedModel: The model has positions elsewhere than in rotary embeddings; gives the reason.
@@ -165,10 +168,21 @@ class Model:
     def _found_relocation(self) -> Relocation | str:
         if self._relocation is None:
             try:
+                if (small := self._exact_copy()) is not None:
+                    read_relocation(small)
                 self._relocation = read_relocation(self)
             except UnsupportedModel as refusal:
                 self._relocation = str(refusal)
         return self._relocation
+
+    def _exact_copy(self) -> Model | None:
+        """Return a small float32 copy of a model in half precision, whose rounding hides small effects of positions."""
+        is_half = torch.finfo(self.shape.dtype).bits < torch.finfo(torch.float32).bits
+        small = small_copy(self.hf, self.context_length) if is_half else None
+        if small is not None:
+            with suppress(UnsupportedModel):  # the copy is too small; the model itself was not refused
+                return Model(small.hf)
+        return None
 
     def use_concatenation(self) -> None:
         """Link by concatenation from now on, with the model's own attention."""
