@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from transformers import Ministral3Config, Ministral3ForCausalLM
+from transformers import AutoModelForCausalLM, HunYuanDenseV1Config, Ministral3Config, Ministral3ForCausalLM
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.hf import relocation
@@ -98,6 +98,23 @@ def test_scaled_queries_are_refused(beta: float, dtype: torch.dtype) -> None:
     model = Model(hf.to(dtype))
 
     assert model.can_relocate is (beta == 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_that_are_scaled_after_rotation_are_refused(dtype: torch.dtype) -> None:
+    """HunYuan normalizes keys after their rotation. If the weights of that differ, no rotation moves the keys."""
+    hf = AutoModelForCausalLM.from_config(
+        HunYuanDenseV1Config(
+            vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+            num_key_value_heads=2, head_dim=16, max_position_embeddings=1024,
+        )
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, weight in hf.named_parameters():
+            if "key_layernorm" in name:
+                weight.copy_(torch.linspace(0.9, 1.1, 16))
+
+    assert not Model(hf.to(dtype)).can_relocate
 
 
 @pytest.mark.parametrize("family", ["gemma3, text", "cohere2", "gpt-oss"])
