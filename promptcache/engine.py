@@ -42,7 +42,6 @@ from promptcache.runtime import (
     Model,
     ModelInputs,
     Planner,
-    Pool,
     Progress,
     Promotion,
     PromptSource,
@@ -66,6 +65,7 @@ from promptcache.runtime import (
     check_for_stream,
     check_room,
     choose_linking,
+    choose_placement,
     demoted,
     dynamic_cache_inputs,
     is_open_in,
@@ -73,6 +73,7 @@ from promptcache.runtime import (
     load_model,
     logits_batch,
     open_history,
+    open_pool,
     promote,
     read_options,
     reasoning_split,
@@ -121,6 +122,7 @@ class Engine(Unpicklable):
         store: StoreSource | None = None,
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
+        positions: str | None = None,
         history_bytes: int | None = None,
         pack: bool | None = False,
         strict_template: bool = False,
@@ -135,6 +137,9 @@ class Engine(Unpicklable):
             repair: What requests compute again of cached text that was encoded in another context, if neither the call
                 nor the schema states it: "none", "slots" (next to changed slots), "first-16" (also the first 16 tokens
                 of each run), "first-20%", or "all".
+            positions: Where cached text stands in a request, if the schema does not state it: "closed" (directly
+                behind the text before it) or "fixed" (at its place in the schema). None means closed, or fixed if the
+                keys of the model cannot be moved.
             history_bytes: Limit of history: the KV of tokens that requests added themselves, which later requests with
                 the same beginning reuse. It is part of the memory budget of the store. None means a quarter of that
                 budget, or 256 MiB without one; 0 keeps no history.
@@ -158,6 +163,7 @@ class Engine(Unpicklable):
         self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
+        self.positions = choose_placement(self.model, positions)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)
         self._history = open_history(self.store, self.model.shape, history_bytes)
@@ -165,7 +171,7 @@ class Engine(Unpicklable):
             self.model,
             self.store,
             lambda: self.fingerprint,
-            Pool(self.model.shape),
+            open_pool(self.model, self.store),
             self._history,
             lambda encodings: self._catalog.forget_unused(encodings),
             lambda: self._catalog.announce(),
@@ -191,6 +197,7 @@ class Engine(Unpicklable):
         store: StoreSource | None = None,
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
+        positions: str | None = None,
         history_bytes: int | None = None,
         pack: bool | None = None,
         strict_template: bool = False,
@@ -204,7 +211,7 @@ class Engine(Unpicklable):
             dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
             store: As for `Engine`.
             context_length: Number of positions to use; None uses all that the model declares.
-            repair: As for `Engine`.
+            repair, positions: As for `Engine`.
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
@@ -224,6 +231,7 @@ class Engine(Unpicklable):
             tokenizer,
             store=source,
             repair=repair,
+            positions=positions,
             history_bytes=history_bytes,
             strict_template=strict_template,
         )
@@ -263,7 +271,8 @@ class Engine(Unpicklable):
         """
         codec = codec_named(keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
-        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec))
+        placement = self.positions if schema.positions is None else choose_placement(self.model, schema.positions)
+        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))
         return schema
 
     def layout(self, schema: str) -> Layout:

@@ -23,7 +23,7 @@ Alternative = Callable[[], torch.Tensor]
 
 def cached(model: Model, work: Workload) -> Alternative:
     """Prompt Cache: link stored modules and prefill the new tokens. The same selection was linked before."""
-    pool = Pool(model.shape)
+    pool = Pool(model)
 
     def run() -> torch.Tensor:
         linked = link(work.tokens, work.runs, model, pool)
@@ -34,7 +34,7 @@ def cached(model: Model, work: Workload) -> Alternative:
 
 def generated(model: Model, work: Workload) -> Alternative:
     """Prompt Cache through transformers' `generate` for one token, as an engine runs it after planning and fetching."""
-    pool = Pool(model.shape)
+    pool = Pool(model)
 
     def run() -> torch.Tensor:
         linked = link(work.tokens, work.runs, model, pool)

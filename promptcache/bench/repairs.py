@@ -14,7 +14,7 @@ from promptcache.bench.workload import LetterTokenizer, Sizes, letters
 from promptcache.kv import MemoryStore
 from promptcache.language import Repair, RepairKind, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan
-from promptcache.runtime import Executor, Model, Pool, schema_state, used_tokens
+from promptcache.runtime import Executor, Model, Pool, choose_placement, schema_state, used_tokens
 
 ARGUMENT_TOKENS = 8
 """Tokens of each argument, the space before it included."""
@@ -48,8 +48,8 @@ def compare_repairs(
     """
     schema_text, prompt = repair_documents(sizes)
     schema, tokenizer = check_schema(parse_schema(schema_text)), LetterTokenizer()
-    state = schema_state(schema, tokenizer, model.context_length)
-    executor = Executor(model, MemoryStore(model.shape), lambda: "bench", Pool(model.shape))
+    state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
+    executor = Executor(model, MemoryStore(model.shape), lambda: "bench", Pool(model))
 
     def planned(num_own: int, repair: Repair) -> Plan:
         selection = resolve_prompt(parse_prompt(prompt(num_own)), schema)

@@ -16,7 +16,7 @@ from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import ChatMessages, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime import Executor, Model, SchemaState, schema_state
+from promptcache.runtime import Executor, Model, SchemaState, choose_placement, schema_state
 from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before
 
 _MAX_POSITIONS = 2**24
@@ -152,7 +152,7 @@ def workload(model: Model, sizes: Sizes) -> Workload:
     schema_text, prompt_text = documents(sizes)
     schema = check_schema(parse_schema(schema_text))
     tokenizer = LetterTokenizer()
-    state = schema_state(schema, tokenizer, model.context_length)
+    state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
     tokens = state.plan(resolve_prompt(parse_prompt(prompt_text), schema), tokenizer).tokens
     executor = Executor(model, MemoryStore(model.shape), lambda: "bench")
     executor.store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])

@@ -99,13 +99,12 @@ def command(
     facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)
     layout = lay_out(checked, tokenizer)
     diagnostics = (*checked.warnings, *layout.warnings)
-    failed = False
+    states, failed = run_states(layout), False
     if facts.max_positions is not None:
         try:
-            check_length(layout, facts.max_positions, f"model '{model}'")
+            check_length(layout, states, facts.max_positions, f"model '{model}'")
         except SchemaError as error:  # shown with the layout, which says where the positions go
             diagnostics, failed = (*diagnostics, *error.diagnostics), True
-    states = run_states(layout)
     plan = None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
@@ -363,7 +362,7 @@ class _Uses:
         self.modules = frozenset(plan.selection.modules)
         self._parameters = plan.layout.schema.parameters
         self._arguments = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
-        self._reused = sorted(position for each in plan.reuse for position in each.part.position_ids)
+        self._reused = sorted(place for each in plan.reuse for place in each.places(plan.layout))
         self._contents = {
             (new.module, new.parameter): len(new.token_ids) for new in plan.prefill if new.parameter is not None
         }

@@ -72,7 +72,7 @@ class TokenLimits:
         """
         layout = lay_out(schema, self.tokenizer)
         if self.max_positions is not None:
-            check_length(layout, self.max_positions)
+            check_length(layout, run_states(layout), self.max_positions)
         return layout
 
     def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1, repair: Repair | None = None) -> Plan:

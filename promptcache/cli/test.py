@@ -138,7 +138,8 @@ def _test(
             raise UsageMistake(f"{name} is a prompt; test takes schemas")
         schema = checked_schema(document)
         subject = Subject(schema, HubTokenizer.from_folder(folder))
-        check_length(subject.layout, declared_positions(folder) or subject.layout.stop + 1)
+        if (positions := declared_positions(folder)) is not None:
+            check_length(subject.layout, subject.states, positions)
     except LanguageError as error:
         return SchemaTest(file=name, diagnostics=error.diagnostics)
     results = [*_examples(subject)]

@@ -156,9 +156,10 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     found = []
     for schema in schemas:
         layout = lay_out(schema, tokenizer)
+        states = run_states(layout)
         if positions is not None:
-            check_length(layout, positions, f"model '{options.model}'")
-        encodings = tuple(dict.fromkeys(state.encoding for state in run_states(layout)))
+            check_length(layout, states, positions, f"model '{options.model}'")
+        encodings = tuple(dict.fromkeys(state.encoding for state in states))
         lengths = [each.num_tokens for each in encodings]
         seen = (sum(part.num_tokens for part in (*each.context, each.whole)) for each in encodings)
         found.append(

@@ -94,6 +94,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         open_separator=open_separator,
         rules=rules,
         repair=None if schema.repair is None else Repair.parse(schema.repair),
+        positions=schema.positions,
         warnings=in_order(warnings),
         source=schema,
     )

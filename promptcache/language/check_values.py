@@ -23,6 +23,7 @@ from promptcache.language.syntax.nodes import (
     Module,
     Parameter,
     ParameterType,
+    Placement,
     Require,
     Role,
     RuleList,
@@ -85,7 +86,7 @@ _KIND_OF_TYPE: Mapping[str, Kind] = {
     "tuple[str, ...]": Kind('a tuple of paths, such as ("a", "b/c"),', _is_paths),
     "Span": instance("a Span", Span),
     "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
-    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Whitespace)},
+    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Placement, Whitespace)},
 }
 
 

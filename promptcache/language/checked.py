@@ -14,7 +14,7 @@ from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import Context, Example, Parameter, Role
+from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role
 from promptcache.language.syntax.repair import Repair
 
 
@@ -121,6 +121,7 @@ class CheckedSchema(Short):
         has_turns: Whether the schema contains a chat turn.
         open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
         repair: The setting `repair` of the schema's requests, or None if the schema does not state one.
+        positions: Where the schema's requests have cached text, or None if the schema does not state it.
         warnings: Problems that do not prevent the use of the schema, for example dead modules.
         source: The declaration that was checked.
     """
@@ -136,6 +137,7 @@ class CheckedSchema(Short):
     open_separator: str
     rules: Rules
     repair: Repair | None
+    positions: Placement | None
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 

@@ -47,6 +47,7 @@ def print_schema(schema: Schema) -> str:
         separator=None if schema.separator == "\n" else escape(schema.separator),
         context=None if schema.context is Context.GUARANTEED else schema.context,
         repair=schema.repair,
+        positions=schema.positions,
     )
     root = Written("schema", attributes, _children(schema.children))
     return print_document(root, schema.span, SchemaError)

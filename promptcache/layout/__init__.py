@@ -22,7 +22,14 @@ from promptcache.layout.diff import (
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.plan import check_length, check_positions, context_length_fault, continued, make_plan
+from promptcache.layout.plan import (
+    check_length,
+    check_positions,
+    context_length_fault,
+    continued,
+    make_plan,
+    needed_positions,
+)
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import find_state, run_states
@@ -87,6 +94,7 @@ __all__ = [
     "lay_out",
     "longest_text",
     "make_plan",
+    "needed_positions",
     "recompute",
     "render",
     "run_states",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from promptcache.language import CheckedParameter, accepts_all
+from promptcache.language import CheckedParameter, Placement, accepts_all
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.run_states import run_states
 from promptcache.layout.types import Layout, RunState, Slot
@@ -254,18 +254,19 @@ def _made(each: RunState, layout: Layout, old: RunState | None) -> MadeEncoding:
         module=layout.runs[each.run].module,
         scaffolds=each.scaffolds,
         num_tokens=each.encoding.num_tokens,
-        reason=_reason(each, old),
+        reason=_reason(each, old, layout),
         start=each.encoding.position_ids[0],
         old_start=None if old is None else old.encoding.position_ids[0],
     )
 
 
-def _reason(each: RunState, old: RunState | None) -> Reason:
+def _reason(each: RunState, old: RunState | None, layout: Layout) -> Reason:
     if old is None:
         return Reason.NEW
     if each.encoding.token_ids != old.encoding.token_ids:
         return Reason.TEXT
-    return Reason.MOVED if each.encoding.position_ids != old.encoding.position_ids else Reason.CONTEXT
+    is_moved = layout.placement is Placement.FIXED and each.encoding.position_ids != old.encoding.position_ids
+    return Reason.MOVED if is_moved else Reason.CONTEXT
 
 
 def _num_tokens(found: Sequence[RunState]) -> int:
@@ -287,8 +288,9 @@ def _find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokeniz
 
     def kept(paths: Iterable[str]) -> list[RunState]:
         longer = {path: max(sizes[path]) for path in paths}
-        padded = lay_out(old.schema, tokenizer, reserves={old_paths[path]: longer[path] for path in longer})
-        after = _by_digest(lay_out(new.schema, tokenizer, reserves=longer))
+        old_reserves = {old_paths[path]: longer[path] for path in longer}
+        padded = lay_out(old.schema, tokenizer, placement=old.placement, reserves=old_reserves)
+        after = _by_digest(lay_out(new.schema, tokenizer, placement=new.placement, reserves=longer))
         return [state for digest, state in _by_digest(padded).items() if digest in after]
 
     now, best = kept(()), kept(sizes)

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 DIGEST_VERSION = 3
 """Version that enters every digest. A change of the digested data, or of its meaning, needs a new version."""
@@ -117,12 +117,26 @@ class KVPart:
         """Highest position."""
         return self.encoding.position_ids[self.stop - 1] + self.shift
 
+    def at(self, position: int) -> KVPart:
+        """Return the same tokens with the first one at `position`."""
+        shift = position - self.encoding.position_ids[self.start]
+        return self if shift == self.shift else replace(self, shift=shift)
+
     @property
     def digest(self) -> str:
         """Digest of the part's KV; it does not depend on the tokens of the encoding after the part."""
         encoding = self.encoding
         whole = encoding.digest if self.stop == len(encoding.token_ids) else encoding.digest_until(self.stop)
         return f"{whole} {self.start} {self.shift}" if self.start or self.shift else whole
+
+
+def closed_up(parts: Iterable[KVPart]) -> tuple[KVPart, ...]:
+    """Return parts at consecutive positions from 0 on, in their order. None of them has a gap between its positions."""
+    position, found = 0, list[KVPart]()
+    for part in parts:
+        found.append(part.at(position))
+        position += part.num_tokens
+    return tuple(found)
 
 
 def context_digest(context: Iterable[KVPart]) -> str:

@@ -17,6 +17,7 @@ from promptcache.language import (
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    Placement,
     place,
 )
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
@@ -25,12 +26,19 @@ from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, R
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
-def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[str, int] | None = None) -> Layout:
+def lay_out(
+    schema: CheckedSchema,
+    tokenizer: Tokenizer,
+    *,
+    placement: Placement = Placement.CLOSED,
+    reserves: Mapping[str, int] | None = None,
+) -> Layout:
     """Assign position IDs to every run and slot of a schema.
 
     Args:
         schema: Texts between two places where something optional may stand are tokenized as one.
         tokenizer: Provides the token IDs of texts, and the chat template that writes around turns.
+        placement: Where requests have cached text, if the schema does not say.
         reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
@@ -57,6 +65,7 @@ def lay_out(schema: CheckedSchema, tokenizer: Tokenizer, *, reserves: Mapping[st
         runs_of=_runs_of(schema, walk.runs),
         stop=max((run.stop for run in walk.runs), default=0),
         tokenizer=tokenizer.fingerprint,
+        placement=schema.positions or placement,
         has_bos=bool(written.beginning.token_ids),
         has_open_turn=schema.has_open_turn,
         preamble="" if texts is None else texts.preamble,

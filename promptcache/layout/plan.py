@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
-from promptcache.language import DEFAULT_REPAIR, Repair, RepairKind, Selection
+from promptcache.language import DEFAULT_REPAIR, Placement, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
 from promptcache.layout.repair import level_of, repaired
 from promptcache.layout.run_states import find_state
@@ -53,14 +53,18 @@ def make_plan(
         modules.add(run, find_state(states, run.index, scaffolds.get(run.module)) if run.cached else None)
     if contents.faults:
         raise PromptError(contents.faults)
+    cached, new = modules.placed(layout.placement)
     writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
-    added = writer.of(selection, seam_of(modules.reuse, modules.prefill, layout, tokenizer))
-    reuse, prefill = repaired(without_last(modules.reuse, added.num_replaced), modules.prefill, layout, repair)
+    added = writer.of(selection, seam_of(cached, new, layout, tokenizer))
+    reuse, prefill = repaired(without_last(cached, added.num_replaced), new, layout, repair)
     position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
+    places = (layout.runs[each.run].place(each.part.stop - 1) + 1 for each in reuse[-1:])
+    place = max((*(each.place_stop for each in prefill[-1:]), *places), default=0)
     for origin, token_ids in added.parts:
         if token_ids:
-            prefill.append(Prefill(start=position, token_ids=token_ids, origin=origin))
+            prefill.append(Prefill(start=position, place=place, token_ids=token_ids, origin=origin))
             position += len(token_ids)
+            place += len(token_ids)
     _refuse_empty(selection, layout, reuse, prefill)
     _refeed_last(layout, reuse, prefill)
     return Plan(
@@ -78,7 +82,7 @@ def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
     """Return the plan of a prompt with the first tokens of its answer, behind which generation continues."""
     if not token_ids:
         return plan
-    given = Prefill(start=plan.stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
+    given = Prefill(start=plan.stop, place=plan.prefill[-1].place_stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
     return replace(plan, prefill=(*plan.prefill, given))
 
 
@@ -107,24 +111,43 @@ def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> 
         reuse[-1] = Reuse(part=replace(part, stop=part.stop - 1), run=run)
     else:
         reuse.pop()
+    owner = layout.runs[run]
     prefill.append(
-        Prefill(start=part.last, token_ids=part.token_ids[-1:], origin=Origin.LAST, module=layout.runs[run].module)
+        Prefill(
+            start=part.last,
+            place=owner.place(part.stop - 1),
+            token_ids=part.token_ids[-1:],
+            origin=Origin.LAST,
+            module=owner.module,
+        )
     )
 
 
-def check_length(layout: Layout, max_positions: int, model: str = "the model") -> None:
+def needed_positions(layout: Layout, states: Sequence[RunState]) -> int:
+    """Return the number of positions that a schema needs.
+
+    With fixed positions these are the places of all modules and whole slots, with closed positions those of the
+    encodings.
+    """
+    if layout.placement is Placement.FIXED:
+        return layout.stop
+    return max((state.encoding.position_ids[-1] + 1 for state in states), default=0)
+
+
+def check_length(layout: Layout, states: Sequence[RunState], max_positions: int, model: str = "the model") -> None:
     """Refuse a schema that needs more positions than the model has.
 
     Args:
-        layout: Its `stop` is the number of positions of all modules and whole slots.
+        states: The result of `run_states(layout)`.
         max_positions: Number of positions of the model.
         model: Name of the model for the message.
 
     Raises:
         SchemaError: PC503, with both numbers.
     """
-    if layout.stop > max_positions:
-        message = f"schema '{layout.schema.name}' needs {layout.stop} positions, {model} has {max_positions}"
+    needed = needed_positions(layout, states)
+    if needed > max_positions:
+        message = f"schema '{layout.schema.name}' needs {needed} positions, {model} has {max_positions}"
         raise SchemaError([Diagnostic(code="PC503", message=message, span=layout.schema.source.span)])
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from promptcache.language import Repair, RepairKind
 from promptcache.layout.encoding import KVPart
-from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
+from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse, Run
 
 
 def repaired(
@@ -70,7 +70,7 @@ def num_exact(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> int:
     under three conditions:
 
     - No new token is below its last one.
-    - It begins its encoding.
+    - It begins its encoding, and stands where it was encoded.
     - The context of its encoding is the list of used parts before it.
 
     Otherwise the encoding attended to tokens that are not in use (a superseded state, a filler), or did not attend
@@ -78,17 +78,17 @@ def num_exact(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> int:
     """
     for index, part in enumerate(parts):
         context = part.encoding.context
-        is_first = part.start == 0 and len(context) == index and context == tuple(parts[:index])
+        is_first = part.start == part.shift == 0 and len(context) == index and context == tuple(parts[:index])
         if not is_first or (prefill and prefill[0].start < part.last):
             return index
     return len(parts)
 
 
 def _is_context_exact(index: int, reuse: Sequence[Reuse], prefill: Sequence[Prefill], layout: Layout) -> bool:
-    """Whether the run of `reuse[index]` attended to exactly the tokens in use before the run."""
+    """Whether the run of `reuse[index]` attended to exactly the tokens in use before the run, at their distances."""
     run = reuse[index].run
     before = tuple(each.part for each in reuse[:index] if each.run != run)
-    has_new = bool(prefill) and prefill[0].start < layout.runs[run].start
+    has_new = bool(prefill) and prefill[0].place < layout.runs[run].start
     return not has_new and reuse[index].part.encoding.context == before
 
 
@@ -113,18 +113,22 @@ def _recomputed(
         if num_tokens == 0:
             kept.append(each)
             continue
-        new.extend(_prefill(replace(part, stop=part.start + num_tokens), layout.runs[each.run].module))
+        new.extend(_prefill(replace(part, stop=part.start + num_tokens), layout.runs[each.run]))
         if num_tokens < part.num_tokens:
             kept.append(Reuse(part=replace(part, start=part.start + num_tokens), run=each.run))
     return kept, sorted(new, key=attrgetter("start"))
 
 
-def _prefill(part: KVPart, module: str) -> Iterator[Prefill]:
+def _prefill(part: KVPart, run: Run) -> Iterator[Prefill]:
     """Yield the tokens of a part as new ones; a slot that its filler does not fill leaves a gap."""
-    start = 0
-    positions = part.position_ids
-    for index in range(1, len(positions) + 1):
-        if index == len(positions) or positions[index] != positions[index - 1] + 1:
-            token_ids = part.token_ids[start:index]
-            yield Prefill(start=positions[start], token_ids=token_ids, origin=Origin.REPAIRED, module=module)
+    places, start = run.places[part.start : part.stop], 0
+    for index in range(1, len(places) + 1):
+        if index == len(places) or places[index] != places[index - 1] + 1:
+            yield Prefill(
+                start=part.position_ids[start],
+                place=places[start],
+                token_ids=part.token_ids[start:index],
+                origin=Origin.REPAIRED,
+                module=run.module,
+            )
             start = index

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
-from promptcache.language import CheckedScaffold, Context
-from promptcache.layout.encoding import Encoding, KVPart
+from promptcache.language import CheckedScaffold, Context, Placement
+from promptcache.layout.encoding import Encoding, KVPart, closed_up
 from promptcache.layout.scaffolds import covered_modules
-from promptcache.layout.types import Layout, Run, RunState, Stretch
+from promptcache.layout.types import Layout, Run, RunState
 
 
 def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
@@ -24,8 +24,11 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     Each cached run has a plain state, and one state for each scaffold that covers it. A run without tokens (slots
     without fillers) has no state. If a scaffold state has the same context as the plain state, both are one state.
     Scaffolds may share a state.
+
+    With fixed positions, a run is encoded at its places in the layout. With closed positions, it is encoded directly
+    behind its context, and its context has no gaps.
     """
-    maker = _Maker(len(layout.runs), codec)
+    maker = _Maker(len(layout.runs), codec, is_closed=layout.placement is Placement.CLOSED)
     visibility = _Visibility(layout)
     scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
@@ -60,8 +63,9 @@ _NONE = -1  # index of a run without a state: it has no tokens, or is not cached
 class _Maker:
     """Builder of the states of all runs."""
 
-    def __init__(self, num_runs: int, codec: str) -> None:
+    def __init__(self, num_runs: int, codec: str, *, is_closed: bool) -> None:
         self.states: list[RunState] = []
+        self._is_closed = is_closed
         self._codec = codec
         self._plain = [_NONE] * num_runs
         self._scaffold: dict[str, dict[int, int]] = {}
@@ -70,7 +74,7 @@ class _Maker:
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
         """Add the plain state of `run`, with the plain states of the runs `visible` as context."""
         sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
-        if any(_tokens(run)):
+        if run.token_ids:
             self._plain[run.index] = self._add(run, (), sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
@@ -89,15 +93,24 @@ class _Maker:
         in_scaffold[run.index] = self._add(run, (scaffold,), sees)
 
     def _add(self, run: Run, scaffolds: tuple[str, ...], sees: tuple[int, ...]) -> int:
-        token_ids, position_ids = _tokens(run)
+        token_ids = run.token_ids
         known = self._contexts.get(sees)  # share one tuple among equal contexts
         if known is None:
-            known = self._contexts[sees] = sees, tuple(self.states[index].encoding.whole for index in sees)
+            known = self._contexts[sees] = sees, self._context(sees)
         sees, context = known
+        position_ids = run.places
+        if self._is_closed:
+            start = context[-1].last + 1 if context else 0
+            position_ids = tuple(range(start, start + len(token_ids)))
         encoding = Encoding(token_ids=token_ids, position_ids=position_ids, context=context, codec=self._codec)
         index = len(self.states)
         self.states.append(RunState(index=index, run=run.index, scaffolds=scaffolds, sees=sees, encoding=encoding))
         return index
+
+    def _context(self, sees: tuple[int, ...]) -> tuple[KVPart, ...]:
+        """Return the whole encodings of states: where they are encoded, or closed up."""
+        parts = [self.states[index].encoding.whole for index in sees]
+        return closed_up(parts) if self._is_closed else tuple(parts)
 
 
 class _Visibility:
@@ -145,14 +158,3 @@ def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:
         for path in covered_modules(scaffold, scaffold.guaranteed):
             scaffolds.setdefault(path, []).append(scaffold)
     return scaffolds
-
-
-def _tokens(run: Run) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens to encode for a run, fillers included, and their positions."""
-    token_ids: list[int] = []
-    position_ids: list[int] = []
-    for piece in run.pieces:
-        piece_ids = piece.token_ids if isinstance(piece, Stretch) else piece.filler_ids
-        token_ids.extend(piece_ids)
-        position_ids.extend(range(piece.start, piece.start + len(piece_ids)))
-    return tuple(token_ids), tuple(position_ids)

@@ -6,11 +6,11 @@ docs/layout.md, "Slots", states the rules with an example.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from promptcache.diagnostics import Diagnostic
-from promptcache.language import FilledSlot, Selection
+from promptcache.language import FilledSlot, Placement, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
 from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, Stretch
@@ -62,7 +62,7 @@ class SlotContents:
 
 
 class RunTokens:
-    """Tokens of the runs in use, in position order: `reuse` from stored KV, and `prefill`.
+    """Tokens of the runs in use, in position order: from stored KV, and new ones.
 
     A slot is *changed* if its content differs from its filler, and in a run that is not cached. With `moves`, the
     tokens behind a changed slot move to the end of its content:
@@ -74,8 +74,7 @@ class RunTokens:
     """
 
     def __init__(self, contents: SlotContents, *, moves: bool) -> None:
-        self.reuse: list[Reuse] = []
-        self.prefill: list[Prefill] = []
+        self._found: list[Reuse | Prefill] = []
         self._contents = contents
         self._moves = moves
         self._behind: int | None = None  # position behind the content of a changed slot, while no text follows
@@ -112,6 +111,20 @@ class RunTokens:
                 self._behind = position + len(content.token_ids)
         self._add_range(state, start, stop)
 
+    def placed(self, placement: Placement) -> tuple[list[Reuse], list[Prefill]]:
+        """Return stored and new tokens at their positions; closed positions are consecutive from 0 on."""
+        reuse: list[Reuse] = []
+        prefill: list[Prefill] = []
+        position = 0
+        for each in self._found:
+            if isinstance(each, Reuse):
+                reuse.append(replace(each, part=each.part.at(position)) if placement is Placement.CLOSED else each)
+                position += each.part.num_tokens
+            else:
+                prefill.append(replace(each, start=position) if placement is Placement.CLOSED else each)
+                position += len(each.token_ids)
+        return reuse, prefill
+
     def _move_boundary(self, stretch: Stretch, run: Run, *, before_slot: bool) -> int:
         """Add the boundary tokens of `stretch` behind the content before it, if there is one; return their number.
 
@@ -130,15 +143,16 @@ class RunTokens:
         self, start: int, token_ids: tuple[int, ...], origin: Origin, run: Run, parameter: str | None = None
     ) -> None:
         if token_ids:
-            self.prefill.append(
-                Prefill(start=start, token_ids=token_ids, origin=origin, module=run.module, parameter=parameter)
+            made = Prefill(
+                start=start, place=start, token_ids=token_ids, origin=origin, module=run.module, parameter=parameter
             )
+            self._found.append(made)
 
     def _add_range(self, state: RunState | None, start: int, stop: int) -> None:
         if start < stop and state is not None:
             whole = state.encoding.whole
             part = whole if stop - start == whole.num_tokens else KVPart(state.encoding, start, stop)
-            self.reuse.append(Reuse(part=part, run=state.run))
+            self._found.append(Reuse(part=part, run=state.run))
 
 
 def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int) -> Diagnostic:

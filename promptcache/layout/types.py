@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
-from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Repair, Selection
+from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Placement, Repair, Selection
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
 from promptcache.tokenizer import Before, Frame
 
@@ -101,6 +102,29 @@ class Run(Short):
         """Slots among the pieces, in position order."""
         return (piece for piece in self.pieces if isinstance(piece, Slot))
 
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens to encode, slot fillers included."""
+        return tuple(chain.from_iterable(map(_ids, self.pieces)))
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The position of each of these tokens in the layout."""
+        ranges = (range(piece.start, piece.start + len(_ids(piece))) for piece in self.pieces)
+        return tuple(chain.from_iterable(ranges))
+
+    def place(self, index: int) -> int:
+        """Return the position in the layout of token `index` of `token_ids`."""
+        for piece in self.pieces:
+            if index < (num_tokens := len(_ids(piece))):
+                return piece.start + index
+            index -= num_tokens
+        raise IndexError(index)
+
+
+def _ids(piece: RunPiece) -> tuple[int, ...]:
+    return piece.filler_ids if isinstance(piece, Slot) else piece.token_ids
+
 
 class LeafKind(StrEnum):
     """Kind of a leaf in the tree of a layout."""
@@ -133,7 +157,7 @@ class LayoutLeaf(Short):
     @property
     def num_tokens(self) -> int:
         """Number of tokens of the piece while its run is encoded."""
-        return len(self.piece.filler_ids if isinstance(self.piece, Slot) else self.piece.token_ids)
+        return len(_ids(self.piece))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -173,6 +197,7 @@ class Layout(Short):
         runs_of: For each module path and "", the indices of its own runs, in document order.
         stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
+        placement: Where requests have cached text.
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
@@ -188,6 +213,7 @@ class Layout(Short):
     runs_of: Mapping[str, tuple[int, ...]]
     stop: int
     tokenizer: str
+    placement: Placement
     has_bos: bool
     has_open_turn: bool
     preamble: str = ""
@@ -241,12 +267,22 @@ class Reuse(Short):
     part: KVPart
     run: int
 
+    def places(self, layout: Layout) -> tuple[int, ...]:
+        """Return where the tokens are in the layout."""
+        return layout.runs[self.run].places[self.part.start : self.part.stop]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prefill(Short):
-    """New tokens of a request at consecutive positions from `start` on; never empty."""
+    """New tokens of a request at consecutive positions from `start` on; never empty.
+
+    Attributes:
+        place: Where they are in the layout: with fixed positions equal to `start`. The prompt's own text is behind all
+            places in use.
+    """
 
     start: int
+    place: int
     token_ids: tuple[int, ...]
     origin: Origin
     module: str = ""
@@ -256,6 +292,11 @@ class Prefill(Short):
     def stop(self) -> int:
         """First position after the tokens."""
         return self.start + len(self.token_ids)
+
+    @property
+    def place_stop(self) -> int:
+        """First place after the tokens."""
+        return self.place + len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

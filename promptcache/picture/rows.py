@@ -215,12 +215,13 @@ class _Builder:
             if new.origin.is_added
         ]
         start = f"generation starts at position {plan.stop:,}"
-        marks.append(Mark(start=plan.stop, stop=plan.stop + 1, look=Look.NEXT, notes=(start,)))
-        num_tokens = plan.stop - marks[0].start
+        stop = plan.prefill[-1].place_stop
+        marks.append(Mark(start=stop, stop=stop + 1, look=Look.NEXT, notes=(start,)))
+        num_tokens = stop - marks[0].start
         return ChartRow(
             kind=RowKind.PROMPT,
             start=marks[0].start,
-            stop=plan.stop + 1,
+            stop=stop + 1,
             labels=("added by the prompt", "prompt"),
             notes=(f"added by the prompt: {num_tokens:,} tokens", start),
             num_tokens=num_tokens,
@@ -229,8 +230,8 @@ class _Builder:
 
     def _added(self, new: Prefill, text: str | None) -> Mark:
         return Mark(
-            start=new.start,
-            stop=new.stop,
+            start=new.place,
+            stop=new.place_stop,
             look=Look.NEW,
             labels=(str(new.origin) if text is None else text.strip()[:_MAX_LABEL],),
             notes=self._notes.added(new, text),
@@ -238,7 +239,7 @@ class _Builder:
 
 
 class _Use:
-    """Use of positions: in one request, or without a plan while runs are encoded."""
+    """Use of places in the layout: in one request, or without a plan while runs are encoded."""
 
     def __init__(self, plan: Plan | None) -> None:
         given = () if plan is None else plan.selection.arguments
@@ -285,12 +286,12 @@ def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
 def _sections(plan: Plan) -> Iterator[Section]:
     """Yield a section for all tokens of the schema that a request reuses or prefills."""
     for reuse in plan.reuse:
-        for _, group in groupby(enumerate(reuse.part.position_ids), key=lambda pair: pair[1] - pair[0]):
-            found = [position for _, position in group]
+        for _, group in groupby(enumerate(reuse.places(plan.layout)), key=lambda pair: pair[1] - pair[0]):
+            found = [place for _, place in group]
             yield Section(found[0], found[-1] + 1, Look.REUSED)
     for new in plan.prefill:
         if not new.origin.is_added:  # they have a row of their own, and may start in the free end of a slot
-            yield Section(new.start, new.stop, _look(new))
+            yield Section(new.place, new.place_stop, _look(new))
 
 
 def _look(new: Prefill) -> Look:
@@ -301,12 +302,12 @@ def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
     """Return the new tokens of the schema that lie in no piece in use, by the piece before them."""
     runs = sorted(index for path in ("", *plan.selection.modules) for index in plan.layout.runs_of[path])
     pieces = [piece for index in runs for piece in plan.layout.runs[index].pieces]
-    starts = [*(piece.start for piece in pieces), plan.stop]
+    starts = [*(piece.start for piece in pieces), plan.prefill[-1].place_stop]
     found: dict[RunPiece, tuple[Section, ...]] = {}
     for new in plan.prefill:
-        index = bisect_right(starts, new.start) - 1
+        index = bisect_right(starts, new.place) - 1
         if not new.origin.is_added:
-            section = Section(max(new.start, pieces[index].stop), min(new.stop, starts[index + 1]), _look(new))
+            section = Section(max(new.place, pieces[index].stop), min(new.place_stop, starts[index + 1]), _look(new))
             if section.start < section.stop:
                 found[pieces[index]] = (*found.get(pieces[index], ()), section)
     return found

@@ -7,10 +7,10 @@ from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import Request, answer, prefilled, reasoning_split, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
-from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
+from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
 from promptcache.runtime.chat_file import read_chat
-from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.coalesce import Pool, open_pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
@@ -123,6 +123,7 @@ __all__ = [
     "check_for_stream",
     "check_room",
     "choose_linking",
+    "choose_placement",
     "demoted",
     "dynamic_cache_inputs",
     "end_ids",
@@ -135,6 +136,7 @@ __all__ = [
     "logits_batch",
     "mean_divergence",
     "open_history",
+    "open_pool",
     "plain_logits",
     "prefilled",
     "promote",

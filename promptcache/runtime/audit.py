@@ -291,14 +291,15 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
     """Yield the pieces of a prompt in position order."""
     owners = _TokenOwners(plan)
     tokens = [
-        (position, token_id, owners.of_schema(position))
+        (position, token_id, owners.of_schema(place))
         for reuse in plan.reuse
-        for position, token_id in zip(reuse.part.position_ids, reuse.part.token_ids, strict=True)
+        for position, place, token_id in zip(
+            reuse.part.position_ids, reuse.places(plan.layout), reuse.part.token_ids, strict=True
+        )
     ]
     for each in plan.prefill:
-        for position, token_id in enumerate(each.token_ids, each.start):
-            owner = owners.of_new(each, position)
-            tokens.append((position, token_id, owner))
+        for number, token_id in enumerate(each.token_ids):
+            tokens.append((each.start + number, token_id, owners.of_new(each, each.place + number)))
     control = tokenizer.control_ids
     in_order = (
         (replace(owner, is_frame=True) if token_id in control else owner, token_id)
@@ -319,7 +320,7 @@ class _TokenOwner:
 
 
 class _TokenOwners:
-    """The owners of a prompt's tokens by position."""
+    """The owners of a prompt's tokens by their place in the layout."""
 
     def __init__(self, plan: Plan) -> None:
         layout = plan.layout
@@ -333,21 +334,21 @@ class _TokenOwners:
         ]
         self._starts = [owner.start for owner in self._owners]
 
-    def of_schema(self, position: int) -> _TokenOwner:
+    def of_schema(self, place: int) -> _TokenOwner:
         """Return the owner of a token of the schema."""
-        return self._owners[bisect_right(self._starts, position) - 1]
+        return self._owners[bisect_right(self._starts, place) - 1]
 
-    def of_new(self, prefill: Prefill, position: int) -> _TokenOwner:
+    def of_new(self, prefill: Prefill, place: int) -> _TokenOwner:
         """Return the owner of a new token: a content, a text that the prompt adds, or a text of the schema.
 
         Boundary tokens lie in the range of a slot. They have its module, and are no frame.
         """
         match prefill.origin:
             case Origin.ARGUMENT | Origin.DEFAULT | Origin.TEXT:
-                return _TokenOwner(prefill.start, True, False, prefill.module)
+                return _TokenOwner(prefill.place, True, False, prefill.module)
             case Origin.HEADER | Origin.FOOTER:
-                return _TokenOwner(prefill.start, True, True, "")
-        return self.of_schema(position)
+                return _TokenOwner(prefill.place, True, True, "")
+        return self.of_schema(place)
 
 
 def _leaves(nodes: Sequence[LayoutNode | LayoutLeaf]) -> Iterator[LayoutLeaf]:

@@ -1,7 +1,7 @@
 """The schemas that an engine serves: their layouts and encodings, found by name.
 
 The catalog also announces to the store which encodings will be needed, and frees those that no schema needs any more.
-This file knows no prompt and no model.
+This file knows no prompt.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean
+from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean, one_of
 from promptcache.kv import Codec, Store
-from promptcache.language import CheckedSchema, Repair, Selection
+from promptcache.language import CheckedSchema, Placement, Repair, Selection
 from promptcache.layout import (
     Encoding,
     Layout,
@@ -25,6 +25,7 @@ from promptcache.layout import (
     run_states,
 )
 from promptcache.locks import new_lock
+from promptcache.runtime.hf.model import Model
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -80,20 +81,44 @@ class SchemaState:
 
 
 def schema_state(
-    schema: CheckedSchema, tokenizer: Tokenizer, context_length: int, codec: Codec = Codec.FULL
+    schema: CheckedSchema,
+    tokenizer: Tokenizer,
+    context_length: int,
+    codec: Codec = Codec.FULL,
+    placement: Placement = Placement.CLOSED,
 ) -> SchemaState:
     """Lay out a schema and create its encodings.
 
     Args:
         context_length: Number of positions of the model.
         codec: The codec of its stored KV.
+        placement: Where requests have cached text, if the schema does not say.
 
     Raises:
         SchemaError: A filler is longer than its slot, or the schema needs more positions than the model has.
     """
-    layout = lay_out(schema, tokenizer)
-    check_length(layout, context_length)
-    return SchemaState(schema=schema, layout=layout, states=run_states(layout, codec), codec=codec)
+    layout = lay_out(schema, tokenizer, placement=placement)
+    states = run_states(layout, codec)
+    check_length(layout, states, context_length)
+    return SchemaState(schema=schema, layout=layout, states=states, codec=codec)
+
+
+def choose_placement(model: Model, asked: str | None = None) -> Placement:
+    """Return where requests of a model have cached text, if a schema does not say.
+
+    Args:
+        asked: "closed" or "fixed"; None means closed, or fixed if the keys of the model cannot be moved.
+
+    Raises:
+        InvalidValue: It is neither.
+        UnsupportedModel: It is "closed", and the keys of the model cannot be moved; gives the reason.
+    """
+    (one_of(Placement) | None).check("positions", asked, InvalidValue)
+    if asked is None:
+        return Placement.CLOSED if model.can_relocate else Placement.FIXED
+    if asked == Placement.CLOSED:
+        _ = model.relocation
+    return Placement(asked)
 
 
 class Catalog:

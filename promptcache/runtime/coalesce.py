@@ -1,8 +1,8 @@
-"""Coalescing: copy many small segments into one buffer, where that costs less than a kernel call for each.
+"""Buffers of copied KV: of segments that move to other positions, and of many small segments side by side.
 
-A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. Buffers come
-from a pool, because copying into fresh memory takes several times as long. A buffer that still holds the same parts is
-used again without copying.
+A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. So small
+neighbours are copied into one buffer. Buffers come from a pool, because copying into fresh memory takes several times
+as long. A buffer that still holds the same parts at the same positions is used again without copying.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from promptcache.kv import KVHandle, KVShape, Slab
+import torch
+
+from promptcache.kv import KVHandle, MemoryStore, Slab, Store, TieredStore
 from promptcache.locks import new_lock
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
@@ -22,8 +25,8 @@ SMALL_TOKENS = 256
 first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
 """
 
-IDLE_BYTES = 256 * 2**20
-"""Size limit of the buffers that no request uses."""
+IDLE_BYTES = 2**30
+"""Default size limit of the buffers that no request uses."""
 
 _SMALLEST_BUFFER = 256  # tokens
 
@@ -40,17 +43,17 @@ class _Buffer:
 
 
 class Pool:
-    """Buffers for coalesced segments. All methods are thread-safe. A buffer is not changed while a request uses it."""
+    """Buffers for copied segments. All methods are thread-safe. A buffer is not changed while a request uses it."""
 
-    def __init__(self, shape: KVShape, *, small_tokens: int = SMALL_TOKENS, idle_bytes: int = IDLE_BYTES) -> None:
+    def __init__(self, model: Model, *, small_tokens: int = SMALL_TOKENS, idle_bytes: int = IDLE_BYTES) -> None:
         """Create an empty pool.
 
         Args:
-            shape: Shape of the KV.
+            model: Its KV is copied, and its rotary embeddings move keys.
             small_tokens: Segments of fewer tokens are coalesced.
             idle_bytes: Size limit of the buffers that no request uses.
         """
-        self._shape = shape
+        self._model = model
         self._small_tokens = small_tokens
         self._idle_limit = idle_bytes
         self._live: dict[_BufferContent, weakref.ref[KVHandle]] = {}
@@ -69,6 +72,8 @@ class Pool:
     ) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with small neighbours copied into one, and the number of tokens that were copied.
 
+        Shifted segments are copied, too, and their keys are moved.
+
         Args:
             segments: Segments of one request, in position order.
             new_positions: Positions of the new tokens, in order. Segments on both sides of one stay apart.
@@ -77,12 +82,21 @@ class Pool:
         found: list[Segment] = []
         num_copied = 0
         for group in self._groups(segments, new_positions):
-            if len(group) > 1:
+            if len(group) > 1 or group[0].is_shifted:
                 segment, copied = self._one(group, state)
                 found.append(segment)
                 num_copied += copied
             else:
                 found.extend(group)
+        return tuple(found), num_copied
+
+    def move(self, segments: Sequence[Segment], state: int) -> tuple[tuple[Segment, ...], int]:
+        """Return the segments with copies of shifted ones, whose keys are moved, and the number of copied tokens."""
+        found, num_copied = list(segments), 0
+        for index, segment in enumerate(found):
+            if segment.is_shifted:
+                found[index], copied = self._one([segment], state)
+                num_copied += copied
         return tuple(found), num_copied
 
     def _groups(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> Iterator[list[Segment]]:
@@ -107,8 +121,8 @@ class Pool:
             held, slab = self._take(content, num_tokens)
         copied = 0
         if held is None:
-            slab = Slab.empty(self._shape, _capacity(num_tokens)) if slab is None else slab
-            held = _filled(slab, group)
+            slab = Slab.empty(self._model.shape, _capacity(num_tokens)) if slab is None else slab
+            held = self._filled(slab, group)
             copied = num_tokens
             with self._lock:
                 self._lend(held, _Buffer(slab=held.slab, content=content))
@@ -145,15 +159,32 @@ class Pool:
         while sum(buffer.slab.nbytes for buffer in self._idle.values()) > self._idle_limit:
             self._idle.popitem(last=False)
 
+    def _filled(self, slab: Slab, group: Sequence[Segment]) -> KVHandle:
+        start = 0
+        for segment in group:
+            stop = start + segment.num_tokens
+            keys = segment.slab.keys[:, :, segment.start : segment.stop]
+            copied = slab.keys[:, :, start:stop]
+            if segment.is_shifted:
+                encoded, placed = segment.encoded_array(), segment.position_array()
+                self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
+            else:
+                copied.copy_(keys)
+            slab.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
+            start = stop
+        return KVHandle(slab=slab, start=0, stop=start)
 
-def _filled(slab: Slab, group: Sequence[Segment]) -> KVHandle:
-    start = 0
-    for segment in group:
-        stop = start + segment.num_tokens
-        slab.keys[:, :, start:stop].copy_(segment.slab.keys[:, :, segment.start : segment.stop])
-        slab.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
-        start = stop
-    return KVHandle(slab=slab, start=0, stop=start)
+
+def open_pool(model: Model, store: Store) -> Pool:
+    """Return a pool that keeps at most a quarter of a store's memory budget, beside that budget, or `IDLE_BYTES`."""
+    memory = store.memory if isinstance(store, TieredStore) else store
+    budget = memory.budget_bytes if isinstance(memory, MemoryStore) else None
+    return Pool(model, idle_bytes=IDLE_BYTES if budget is None else budget // 4)
+
+
+def views_only(model: Model) -> Pool:
+    """Return a pool that copies nothing but shifted segments, and keeps no copy."""
+    return Pool(model, small_tokens=0, idle_bytes=0)
 
 
 def _capacity(num_tokens: int) -> int:

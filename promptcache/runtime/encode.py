@@ -15,6 +15,7 @@ from promptcache.diagnostics import StoreError
 from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, apply_codec
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
+from promptcache.runtime.coalesce import views_only
 from promptcache.runtime.finite import are_finite
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import segments_of
@@ -141,7 +142,8 @@ def compute(
     longest = batch[0]
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    positions = RequestPositions(segments_of(longest.context, held), longest.position_ids)
+    context, _ = views_only(model).move(segments_of(longest.context, held), model.state)
+    positions = RequestPositions(context, longest.position_ids)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
     chunk_tokens = max(1, CHUNK_TOKENS // len(batch))

@@ -100,7 +100,7 @@ class Executor:
 
         Args:
             fingerprint: Returns the fingerprint of model and tokenizer as they are now, as far as they can be read.
-            pool: Buffers for small segments; None links every segment as a view.
+            pool: Buffers for small and for shifted segments; None coalesces nothing.
             history: KV of own tokens of earlier requests; None keeps none.
             forget_unused: Frees those encodings in the store that no schema needs; None frees none.
             announce: Announces to the store the keys that will be needed, after the model has changed.

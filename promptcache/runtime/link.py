@@ -1,7 +1,8 @@
 """Linking: put stored KV and new tokens into a cache for a forward pass.
 
-The segments of a cache are views of stored KV; nothing is copied but small segments, which a pool coalesces. For
-requests that are computed together, segments are cut so that KV that several rows reuse is attended to once per layer.
+The segments of a cache are views of stored KV. Nothing is copied but keys that move to other positions, and small
+segments, which a pool coalesces. For requests that are computed together, segments are cut so that KV that several rows
+reuse is attended to once per layer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import RequestPositions
-from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.segments import Segment, segments_of
@@ -33,7 +33,7 @@ class Linked:
         cache: A transformers cache that holds `positions.num_cached` tokens.
         tokens: The request. Generation continues after its last token.
         missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
-        copied_bytes: Bytes of KV that were copied: coalesced small segments, or all segments if the model links by
+        copied_bytes: Bytes of KV that were copied: moved and coalesced segments, or all segments if the model links by
             concatenation.
     """
 
@@ -79,16 +79,19 @@ def link(
         tokens: Parts and new tokens of the request.
         runs: KV of at least every encoding that the request has parts of.
         model: Chooses the kind of cache.
-        pool: Buffers for small segments; None links every segment as a view.
+        pool: Buffers for small and for shifted segments; None coalesces nothing.
         recalled: What history has of the request.
         state: State of the model that `runs` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
     new_positions = tuple(tokens.position_ids[index] for index in missing)
-    coalesce = None if pool is None else partial(pool.coalesce, new_positions=new_positions, state=state)
     stored, growing = linked_segments(tokens, runs, new_positions, recalled)
-    segments, num_copied = model.linking.place(stored, coalesce)
+    pool = views_only(model) if pool is None else pool
+    if model.linking.takes_rows:
+        segments, num_copied = pool.coalesce(stored, new_positions, state)
+    else:
+        segments, num_copied = pool.move(stored, state)[0], sum(segment.num_tokens for segment in stored)
     num_given = 0 if recalled is None else recalled.num_found
     positions = RequestPositions((*segments, *growing), new_positions, num_given)
     return Linked(
@@ -129,12 +132,15 @@ class SharedSegment(NamedTuple):
 def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment]:
     """Cut the rows' segments where the set of rows that use them changes, and yield each piece with its rows.
 
+    Rows that use the same KV at different positions do not share it.
+
     Every token of every row is in exactly one piece. A piece is a view of one stretch of memory.
     """
-    slabs: dict[Slab, list[tuple[int, Segment]]] = {}
+    slabs: dict[tuple[Slab, int], list[tuple[int, Segment]]] = {}
     for row, segments in enumerate(rows):
         for segment in segments:
-            slabs.setdefault(segment.slab, []).append((row, segment))
+            shift = segment.parts[0].shift if segment.is_shifted else 0
+            slabs.setdefault((segment.slab, shift), []).append((row, segment))
     for views in slabs.values():
         yield from _segments_of_slab(views)
 
@@ -201,4 +207,4 @@ def _cut(segment: Segment, start: int, stop: int, places: Sequence[int]) -> Segm
         parts.append(
             replace(part, start=max(start, places[index]) + offset, stop=min(stop, places[index + 1]) + offset)
         )
-    return Segment(runs=segment.runs, start=start, stop=stop, parts=tuple(parts))
+    return replace(segment, start=start, stop=stop, parts=tuple(parts))

@@ -20,11 +20,13 @@ class Token:
 
     Attributes:
         encoding: Its encoding; None for the request's own tokens.
+        shift: How far the encoding is moved.
         index: Its index in the encoding, or among the request's own tokens.
         in_use: Whether the request's own tokens attend to it.
     """
 
     encoding: Encoding | None
+    shift: int
     index: int
     token_id: int
     position: int
@@ -36,21 +38,25 @@ def reference_tokens(request: RequestTokens) -> tuple[Token, ...]:
 
     Fillers that a prompt replaces, and states that a scaffold replaces, take part as tokens not in use: only encodings
     that were computed with them attend to them. The request's own tokens come last, in position order.
+
+    Attention depends on the distances between positions only. So where a part is shifted, its encoding takes part with
+    all of its contexts shifted as far, and no key is moved.
     """
-    used = {(part.encoding, index) for part in request.parts for index in range(part.start, part.stop)}
+    used = {(part.encoding, part.shift, index) for part in request.parts for index in range(part.start, part.stop)}
     stored = (
         Token(
             encoding=encoding,
+            shift=shift,
             index=index,
             token_id=token_id,
-            position=position,
-            in_use=(encoding, index) in used,
+            position=position + shift,
+            in_use=(encoding, shift, index) in used,
         )
-        for encoding in _involved(request)
+        for encoding, shift in _involved(request)
         for index, (token_id, position) in enumerate(zip(encoding.token_ids, encoding.position_ids, strict=True))
     )
     own = (
-        Token(encoding=None, index=index, token_id=token_id, position=position, in_use=True)
+        Token(encoding=None, shift=0, index=index, token_id=token_id, position=position, in_use=True)
         for index, (token_id, position) in enumerate(zip(request.token_ids, request.position_ids, strict=True))
     )
     return (*stored, *own)
@@ -68,17 +74,20 @@ def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
     A token attends to itself and to lower positions: those of its own encoding and context, or for the request's own
     tokens those in use.
     """
-    numbers = {encoding: number for number, encoding in enumerate(dict.fromkeys(token.encoding for token in tokens))}
-    owners = torch.tensor([numbers[token.encoding] for token in tokens])
+    owner_of = [(token.encoding, token.shift) for token in tokens]
+    numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owner_of))}
+    owners = torch.tensor([numbers[owner] for owner in owner_of])
     positions = torch.tensor([token.position for token in tokens])
     known = torch.zeros((len(tokens), len(tokens)), dtype=torch.bool)
-    for encoding, number in numbers.items():
+    for (encoding, shift), number in numbers.items():
         if encoding is None:
             known[owners == number] = torch.tensor([token.in_use for token in tokens])
         else:
             parts = (encoding.whole, *encoding.context)
-            seen = {(numbers[part.encoding], index) for part in parts for index in range(part.start, part.stop)}
-            known[owners == number] = torch.tensor([(numbers[each.encoding], each.index) in seen for each in tokens])
+            seen = {
+                (part.encoding, shift + part.shift, index) for part in parts for index in range(part.start, part.stop)
+            }
+            known[owners == number] = torch.tensor([(each.encoding, each.shift, each.index) in seen for each in tokens])
     known &= positions[None, :] < positions[:, None]
     return known.fill_diagonal_(True)
 
@@ -99,26 +108,28 @@ def plain_logits(request: RequestTokens, model: Model) -> torch.Tensor:
     return logits[[index for index, token in enumerate(tokens) if token.encoding is None]]
 
 
-def _involved(request: RequestTokens) -> tuple[Encoding, ...]:
-    """Return the encodings that a request has parts of, and all their contexts, each once and contexts first.
+def _involved(request: RequestTokens) -> tuple[tuple[Encoding, int], ...]:
+    """Return the encodings that a request has parts of, and all their contexts, with their shifts.
 
-    Some models let no token attend to a later one in the order of the input, whatever the mask is.
+    Each is there once, contexts first: some models let no token attend to a later one in the order of the input,
+    whatever the mask is.
     """
-    found: dict[Encoding, None] = {}
+    found: dict[tuple[Encoding, int], None] = {}
 
-    def add(encoding: Encoding) -> None:
-        if encoding not in found:
+    def add(encoding: Encoding, shift: int) -> None:
+        if (encoding, shift) not in found:
             for part in encoding.context:
-                add(part.encoding)
-            found[encoding] = None
+                add(part.encoding, shift + part.shift)
+            found[encoding, shift] = None
 
     for part in request.parts:
-        add(part.encoding)
+        add(part.encoding, part.shift)
     return tuple(found)
 
 
 def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:
     positions = torch.tensor([token.position for token in tokens])
+    positions -= min(0, int(positions.min()))  # models with a table of positions have none below 0
     mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
     token_ids = token_tensor([token.token_id for token in tokens], model.device)
     cache = model.plain_cache(model.shape.num_layers)  # without a cache, transformers takes gaps for packed sequences

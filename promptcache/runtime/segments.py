@@ -25,12 +25,15 @@ class Segment:
         runs: Handles that keep the memory allocated while the segment is used.
         start, stop: Tokens, counted from the start of the slab.
         parts: The KV parts in view, in position order.
+        is_shifted: Whether the keys in memory are those of the positions at which the parts were encoded, and not of
+            those at which they stand. A pool moves such keys before they are attended to.
     """
 
     runs: tuple[KVHandle, ...]
     start: int
     stop: int
     parts: tuple[KVPart, ...]
+    is_shifted: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -56,6 +59,11 @@ class Segment:
         """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
         return self.slab.layers(self.start + start, self.stop if stop is None else self.start + stop)
 
+    def encoded_array(self) -> PositionArray:
+        """Return the positions at which the tokens were encoded, `[T]`."""
+        own = [part.encoding.position_ids[part.start : part.stop] for part in self.parts]
+        return np.concatenate([np.asarray(each, dtype=np.int64) for each in own])
+
     def position_array(self) -> PositionArray:
         """Return all positions, `[T]`."""
         return np.concatenate([np.asarray(part.position_ids, dtype=np.int64) for part in self.parts])
@@ -71,6 +79,8 @@ def segments_of(
 ) -> tuple[Segment, ...]:
     """Return segments over parts. Neighbours in memory are one segment, unless a new token lies between them.
 
+    Parts in one segment have one shift.
+
     Args:
         parts: In position order.
         runs: KV of their encodings.
@@ -82,11 +92,10 @@ def segments_of(
 def _joined(views: Iterable[tuple[KVHandle, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
     held: list[tuple[KVHandle, KVPart]] = []
     for run, part in views:
-        assert part.shift == 0, "linked KV has shift 0"
         if held:
             before, last = held[-1]
             touching = before.slab is run.slab and before.start + last.stop == run.start + part.start
-            if not touching or is_parted(last.last, part.first, new_positions):
+            if not touching or last.shift != part.shift or is_parted(last.last, part.first, new_positions):
                 yield _segment(held)
                 held = []
         held.append((run, part))
@@ -96,4 +105,10 @@ def _joined(views: Iterable[tuple[KVHandle, KVPart]], new_positions: Sequence[in
 
 def _segment(views: Sequence[tuple[KVHandle, KVPart]]) -> Segment:
     runs, parts = zip(*views, strict=True)
-    return Segment(runs=runs, start=runs[0].start + parts[0].start, stop=runs[-1].start + parts[-1].stop, parts=parts)
+    return Segment(
+        runs=runs,
+        start=runs[0].start + parts[0].start,
+        stop=runs[-1].start + parts[-1].stop,
+        parts=parts,
+        is_shifted=parts[0].shift != 0,
+    )

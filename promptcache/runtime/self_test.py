@@ -21,7 +21,7 @@ import torch
 
 from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.kv import MemoryStore
-from promptcache.language import ChatMessages, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import ChatMessages, Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
@@ -230,7 +230,7 @@ def _plan(model: Model, num_tokens: int = 0) -> Plan:
     text = "".join(random.Random(13).choices(_LETTERS, k=max(4, num_tokens // 3)))
     schema = check_schema(parse_schema(_SCHEMA.format(gap=gap, text=text, length=len(text) + 1)))
     tokenizer = _LetterTokenizer(_plain_ids(model))
-    layout = lay_out(schema, tokenizer)
+    layout = lay_out(schema, tokenizer, placement=Placement.FIXED)
     prompt = parse_prompt(_PROMPT.format(text=text))
     return make_plan(resolve_prompt(prompt, schema), layout, run_states(layout), tokenizer)
 

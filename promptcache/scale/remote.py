@@ -23,6 +23,7 @@ from promptcache.kv import Codec
 from promptcache.language import (
     DEFAULT_REPAIR,
     CheckedSchema,
+    Placement,
     Schema,
     check_schema,
 )
@@ -69,11 +70,13 @@ class ReplicaFacts:
         context_length: The number of positions.
         end_ids: The tokens that end an answer.
         tokenizer: The tokenizer.
+        positions: Where requests have cached text, if a schema does not say.
     """
 
     context_length: int
     end_ids: tuple[int, ...]
     tokenizer: Tokenizer
+    positions: Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,7 @@ class RemoteEngine:
     Attributes:
         model: What it knows of the model.
         tokenizer: The tokenizer of the replicas.
+        positions: As in `ReplicaFacts`.
         store: None; replicas have stores.
     """
 
@@ -153,6 +157,7 @@ class RemoteEngine:
         """
         self.model = facts
         self.tokenizer = facts.tokenizer
+        self.positions = facts.positions
         self.store = None
         self._send = send
         self._keep = keep
@@ -178,7 +183,7 @@ class RemoteEngine:
 
     def _state(self, packed: str) -> SchemaState:
         schema = check_schema(unpack(packed))
-        made = schema_state(schema, self.tokenizer, self.model.context_length, self._keep)
+        made = schema_state(schema, self.tokenizer, self.model.context_length, self._keep, self.positions)
         return _PackedState(
             schema=schema,
             layout=made.layout,

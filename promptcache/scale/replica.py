@@ -48,6 +48,7 @@ class ReplicaService:
         engine = self._engine
         return ReplicaFacts(
             context_length=engine.model.context_length,
+            positions=engine.positions,
             end_ids=engine.end_ids,
             tokenizer=engine.tokenizer,
         )

@@ -147,7 +147,12 @@ def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
 
 
 def _schema_state(document: str, engine: ServedEngine) -> SchemaState:
-    return schema_state(check_schema(parse_schema(document)), engine.tokenizer, engine.model.context_length)
+    return schema_state(
+        check_schema(parse_schema(document)),
+        engine.tokenizer,
+        engine.model.context_length,
+        placement=engine.positions,
+    )
 
 
 def svg_response(picture: str) -> Response:

@@ -17,7 +17,7 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.kv import Codec, Store
-from promptcache.language import CheckedSchema, Schema
+from promptcache.language import CheckedSchema, Placement, Schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     Listener,
@@ -86,6 +86,10 @@ class ServedEngine(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer."""
+
+    @property
+    def positions(self) -> Placement:
+        """Where requests have cached text, if a schema does not say."""
 
     @property
     def store(self) -> Store | None:

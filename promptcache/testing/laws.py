@@ -28,7 +28,7 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.layout import Level, Origin, Plan, make_plan
+from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_states
 from promptcache.testing.position_oracle import expected_tokens, planned_tokens
@@ -157,8 +157,8 @@ def every_module_can_be_selected(subject: Subject) -> None:
 
 
 def all_modules_fit(subject: Subject, positions: int = 1 << 17) -> None:
-    """All modules of a schema, with whole slots, have room in the model's positions."""
-    stop = subject.layout.stop
+    """The modules of a schema have room in the model's positions: all of them with whole slots, if those are fixed."""
+    stop = needed_positions(subject.layout, subject.states)
     hold(stop < positions, f"the schema takes {stop} positions, there are {positions}", subject)
 
 

@@ -6,25 +6,22 @@ take the runs and their positions as given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from fractions import Fraction
 from math import ceil
 
-from promptcache.language import CheckedScaffold, CheckedSchema, Context, Repair, RepairKind
+from promptcache.language import CheckedScaffold, CheckedSchema, Context, Placement, Repair, RepairKind
 from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, RunState
 
 _Token = tuple[Encoding, int]  # with the index of the token
 
 
 def true_level(plan: Plan) -> Level:
-    """Return `exact` iff every reused token has seen the tokens in use at lower positions, all of them and no other."""
-    parts = [reuse.part for reuse in plan.reuse]
-    in_use = {(part.encoding, index) for part in parts for index in range(part.start, part.stop)}
+    """Return `exact` iff every reused token has seen the tokens in use before it, at their distances, and no other."""
+    in_use = _in_use(plan)
     new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
-    for token in in_use:
-        position = _position(token)
-        lower = {other for other in in_use if _position(other) < position}
-        if _seen(token) != lower or any(new < position for new in new_positions):
+    for token, position in in_use.items():
+        if _seen(token) != _before_it(position, in_use) or any(new < position for new in new_positions):
             return Level.MODULAR
     return Level.EXACT
 
@@ -35,44 +32,61 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
     Args:
         plan: With the repair "slots", and without a token that is fed again: those count as tokens of their runs.
     """
-    placed = [
-        ((reuse.part.encoding, index), reuse.run)
+    in_use = _in_use(plan)
+    owner = {
+        (reuse.part.encoding, index): reuse.run
         for reuse in plan.reuse
         for index in range(reuse.part.start, reuse.part.stop)
-    ]
-    new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
-
-    def is_exact(seen: set[_Token], stop: int) -> bool:
-        lower = {token for token, _ in placed if _position(token) < stop}
-        return seen == lower and min(new_positions, default=stop) >= stop
-
+    }
+    new = [(part.start + number, part.place + number) for part in plan.prefill for number in range(len(part.token_ids))]
     if repair.kind is RepairKind.ALL:
-        exact = (is_exact(_seen(token), _position(token)) for token, _ in placed)
-        num_exact = next((index for index, holds in enumerate(exact) if not holds), len(placed))
-        return {_position(token) for token, _ in placed[num_exact:]}
+        first_new = min((position for position, _ in new), default=len(in_use) + plan.stop)
+        exact = (
+            _seen(token) == _before_it(position, in_use) and first_new > position for token, position in in_use.items()
+        )
+        num_exact = next((index for index, holds in enumerate(exact) if not holds), len(in_use))
+        return set([*in_use.values()][num_exact:])
     again: set[int] = set()
     is_behind = False
-    for run in sorted({run for _, run in placed}, key=lambda index: plan.layout.runs[index].start):
-        own = sorted(_position(token) for token, owner in placed if owner == run)
-        encoding = next(token[0] for token, owner in placed if owner == run)
-        context = {(part.encoding, index) for part in encoding.context for index in range(part.start, part.stop)}
-        is_behind = is_behind or not is_exact(context, plan.layout.runs[run].start)
+    for run in sorted(set(owner.values())):
+        own = sorted(position for token, position in in_use.items() if owner[token] == run)
+        others = {token: position for token, position in in_use.items() if owner[token] != run and position < own[0]}
+        encoding = next(token[0] for token in in_use if owner[token] == run)
+        context = {
+            (part.encoding, index): part.encoding.position_ids[index] + part.shift
+            for part in encoding.context
+            for index in range(part.start, part.stop)
+        }
+        has_new = any(place < plan.layout.runs[run].start for _, place in new)
+        is_behind = is_behind or has_new or context != others
         num_first = ceil(Fraction(repair.amount, 100) * len(own)) if repair.is_share else repair.amount
         again |= set(own[:num_first] if is_behind else ())
     return again
 
 
-def _seen(token: _Token) -> set[_Token]:
-    """Return every stored token that `token` attended to when it was encoded."""
-    encoding, _ = token
-    stored = [(encoding, index) for index in range(len(encoding.token_ids))]
-    stored += [(part.encoding, index) for part in encoding.context for index in range(part.start, part.stop)]
-    return {other for other in stored if _position(other) < _position(token)}
+def _in_use(plan: Plan) -> dict[_Token, int]:
+    """Return the reused tokens with their positions, in position order."""
+    return {
+        (reuse.part.encoding, index): reuse.part.encoding.position_ids[index] + reuse.part.shift
+        for reuse in plan.reuse
+        for index in range(reuse.part.start, reuse.part.stop)
+    }
 
 
-def _position(token: _Token) -> int:
-    encoding, index = token
-    return encoding.position_ids[index]
+def _seen(token: _Token) -> set[tuple[_Token, int]]:
+    """Return every stored token that `token` attended to when it was encoded, with its distance."""
+    encoding, number = token
+    own = encoding.position_ids[number]
+    stored = [((encoding, index), encoding.position_ids[index]) for index in range(len(encoding.token_ids))]
+    for part in encoding.context:
+        positions = part.encoding.position_ids
+        stored += [((part.encoding, index), positions[index] + part.shift) for index in range(part.start, part.stop)]
+    return {(other, own - position) for other, position in stored if position < own}
+
+
+def _before_it(position: int, in_use: Mapping[_Token, int]) -> set[tuple[_Token, int]]:
+    """Return the tokens in use below a position, with their distances."""
+    return {(other, position - lower) for other, lower in in_use.items() if lower < position}
 
 
 def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
@@ -82,7 +96,7 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
         plain = _state(states, run.index, None)
         if plain is not None:
             expected = [_state(states, index, None) for index in _before(layout, run, *_visible(layout, run))]
-            if not _has_seen(plain, expected):
+            if not _has_seen(layout, plain, expected):
                 yield f"run {run.index} of '{run.module}' has seen states {plain.sees}"
             for scaffold in schema.scaffolds:
                 if run.module in _covered(scaffold, scaffold.guaranteed):
@@ -110,7 +124,7 @@ def _wrong_in_scaffold(
     state = _state(states, run.index, scaffold.name)
     seen = _before(layout, run, scaffold.guaranteed | {""}, everything=True)
     expected = [_state(states, index, scaffold.name) for index in seen]
-    if state is None or not _has_seen(state, expected):
+    if state is None or not _has_seen(layout, state, expected):
         yield f"run {run.index} of '{run.module}' has not seen what it must in scaffold {scaffold.name}"
 
 
@@ -133,11 +147,19 @@ def _before(layout: Layout, run: Run, modules: Set[str], everything: bool) -> li
     ]
 
 
-def _has_seen(state: RunState, expected: Sequence[RunState | None]) -> bool:
-    """Whether a state sees these states, in this order, and its encoding all of their tokens."""
+def _has_seen(layout: Layout, state: RunState, expected: Sequence[RunState | None]) -> bool:
+    """Whether a state sees these states, in this order, and its encoding all of their tokens, where they must be."""
     present = [each for each in expected if each is not None]
-    wholes = tuple(KVPart(each.encoding, 0, len(each.encoding.token_ids)) for each in present)
-    return state.sees == tuple(each.index for each in present) and state.encoding.context == wholes
+    wholes, num_seen = [], 0
+    for each in present:
+        num_tokens = len(each.encoding.token_ids)
+        shift = num_seen - each.encoding.position_ids[0] if layout.placement is Placement.CLOSED else 0
+        wholes.append(KVPart(each.encoding, 0, num_tokens, shift))
+        num_seen += num_tokens
+    own = state.encoding.position_ids
+    if layout.placement is Placement.CLOSED and own != tuple(range(num_seen, num_seen + len(own))):
+        return False
+    return state.sees == tuple(each.index for each in present) and state.encoding.context == tuple(wholes)
 
 
 def _state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:

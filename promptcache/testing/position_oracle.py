@@ -14,6 +14,7 @@ from promptcache.language import (
     CheckedModule,
     CheckedParameter,
     CheckedTurn,
+    Placement,
     Repair,
     RepairKind,
     Role,
@@ -38,13 +39,15 @@ def expected_tokens(
     writer = _PositionWriter(selection, tokenizer, moves=moves)
     writer.items(layout.tree, owner="", present=True)
     writer.added(layout)
-    return writer.tokens
+    if layout.placement is Placement.FIXED:
+        return writer.tokens
+    return [(number, token_id) for number, (_, token_id) in enumerate(sorted(writer.tokens))]
 
 
 def planned_tokens(plan: Plan) -> list[Placed]:
     """Return every token that a plan reuses or prefills, at its position."""
     reused = (
-        (reuse.part.encoding.position_ids[index], reuse.part.encoding.token_ids[index])
+        (reuse.part.encoding.position_ids[index] + reuse.part.shift, reuse.part.encoding.token_ids[index])
         for reuse in plan.reuse
         for index in range(reuse.part.start, reuse.part.stop)
     )

@@ -14,7 +14,16 @@ from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
-from promptcache.runtime import Executor, Model, Pool, SchemaState, choose_linking, generate, schema_state
+from promptcache.runtime import (
+    Executor,
+    Model,
+    Pool,
+    SchemaState,
+    choose_linking,
+    choose_placement,
+    generate,
+    schema_state,
+)
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.testing.tiny_model import tiny_model
@@ -90,7 +99,7 @@ def serve(
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     store = MemoryStore(model.shape) if store is None else store
     executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
-    state = schema_state(schema, tokenizer, model.context_length)
+    state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model, schema.positions))
     store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
     return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from promptcache.runtime import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -48,12 +48,21 @@ def tiny_model(dtype: torch.dtype = torch.float64, *, seed: int = 0) -> Model:
     return Model(model.to(dtype))
 
 
-def _keep_precision(model: torch.nn.Module) -> None:
-    """Normalise in the dtype of the states.
+class _ExactRotary(LlamaRotaryEmbedding):
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
 
-    transformers rounds them to float32 first (5.23, `LlamaRMSNorm`). In a float64 model that hides all differences
-    below 6e-8, and on rare prompts it makes one of that size out of ordinary rounding.
+
+def _keep_precision(model: LlamaForCausalLM) -> None:
+    """Normalise, and compute the angles of positions, in the dtype of the states.
+
+    transformers rounds both to float32 first (5.23, `LlamaRMSNorm` and `LlamaRotaryEmbedding`). In a float64 model
+    that hides all differences below 6e-8, and on rare prompts it makes one of that size out of ordinary rounding.
+    Angles that are rounded also make attention depend on more than distances.
     """
+    model.model.rotary_emb = _ExactRotary(model.config)
     for module in list(model.modules()):
         for name, norm in module.named_children():
             if isinstance(norm, LlamaRMSNorm):

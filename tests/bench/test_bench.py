@@ -69,7 +69,8 @@ def test_modules_lie_apart_unless_adjacent(model: Model) -> None:
         workload(model, Sizes(num_modules=3, module_tokens=20, new_tokens=4, adjacent=flag)) for flag in (False, True)
     )
 
-    assert [work.tokens.position_ids[0] for work in (apart, adjacent)] == [5 * 20, 3 * 20]
+    assert [work.state.layout.stop for work in (apart, adjacent)] == [6 * 20, 3 * 20]
+    assert [work.tokens.position_ids[0] for work in (apart, adjacent)] == [3 * 20, 3 * 20]
 
 
 def test_uneven_modules_are_as_many_tokens_and_all_different(model: Model) -> None:

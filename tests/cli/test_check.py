@@ -146,7 +146,7 @@ def test_strict_makes_findings_of_warnings(command: Command, file: str, code: in
 
 
 LONG = "as long as the weather stays as fine as it is"
-LARGE = '<schema name="large"><module name="a">One. {}</module></schema>'
+LARGE = '<schema name="large" positions="fixed"><module name="a">One. {}</module></schema>'
 COUNTED = {
     "argument": ("travel.xml", f'<prompt schema="travel"><plan days="{LONG}"/></prompt>', "PC501"),
     "default": (f'<schema name="d"><parameter name="p" length="2" default="{LONG}"/></schema>', None, "PC502"),

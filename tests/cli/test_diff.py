@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import assume, given, settings
 from promptcache.cli import diff
 from promptcache.cli.diff import SchemaChanges, compare_prompts, compare_schemas
 from promptcache.diagnostics import PromptError
-from promptcache.language import CheckedSchema, resolve_prompt
+from promptcache.language import CheckedSchema, Placement, resolve_prompt
 from promptcache.language.prompt import Prompt
 from promptcache.layout import Encoding, Layout, compare_encodings, lay_out, run_states
 from promptcache.testing.selection import list_selections
@@ -28,7 +29,9 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def changes(old: str, new: str) -> SchemaChanges:
     """Compare two schemas under the byte tokenizer."""
-    layouts = [lay_out(read(f'<schema name="s">{inside}</schema>'), ByteTokenizer()) for inside in (old, new)]
+    layouts = [
+        lay_out(read(f'<schema name="s" positions="fixed">{inside}</schema>'), ByteTokenizer()) for inside in (old, new)
+    ]
     return compare_schemas(layouts[0], layouts[1], ByteTokenizer(), ("old", "new"), "bytes")
 
 
@@ -175,24 +178,27 @@ def test_reserves_that_keep_what_moved(old: str, new: str, reserves: tuple[Any, 
 def test_reserves_keep_what_they_promise(old: CheckedSchema, new: CheckedSchema) -> None:
     """With the reported reserves, the schemas share as many more tokens as the report says."""
     tokenizer = ByteTokenizer()
-    plain = [lay_out(schema, tokenizer) for schema in (old, new)]
+    fixed = partial(lay_out, tokenizer=tokenizer, placement=Placement.FIXED)
+    plain = [fixed(schema) for schema in (old, new)]
     found = compare_schemas(plain[0], plain[1], tokenizer, ("old", "new"), "bytes").layout
 
     if found.reserve is not None:
         reserves = {each.module: each.reserve for each in found.reserve.modules}
         before = {now: was for was, now in found.modules.renamed}
-        padded = lay_out(old, tokenizer, reserves={before.get(path, path): reserves[path] for path in reserves})
-        kept = compare_encodings(padded, lay_out(new, tokenizer, reserves=reserves), {})
+        padded = fixed(old, reserves={before.get(path, path): reserves[path] for path in reserves})
+        kept = compare_encodings(padded, fixed(new, reserves=reserves), {})
         assert kept.num_kept_tokens == found.encodings.num_kept_tokens + found.reserve.num_kept_tokens
         assert found.reserve.num_kept_tokens > 0
 
 
 def test_reserve_is_printed(command: Command, folder: Path) -> None:
     """The report and the JSON have the reserve, the tokens that it keeps, and its cost."""
-    (folder / "new.xml").write_text(TRAVEL.replace('length="6"', 'length="5"'))
+    fixed = TRAVEL.replace("<schema ", '<schema positions="fixed" ')
+    (folder / "old.xml").write_text(fixed)
+    (folder / "new.xml").write_text(fixed.replace('length="6"', 'length="5"'))
 
-    result = command("diff", "travel.xml", "new.xml")
-    data = json.loads(command("diff", "travel.xml", "new.xml", "--json").stdout)
+    result = command("diff", "old.xml", "new.xml")
+    data = json.loads(command("diff", "old.xml", "new.xml", "--json").stdout)
 
     assert "reserve: in NEW it keeps " in result.stdout
     assert '"8", 1 position empty in NEW' in result.stdout
@@ -338,7 +344,8 @@ def test_exit_code_tells_whether_something_is_lost(command: Command, folder: Pat
 
 def test_json_has_the_changes(command: Command, folder: Path) -> None:
     """With --json modules, slots, encodings and prompts come as data."""
-    (folder / "new.xml").write_text(TRAVEL.replace('length="6"', 'length="8"').replace("paris", "rome"))
+    text = TRAVEL.replace('length="6"', 'length="8"').replace("paris", "rome").replace("beach", "bay")
+    (folder / "new.xml").write_text(text)
 
     data: dict[str, Any] = json.loads(command("diff", "travel.xml", "new.xml", "--json").stdout)
 

@@ -121,7 +121,7 @@ def test_dtype_decides_the_bytes(command: Command, folder: Path) -> None:
 def test_schema_longer_than_the_model_is_shown_and_refused(command: Command, folder: Path) -> None:
     """A schema that needs too many positions is laid out all the same, with the error behind it."""
     (folder / "long.xml").write_text(
-        '<schema name="long"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
+        '<schema name="long" positions="fixed"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
     )
 
     result = command("layout", "long.xml")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
-from promptcache.language import CheckedSchema, Schema, check_schema, load_prompt, module, slot
-from promptcache.layout import check_length, lay_out
+from promptcache.language import CheckedSchema, Placement, Schema, check_schema, load_prompt, module, slot
+from promptcache.layout import check_length, lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
 from promptcache.testing.tiny_model import tiny_model
@@ -64,6 +64,11 @@ def _codes(action: Callable[[], object]) -> list[str]:
     return []
 
 
+def _check_length(schema: CheckedSchema, tokenizer: HubTokenizer, positions: int) -> None:
+    layout = lay_out(schema, tokenizer)
+    check_length(layout, run_states(layout), positions)
+
+
 @settings(max_examples=law_examples(0.1), deadline=None)
 @given(schema=strategies.schemas(), reserve=st.integers(-3, 3), default=maybe(st.sampled_from(("a", "one two three"))))
 def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, reserve: int, default: str | None) -> None:
@@ -72,10 +77,11 @@ def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, res
     assert positions is not None
     used = lay_out(schema, engine.tokenizer).stop
     padding = module("padding", slot("words", 2, default=default), reserve=max(1, positions - used + reserve))
-    padded = check_schema(Schema.of(replace(schema.source, children=(padding, *schema.source.children))))
+    children = (padding, *schema.source.children)
+    padded = check_schema(Schema.of(replace(schema.source, positions=Placement.FIXED, children=children)))
 
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
-    expected = _codes(lambda: check_length(lay_out(padded, tokenizer), positions))
+    expected = _codes(lambda: _check_length(padded, tokenizer, positions))
 
     assert _codes(lambda: engine.add_schema(padded)) == expected
 

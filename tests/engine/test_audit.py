@@ -229,7 +229,7 @@ def test_a_planted_cause_is_named_first(cause: Cause) -> None:
     engine = Engine(model, JoiningTokenizer())
     for seed in range(law_examples(0.17)):
         schema, prompt = planted(cause, seed)
-        engine.add_schema(f'<schema name="s" whitespace="preserve" separator="">{schema}</schema>')
+        engine.add_schema(f'<schema name="s" whitespace="preserve" separator="" positions="fixed">{schema}</schema>')
         made = engine.audit(f'<prompt schema="s">{prompt}</prompt>', max_new_tokens=3)
         first, *others = made.causes
 

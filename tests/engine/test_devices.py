@@ -24,7 +24,7 @@ OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When doe
 TOLERANCE = {  # RMSNorm rounds float64 to float32
     torch.float64: 1e-6,
     torch.float32: 1e-5,
-    torch.bfloat16: 0.3,
+    torch.bfloat16: 0.4,
     torch.float16: 0.05,
 }
 ROOM = 2**30

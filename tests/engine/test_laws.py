@@ -46,7 +46,7 @@ def test_laws_hold_where_segments_are_coalesced(
     selection = data.draw(strategies.prompts(schema))
     model = default_model()
 
-    law.check(serve(schema, model, pool=Pool(model.shape, small_tokens=small_tokens)), selection)
+    law.check(serve(schema, model, pool=Pool(model, small_tokens=small_tokens)), selection)
 
 
 @given(data=st.data(), schema=strategies.exact_schemas())

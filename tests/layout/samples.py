@@ -49,7 +49,7 @@ def reused_tokens(plan: Plan) -> list[tuple[int, int]]:
     """Return position and ID of every reused token."""
     parts = [reuse.part for reuse in plan.reuse]
     return [
-        (part.encoding.position_ids[index], part.encoding.token_ids[index])
+        (part.encoding.position_ids[index] + part.shift, part.encoding.token_ids[index])
         for part in parts
         for index in range(part.start, part.stop)
     ]

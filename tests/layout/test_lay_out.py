@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError, Severity
-from promptcache.language import check_schema, parse_schema
+from promptcache.language import Placement, check_schema, parse_schema
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import Layout, check_length, lay_out
+from promptcache.layout import Layout, check_length, lay_out, run_states
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -208,11 +209,15 @@ def test_filler_is_the_placeholder_else_the_default_else_nothing(attributes, fil
 
 def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
     """A schema that needs more positions than the model has is an error."""
-    layout = layout_of('<schema name="s">12345</schema>')
+    closed = layout_of(
+        '<schema name="s"><module name="a" reserve="9">123</module><module name="b">45</module></schema>'
+    )
+    fixed = replace(closed, placement=Placement.FIXED)
 
-    check_length(layout, 6)
-    with pytest.raises(SchemaError, match="needs 6 positions, the model has 5"):
-        check_length(layout, 5)
+    for layout, needed in ((closed, 4), (fixed, 13)):
+        check_length(layout, run_states(layout), needed)
+        with pytest.raises(SchemaError, match=f"needs {needed} positions, the model has {needed - 1}"):
+            check_length(layout, run_states(layout), needed - 1)
 
 
 def test_each_distinct_text_is_tokenized_once():

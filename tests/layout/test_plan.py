@@ -209,7 +209,7 @@ def test_uncached_modules_are_prefilled_with_their_slots():
             '<module name="m">a<parameter name="p" length="9"/></module>', "<m/>", 2, id="an empty slot does not count"
         ),
         pytest.param('<module name="m" reserve="9">ab</module>', "<m/>", 3, id="reserve does not count"),
-        pytest.param('<module name="m">ab</module><text>xy</text>', "", 6, id="anonymous text counts"),
+        pytest.param('<module name="m">ab</module><text>xy</text>', "", 4, id="anonymous text counts"),
     ],
 )
 def test_added_text_starts_behind_the_last_token(schema, references, start):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import Context
+from promptcache.language import Context, Placement
 from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
@@ -54,7 +57,8 @@ def test_contexts_come_first_and_lie_before(schema):
         assert list(state.sees) == sorted(set(state.sees))
         assert all(other < index for other in state.sees)
         own_first = state.encoding.position_ids[0]
-        assert all(states[other].encoding.position_ids[-1] < own_first for other in state.sees)
+        assert [part.encoding for part in state.encoding.context] == [states[other].encoding for other in state.sees]
+        assert all(part.last < own_first for part in state.encoding.context)
 
 
 @pytest.mark.law
@@ -62,12 +66,19 @@ def test_contexts_come_first_and_lie_before(schema):
 @given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]))
 def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(schema, codec):
     """The context of an encoding is the whole encodings of the states that are seen; one codec is used for all."""
-    states = run_states(lay_out(schema, ByteTokenizer()), codec)
+    layout = lay_out(schema, ByteTokenizer())
+    states = run_states(layout, codec)
 
     for state in states:
+        context = state.encoding.context
         assert state.encoding.codec == codec
-        assert state.encoding.context == tuple(states[other].encoding.whole for other in state.sees)
-        assert all(part.is_whole and part.shift == 0 for part in state.encoding.context)
+        assert [part.encoding for part in context] == [states[other].encoding for other in state.sees]
+        assert all(part.is_whole for part in context)
+        if layout.placement is Placement.FIXED:
+            assert all(part.shift == 0 for part in context)
+        else:
+            own = (*context, state.encoding.whole)
+            assert [each.first for each in own] == [0, *accumulate(each.num_tokens for each in context)]
 
 
 @pytest.mark.law
@@ -88,8 +99,8 @@ def test_contexts_are_closed(schema):
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_every_cached_run_with_tokens_has_a_plain_state(schema):
-    """Exactly the cached runs with text or filler have a plain state, which holds just that at its positions."""
-    layout = lay_out(schema, ByteTokenizer())
+    """Exactly the cached runs with text or filler have a plain state, which holds just that; if fixed, at its places."""
+    layout = replace(lay_out(schema, ByteTokenizer()), placement=Placement.FIXED)
     plain = {state.run: state.encoding for state in run_states(layout) if not state.scaffolds}
 
     for run in layout.runs:
@@ -108,10 +119,10 @@ def test_every_cached_run_with_tokens_has_a_plain_state(schema):
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_no_state_is_made_twice(schema):
-    """No two states of a run see the same."""
+    """No two states of a run see the same at the same distances."""
     states = run_states(lay_out(schema, ByteTokenizer()))
 
-    assert len({(state.run, state.sees) for state in states}) == len(states)
+    assert len({(state.run, state.encoding) for state in states}) == len(states)
 
 
 def test_own_context_is_bos_and_the_modules_earlier_runs():

@@ -155,4 +155,4 @@ def test_the_scale_is_as_long_as_the_longest_prompt():
 
     chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
 
-    assert chart.stop == max(plan.layout.stop, plan.stop + 1)
+    assert chart.stop == max(plan.layout.stop, plan.prefill[-1].place_stop + 1)

@@ -17,7 +17,7 @@ from promptcache.picture.rows import make_chart
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.samples import new_tokens, plan_of, plan_selection, reused_tokens
+from tests.layout.samples import plan_of, plan_selection
 from tests.picture.reading import Group, Picture, drawn
 
 HALF_A_PIXEL_AND_ROUNDING = 0.52
@@ -140,7 +140,7 @@ def test_labels_never_overlap(data, schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(data=st.data(), schema=strategies.schemas())
 def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
-    """Reused, repaired and new positions of the picture are those of the plan: none lost, none twice."""
+    """Reused, repaired and new places of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
     marks = [mark for row in rows_of(plan) for mark in row.marks]
@@ -151,11 +151,11 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
         look: sorted(position for each in sections if each.look is look for position in range(each.start, each.stop))
         for look in Look
     }
-    assert shown[Look.REUSED] == sorted(position for position, _ in reused_tokens(plan))
+    assert shown[Look.REUSED] == sorted(place for each in plan.reuse for place in each.places(plan.layout))
     again = [each for each in plan.prefill if each.origin in (Origin.REPAIRED, Origin.LAST)]
-    assert shown[Look.REPAIRED] == sorted(position for position, _ in new_tokens(again))
+    assert shown[Look.REPAIRED] == sorted(place for each in again for place in range(each.place, each.place_stop))
     others = [each for each in plan.prefill if each not in again]
-    assert shown[Look.NEW] == sorted(position for position, _ in new_tokens(others))
+    assert shown[Look.NEW] == sorted(place for each in others for place in range(each.place, each.place_stop))
 
 
 def test_boundary_tokens_behind_a_full_slot_are_drawn():

@@ -12,9 +12,9 @@ from promptcache.layout import LayoutNode, Level, Origin, Prefill
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, schema_texts, run_states, run_tokens, repair, plan = (
+lay_out, schema_texts, run_states, run_tokens, repair, plan, encoding = (
     module_of(f"promptcache.layout.{name}")
-    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan")
+    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan", "encoding")
 )
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
@@ -280,6 +280,52 @@ def _fed_twice(patch: Patch) -> None:
     patch.setattr(plan, "_refeed_last", refeed)
 
 
+@fault("closed positions are those of the encodings", law=PLACE, quick=True)
+def _not_moved(patch: Patch) -> None:
+    patch.setattr(encoding.KVPart, "at", lambda self, position: self)
+
+
+@fault("new tokens keep their fixed positions", law=PLACE)
+def _new_not_moved(patch: Patch) -> None:
+    original = run_tokens.RunTokens.placed
+
+    def placed(self: Any, placement: Any) -> Any:
+        reuse, prefill = original(self, placement)
+        return reuse, [replace(each, start=each.place) for each in prefill]
+
+    patch.setattr(run_tokens.RunTokens, "placed", placed)
+
+
+@fault("contexts are not closed up", law=CONTEXTS)
+def _open_contexts(patch: Patch) -> None:
+    patch.setattr(run_states, "closed_up", tuple)
+
+
+@fault("runs are encoded with the gaps of their slots", law=CONTEXTS)
+def _gaps_of_slots(patch: Patch) -> None:
+    original = run_states._Maker._add
+
+    def add(self: Any, run: Any, scaffolds: Any, sees: Any) -> Any:
+        index = original(self, run, scaffolds, sees)
+        state = self.states[index]
+        gap = run.places[-1] - run.places[0] + 1 - len(run.places)
+        *others, last = state.encoding.position_ids
+        self.states[index] = replace(state, encoding=replace(state.encoding, position_ids=(*others, last + gap)))
+        return index
+
+    patch.setattr(run_states._Maker, "_add", add)
+
+
+@fault("text at another distance counts as exact", law=LEVEL)
+def _any_distance(patch: Patch) -> None:
+    original = repair.num_exact
+
+    def num_exact(parts: Any, prefill: Any) -> Any:
+        return original([replace(part, shift=0) for part in parts], prefill)
+
+    patch.setattr(repair, "num_exact", num_exact)
+
+
 @fault("every answer is called exact", law=LEVEL)
 def _always_exact(patch: Patch) -> None:
     patch.setattr(plan, "level_of", lambda parts, prefill: Level.EXACT)
@@ -310,7 +356,7 @@ def _last_repaired(patch: Patch) -> None:
             middle = each.part.stop - num_first.get(each.part, 0)
             first, last = replace(each.part, stop=middle), replace(each.part, start=middle)
             kept += [replace(each, part=first)] if first.num_tokens else []
-            new += repair._prefill(last, layout.runs[each.run].module) if last.num_tokens else []
+            new += repair._prefill(last, layout.runs[each.run]) if last.num_tokens else []
         return kept, sorted(new, key=lambda each: each.start)
 
     patch.setattr(repair, "_recomputed", recomputed)
@@ -353,8 +399,14 @@ def _per_part(patch: Patch) -> None:
 
 @fault("tokens that are computed again lose the gap between them", law=REPAIR)
 def _gap_lost(patch: Patch) -> None:
-    def prefill(part: Any, module: str) -> Any:
-        yield Prefill(start=part.first, token_ids=part.token_ids, origin=Origin.REPAIRED, module=module)
+    def prefill(part: Any, run: Any) -> Any:
+        yield Prefill(
+            start=part.first,
+            place=run.place(part.start),
+            token_ids=part.token_ids,
+            origin=Origin.REPAIRED,
+            module=run.module,
+        )
 
     patch.setattr(repair, "_prefill", prefill)
 

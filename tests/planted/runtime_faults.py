@@ -203,6 +203,23 @@ def _base_two(patch: Patch) -> None:
     _register(patch, _WrongScores(lambda lse: lse * np.log(2)))
 
 
+@fault("keys stay where they were encoded", law=REFERENCE)
+def _keys_stay(patch: Patch) -> None:
+    patch.setattr(relocation.Relocation, "move", lambda self, keys, start, stop, out: out.copy_(keys))
+
+
+@fault("a context stays where it was encoded", law="cached is the reference")
+def _context_stays(patch: Patch) -> None:
+    views = module_of("promptcache.runtime.coalesce").Pool
+    encode = module_of("promptcache.runtime.encode")
+
+    class Lazy(views):  # type: ignore[valid-type, misc]
+        def move(self, segments: Any, state: int) -> Any:
+            return tuple(segments), 0
+
+    patch.setattr(encode, "views_only", lambda model: Lazy(model))
+
+
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
 def _old_tail_lost(patch: Patch) -> None:
     def forgetful(run: Any, layer: int, query: Any, keys: Any, values: Any, **options: Any) -> Any:

@@ -81,7 +81,7 @@ class Asked:
         self._model = model_named(workload.model)
         with patch("promptcache.engine.choose_linking"):  # would test each model again
             self._engine = Engine(self._model, VOCABULARY, history_bytes=None if workload.has_history else 0)
-        self._engine._executor.pool = Pool(self._model.shape, small_tokens=workload.small_tokens)
+        self._engine._executor.pool = Pool(self._model, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
         if workload.promoted is not None:
             self._engine.promote(workload.promoted)

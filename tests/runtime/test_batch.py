@@ -20,7 +20,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
-from tests.runtime.test_coalesce import SHAPE, contents, segment, segments
+from tests.runtime.test_coalesce import contents, segment, segments
 
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
@@ -52,7 +52,7 @@ def engine_of(model: Model) -> Engine:
 
 ENGINE = engine_of(tiny_model())
 APART = engine_of(tiny_model())
-APART._executor.pool = Pool(APART.model.shape, small_tokens=0)  # coalesces nothing
+APART._executor.pool = Pool(APART.model, small_tokens=0)  # coalesces nothing
 
 
 @pytest.mark.law
@@ -215,7 +215,7 @@ def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small:
     starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
     pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
 
-    found, copied = coalesced_segments(pieces, starts, [0, 0, 0], Pool(SHAPE, small_tokens=small))
+    found, copied = coalesced_segments(pieces, starts, [0, 0, 0], Pool(ENGINE.model, small_tokens=small))
 
     for row in range(3):
         views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)
@@ -233,15 +233,15 @@ SMALL = '<schema name="small">Root.{}</schema>'.format(
 
 @pytest.mark.parametrize("history_bytes", [0, 2**20])
 def test_small_pieces_that_the_same_rows_see_are_one(history_bytes: int) -> None:
-    """Small segments of the same rows are one buffer, copied once; the next batch copies nothing, history included."""
+    """Small segments of the same rows, and shifted ones, are copied once; the next batch copies nothing."""
     engine = Engine(tiny_model(), ByteTokenizer(), history_bytes=history_bytes)
     engine.add_schema(SMALL)
     prompts = [f'<prompt schema="small"><m1/><m3/><m5/>{own}Go?</prompt>' for own in ("<m7/>", "", "")]
     first, again = (engine.generate_batch(prompts, max_new_tokens=2, eos_token_id=[]) for _ in range(2))
 
-    shared_bytes = engine.plan(prompts[1]).num_reused_tokens * engine.model.shape.token_bytes
+    all_bytes = engine.plan(prompts[0]).num_reused_tokens * engine.model.shape.token_bytes
     copied = [each.usage.copied_bytes for each in first]  # a row may join before one whose KV is still fetched
-    assert sorted(copied) == [0, 0, shared_bytes]
+    assert sorted(copied) == [0, 0, all_bytes]
     assert [each.usage.copied_bytes for each in again] == [0, 0, 0]
     assert bool(history_bytes) is any(each.usage.num_history_tokens for each in again)
 

@@ -8,12 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import KVHandle, KVShape, Slab
+from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.segments import Segment
+from promptcache.testing.tiny_model import tiny_model
 
-SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+MODEL = tiny_model()
+SHAPE = MODEL.shape
 
 
 def segment(start: int, size: int, token_id: int = 0) -> Segment:
@@ -44,7 +46,7 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
 
-    found, num_copied = Pool(SHAPE, small_tokens=small).coalesce(given_segments, new_starts, 0)
+    found, num_copied = Pool(MODEL, small_tokens=small).coalesce(given_segments, new_starts, 0)
 
     positions = [int(each) for one in found for each in one.position_array()]
     assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
@@ -58,7 +60,7 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
 
 def test_what_was_coalesced_before_is_not_copied_again() -> None:
     """The same selection gets the same buffer, while a request holds it and after."""
-    pool, parts = Pool(SHAPE), segments([3, 4])
+    pool, parts = Pool(MODEL), segments([3, 4])
     (first,), copied = pool.coalesce(parts, [], 0)
 
     (second,), copied_again = pool.coalesce(parts, [], 0)
@@ -74,7 +76,7 @@ def test_what_was_coalesced_before_is_not_copied_again() -> None:
 
 def test_a_buffer_in_use_is_never_written() -> None:
     """Another selection gets another buffer while a request holds the first one."""
-    pool, one, other = Pool(SHAPE), segments([3, 4]), segments([5, 6])
+    pool, one, other = Pool(MODEL), segments([3, 4]), segments([5, 6])
     first, _ = pool.coalesce(one, [], 0)
 
     second, _ = pool.coalesce(other, [], 0)
@@ -90,7 +92,7 @@ def test_a_buffer_in_use_is_never_written() -> None:
 
 def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
     """A buffer is found by the digests of encodings, not by positions or objects."""
-    pool = Pool(SHAPE)
+    pool = Pool(MODEL)
     first, _ = pool.coalesce(segments([3, 4]), [], 0)
     del first
 
@@ -102,7 +104,7 @@ def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
 
 def test_idle_buffers_are_given_back() -> None:
     """Idle buffers stay within their limit."""
-    pool = Pool(SHAPE, idle_bytes=256 * SHAPE.token_bytes)
+    pool = Pool(MODEL, idle_bytes=256 * SHAPE.token_bytes)
     held = [pool.coalesce(segments([2, 3], token_id), [], 0) for token_id in range(4)]
     del held
 

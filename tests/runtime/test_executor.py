@@ -89,7 +89,7 @@ def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
 @settings(max_examples=60)
 def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
     """A request needs no schema: parts with parts in their context give the logits of the reference."""
-    made = executor(Pool(MODEL.shape) if coalesced else None)
+    made = executor(Pool(MODEL) if coalesced else None)
 
     assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
 
@@ -258,14 +258,19 @@ def test_a_removed_schema_is_gone() -> None:
             call("one")
 
 
-def test_shifted_parts_are_not_linked_yet() -> None:
-    """Linking a part with a shift fails an assertion."""
-    each = Encoding(token_ids=(1, 2, 3), position_ids=(0, 1, 2))
-    tokens = RequestTokens(parts=(KVPart(each, 0, 3, shift=5),), token_ids=(4,), position_ids=(9,))
+@given(shifts=st.lists(st.integers(0, 3000), min_size=1, max_size=3), coalesced=st.booleans())
+def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> None:
+    """One encoding at several places of a request, with its context elsewhere, gives the logits of the reference."""
+    context = Encoding(token_ids=(7, 8), position_ids=(0, 1))
+    each = Encoding(token_ids=(1, 2, 3), position_ids=(2, 3, 4), context=(context.whole,))
+    places = [10 + 4 * number + sum(shifts[: number + 1]) for number in range(len(shifts))]
+    tokens = RequestTokens(
+        parts=tuple(each.whole.at(place) for place in places), token_ids=(4, 5), position_ids=(9, places[-1] + 3)
+    )
 
-    assert tokens.parts[0].position_ids == (5, 6, 7)
-    with pytest.raises(AssertionError, match="shift 0"):
-        executor().logits(tokens)
+    logits = executor(Pool(MODEL) if coalesced else None).logits(tokens)
+
+    assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10
 
 
 def chain(lengths: Sequence[int]) -> list[Encoding]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.language import Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Level, Origin, Plan, Prefill
+from promptcache.language import Placement, Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import Level, Origin, Plan, continued
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.generate import generate, request_logits
@@ -32,10 +32,11 @@ SCHEMA = """<schema name="families">You are terse.
 PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh/><one/><two/>Where to?</prompt>'
 
 
-def plan_for(prompt: str, repair: str = "slots") -> Plan:
-    """Plan a prompt of the schema above."""
+def plan_for(prompt: str, repair: str = "slots", family: str = "llama", placement: Placement | None = None) -> Plan:
+    """Plan a prompt of the schema above, with closed positions if the family allows them and nothing else is asked."""
     schema = check_schema(parse_schema(SCHEMA))
-    state = schema_state(schema, ByteTokenizer(), CONTEXT)
+    placement = placement or (Placement.FIXED if family == "gpt2" else Placement.CLOSED)
+    state = schema_state(schema, ByteTokenizer(), CONTEXT, placement=placement)
     return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))
 
 
@@ -57,11 +58,12 @@ def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
+@pytest.mark.parametrize("placement", [None, Placement.FIXED])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_logits_are_the_reference(family: str) -> None:
+def test_cached_logits_are_the_reference(family: str, placement: Placement | None) -> None:
     """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold."""
     model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT)
+    plan = plan_for(PROMPT, family=family, placement=placement)
 
     assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
 
@@ -71,7 +73,7 @@ def test_modules_longer_than_a_chunk_are_the_reference(family: str, monkeypatch:
     """Modules that take several forward passes, with windows that reach from one into another, change nothing."""
     monkeypatch.setattr(encode, "CHUNK_TOKENS", 5)
     model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT)
+    plan = plan_for(PROMPT, family=family)
     assert max(part.encoding.num_tokens for part in plan.tokens.parts) > 3 * 5
 
     assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
@@ -91,7 +93,7 @@ def test_repaired_logits_are_the_reference(family: str, repair: str) -> None:
 def test_a_full_repair_is_plain_prefill(family: str) -> None:
     """With repair "all", cached logits equal those of one causal pass over the same tokens and positions."""
     model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT, "all")
+    plan = plan_for(PROMPT, "all", family)
 
     assert plan.level is Level.EXACT
     assert plan.num_repaired_tokens > 0
@@ -102,11 +104,8 @@ def test_a_full_repair_is_plain_prefill(family: str) -> None:
 def test_wrong_positions_show(family: str) -> None:
     """Moving one argument by one position changes the reference beyond the tolerance, so the law can fail."""
     model = model_of(family, torch.float32)
-    plan = plan_for(PROMPT)
-    moved = [
-        Prefill(start=each.start + (each.origin is Origin.ARGUMENT), token_ids=each.token_ids, origin=each.origin)
-        for each in plan.prefill
-    ]
+    plan = plan_for(PROMPT, family=family)
+    moved = [replace(each, start=each.start + (each.origin is Origin.ARGUMENT)) for each in plan.prefill]
     other = replace(plan, prefill=tuple(moved))
 
     assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
@@ -116,13 +115,13 @@ def test_wrong_positions_show(family: str) -> None:
 def test_generated_tokens_continue_the_reference(family: str) -> None:
     """Each greedy token is the reference's own next token, given the ones before it."""
     model = model_of(family, torch.float64)
-    plan = plan_for(PROMPT)
+    plan = plan_for(PROMPT, family=family)
 
     made = generate(model, linked(plan, model), eos_ids=(), max_new_tokens=6, options={"do_sample": False})
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < 6:
-        tokens = (*tokens, int(reference_logits(extended(plan, tokens).tokens, model)[-1].argmax()))
+        tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
     assert made.sequences[0] == tokens
 
 
@@ -139,7 +138,7 @@ def test_longrope_answers_continue_beyond_the_original_length() -> None:
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < num_tokens:
-        tokens = (*tokens, int(reference_logits(extended(plan, tokens).tokens, model)[-1].argmax()))
+        tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
     assert made.sequences[0] == tokens
 
 
@@ -176,7 +175,7 @@ def test_interface_models_link_without_copying(family: str) -> None:
 def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
     """A long request between two short ones changes nothing: frequencies are pinned."""
     model = model_of(family, torch.float64)
-    plan = plan_for(PROMPT)
+    plan = plan_for(PROMPT, family=family)
     before = request_logits(model, linked(plan, model))
 
     plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)).tokens, model)
@@ -194,11 +193,3 @@ def test_foreign_models_are_refused_by_name(family: str) -> None:
 def test_windows_reach_into_modules() -> None:
     """The schema of these tests is long enough for a window to end inside a module."""
     assert plan_for(PROMPT).stop > 4 * WINDOW
-
-
-def extended(plan: Plan, tokens: tuple[int, ...]) -> Plan:
-    """Return a plan with tokens appended to its text."""
-    if not tokens:
-        return plan
-    more = Prefill(start=plan.stop, token_ids=tokens, origin=Origin.TEXT)
-    return replace(plan, prefill=(*plan.prefill, more))

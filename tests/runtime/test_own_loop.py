@@ -40,9 +40,9 @@ Way = Callable[[RequestTokens, Executor], ModelInputs]
 
 
 @cache
-def engine_of(family: str) -> Engine:
+def engine_of(family: str, positions: str | None = None) -> Engine:
     """Return an engine with a random model of a family in float64."""
-    engine = Engine(random_model(family, torch.float64), ByteTokenizer())
+    engine = Engine(random_model(family, torch.float64), ByteTokenizer(), positions=positions)
     engine.add_schema(SCHEMA)
     return engine
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_right_is_refused(way: str) -> None:
 
 def test_another_model_cannot_continue_gaps() -> None:
     """Another model with the same weights refuses a cache with gaps, and continues one without, if it is a copy."""
-    engine, other = engine_of("llama"), random_model("llama", torch.float64)
+    engine, other = engine_of("llama", "fixed"), random_model("llama", torch.float64)
     full = '<prompt schema="travel"><plan days="nine days"/>?</prompt>'
     expected = engine.generate(full, do_sample=False, max_new_tokens=1, eos_token_id=[]).token_ids
 
@@ -255,7 +255,7 @@ def test_own_loops_give_the_answer_of_random_prompts(way: Way, data: st.DataObje
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows_over_a_dynamic_cache(family: str) -> None:
     """Under sliding windows, a `DynamicCache` serves prompts whose last window of tokens has no gap; others are refused."""
-    engine = engine_of(family)
+    engine = engine_of(family, "fixed")
     near = '<prompt schema="travel"><plan days="nine"/><end/>?</prompt>'
     full = '<prompt schema="travel"><plan days="nine days"/>?</prompt>'  # an argument between cached tokens
     options = {"max_new_tokens": 2 * WINDOW, "do_sample": False}

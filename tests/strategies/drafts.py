@@ -150,7 +150,9 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
     """Draw the outline of a schema that uses no more than `elements`."""
     return st.builds(
         SchemaDraft,
-        attributes=attribute_choices(version=("1", "2.0-rc"), repair=_REPAIRS, **inherited(elements)),
+        attributes=attribute_choices(
+            version=("1", "2.0-rc"), repair=_REPAIRS, positions=("closed", "fixed"), **inherited(elements)
+        ),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),

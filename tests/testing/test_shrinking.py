@@ -26,7 +26,7 @@ from tests.testing.samples import checked
 pytestmark = pytest.mark.long
 
 DESK = """
-<schema name="desk">
+<schema name="desk" positions="fixed">
   <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>
   <module name="policy">Terms <parameter name="days" length="4" default="ten"/> long.
     <module name="region"><union><module name="eu">EU.</module><module name="uk">UK.</module></union></module>

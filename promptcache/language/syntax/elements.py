@@ -32,7 +32,7 @@ RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Attributes of the elements that are allowed in `rules`, by element."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context", "repair"),
+    "schema": ("name", "version", "whitespace", "separator", "context", "repair", "positions"),
     "module": (
         "name",
         "required",

@@ -28,6 +28,16 @@ class Role(StrEnum):
     ASSISTANT = "assistant"
 
 
+class Placement(StrEnum):
+    """Where cached text stands in a request (docs/layout.md, "Closed and fixed positions").
+
+    `CLOSED`: directly behind the text before it. `FIXED`: at the positions at which it was encoded.
+    """
+
+    CLOSED = "closed"
+    FIXED = "fixed"
+
+
 class Context(StrEnum):
     """Context that a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees")."""
 
@@ -250,6 +260,7 @@ class SchemaDocument(Short):
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
     repair: str | None = None
+    positions: Placement | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
     @property

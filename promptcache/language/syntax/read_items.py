@@ -29,6 +29,7 @@ from promptcache.language.syntax.nodes import (
     Doc,
     Item,
     Module,
+    Placement,
     Role,
     RuleList,
     Scaffold,
@@ -104,6 +105,7 @@ class SchemaReader:
             whitespace=options.whitespace,
             separator=options.separator,
             repair=attributes.repair("repair"),
+            positions=attributes.choice("positions", Placement),
             places=attributes.places,
         )
 

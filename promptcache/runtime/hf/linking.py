@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-from promptcache.runtime.attention import KVView, Positions, RequestPositions
+from promptcache.runtime.attention import Positions, RequestPositions
 from promptcache.runtime.hf.segmented import segmented_cache
 
 if TYPE_CHECKING:
     from promptcache.runtime.hf.model import Model
-
-View = TypeVar("View", bound=KVView)
-Coalesce = Callable[[Sequence[View]], tuple[tuple[View, ...], int]]
 
 
 class Linking(ABC):
@@ -39,14 +36,6 @@ class Linking(ABC):
 
     def __str__(self) -> str:
         return self.name
-
-    @abstractmethod
-    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
-        """Return the views to link for a request, and the number of tokens that are copied for it.
-
-        Args:
-            coalesce: Copies small neighbours into one view; None leaves the views as they are.
-        """
 
     @abstractmethod
     def cache(self, model: Model, positions: Positions) -> Cache:
@@ -102,9 +91,6 @@ class Linking(ABC):
 class _Segmented(Linking):
     name = "segmented"
     takes_rows = True
-
-    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
-        return (views, 0) if coalesce is None else coalesce(views)
 
     def cache(self, model: Model, positions: Positions) -> Cache:
         return segmented_cache(positions, model.shape.num_layers)
@@ -163,9 +149,6 @@ class _OwnAndStored(DynamicLayer):
 class _Concatenated(Linking):
     name = "concatenated"
     takes_rows = False
-
-    def place(self, views: tuple[View, ...], coalesce: Coalesce[View] | None) -> tuple[tuple[View, ...], int]:
-        return views, sum(view.num_tokens for view in views)
 
     def cache(self, model: Model, positions: Positions) -> Cache:
         layers: list[Any] = [_OwnAndStored(positions.num_cached) for _ in range(model.shape.num_layers)]

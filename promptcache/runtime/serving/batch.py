@@ -24,11 +24,17 @@ from promptcache.runtime.attention import (
     TailGroup,
     padded_positions,
 )
-from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import Recalled
-from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, segment_users, shared_segments
+from promptcache.runtime.link import (
+    SharedSegment,
+    coalesced_segments,
+    linked_segments,
+    segment_users,
+    shared_segments,
+)
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
 
@@ -44,8 +50,8 @@ class Row:
         state: State of the model that computed its stored KV.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
-        num_copied: The number of tokens of small segments that were copied. Copies for several rows count for the
-            first of them.
+        num_copied: The number of tokens of segments that were copied. Copies for several rows count for the first of
+            them.
     """
 
     tokens: RequestTokens
@@ -70,11 +76,11 @@ class Batch:
 
         Args:
             model: Links in segments (`model.linking.takes_rows`).
-            pool: Buffers for small segments; None attends to every segment as a view.
+            pool: Buffers for small and for shifted segments; None coalesces nothing.
         """
         assert model.linking.takes_rows, "models that link by concatenation run alone"
         self._model = model
-        self._pool = pool
+        self._pool = views_only(model) if pool is None else pool
         self._rows: list[Row] = []
         self._shared: _Shared | None = None  # None after the set of rows changed
         self.tails = Tails(model.shape)
@@ -165,12 +171,11 @@ class Batch:
     def _shared_segments(self) -> _Shared:
         if self._shared is None:
             shared = tuple(shared_segments([row.stored for row in self._rows]))
-            if self._pool is not None:
-                positions = [row.tokens.position_ids for row in self._rows]
-                states = [row.state for row in self._rows]
-                shared, copied = coalesced_segments(shared, positions, states, self._pool)
-                for row, num_copied in zip(self._rows, copied, strict=True):
-                    row.num_copied += num_copied
+            positions = [row.tokens.position_ids for row in self._rows]
+            states = [row.state for row in self._rows]
+            shared, copied = coalesced_segments(shared, positions, states, self._pool)
+            for row, num_copied in zip(self._rows, copied, strict=True):
+                row.num_copied += num_copied
             if any(row.growing for row in self._rows):
                 shared += tuple(shared_segments([row.growing for row in self._rows]))
             self._shared = _Shared(self._rows, shared)

@@ -9,7 +9,7 @@ const TURNS = ["system", "user", "assistant"];
 export const SCHEMA_ELEMENTS = {
   schema: [
     [...CONTENT, ...TURNS, "scaffold", "rules", "example"],
-    { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], ...INHERITED },
+    { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], positions: ["closed", "fixed"], ...INHERITED },
   ],
   module: [
     [...CONTENT, ...TURNS, "scaffold"],

@@ -61,7 +61,7 @@ class StepMachine(RuleBasedStateMachine):
         torch.use_deterministic_algorithms(True)  # allocated memory is filled with NaN
         self.schema = schema
         self.service = serve(schema, self.model)
-        self.batch = Batch(self.model, Pool(self.model.shape, small_tokens=small_tokens))
+        self.batch = Batch(self.model, Pool(self.model, small_tokens=small_tokens))
 
     @precondition(lambda self: len(self.answered) < MAX_ROWS)
     @rule(data=st.data())

@@ -83,7 +83,7 @@ def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
 
 def largest_distance_of_steps(model: Model, seed: str) -> float:
     """Compute several prompts in steps of random sizes; return the largest distance of a row from the reference."""
-    plans = [plan_for(prompt) for prompt in PROMPTS]
+    plans = [plan_for(prompt, family=seed) for prompt in PROMPTS]
     executor = serve(plans[0].layout.schema, model).executor
     batch, chance = Batch(model), random.Random(seed)
     wanted = {}
