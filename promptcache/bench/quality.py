@@ -35,6 +35,7 @@ class QualitySettings:
         count: Questions of each set.
         seed: Seed of the documents and questions.
         module_tokens: Approximate sizes of modules, for sets that can be drawn in several.
+        num_absent: Modules in each schema that the prompts do not select, beside those that they do.
         ways: Ways to compare. Plain prefill and the ways they are compared with are added.
         instruction: Text at the start of each document; None is the set's own.
         max_new_tokens: Limit of an answer; None is the set's own.
@@ -45,6 +46,7 @@ class QualitySettings:
     count: int
     seed: int
     module_tokens: Sequence[int] = (SHORT,)
+    num_absent: int = 0
     ways: Sequence[Way] = tuple(map(way_named, DEFAULT_WAYS))
     instruction: str | None = None
     max_new_tokens: int | None = None
@@ -92,7 +94,7 @@ def _chosen(settings: QualitySettings) -> Iterator[tuple[str, int | None]]:
 
 def _quizzes(settings: QualitySettings, name: str, size: int | None) -> list[Quiz]:
     """Draw documents until they have `settings.count` questions."""
-    quizzes = [*draw_quizzes(name, settings.seed, settings.count, size)]
+    quizzes = [*draw_quizzes(name, settings.seed, settings.count, size, settings.num_absent)]
     if settings.instruction is None:
         return quizzes
     return [replace(quiz, instruction=settings.instruction) for quiz in quizzes]

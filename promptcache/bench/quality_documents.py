@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
@@ -80,7 +80,7 @@ class Quiz:
         modules: Texts and slots by module.
         questions: Each is asked by itself.
         instruction: Text in front of the modules; may be empty.
-        absent: Index of a module that the prompt does not select.
+        absent: Indices of modules that the prompt does not select.
         turns: Whether the document is a system turn and the question a user turn. Otherwise both are one text without
             turns, which the model continues.
     """
@@ -88,7 +88,7 @@ class Quiz:
     modules: tuple[tuple[QuizPiece, ...], ...]
     questions: tuple[QuizQuestion, ...]
     instruction: str = ""
-    absent: int | None = None
+    absent: frozenset[int] = frozenset()
     turns: bool = True
 
     @property
@@ -102,9 +102,16 @@ class Quiz:
         blocks = [self.instruction] if self.instruction else []
         blocks += ["".join(map(_text, module)) for module in self.modules]
         shown = [each if index == 0 else f"\n{each}" for index, each in enumerate(blocks)]
-        if self.absent is not None:
-            del shown[self.absent - len(self.modules)]
-        return "".join(shown)
+        first = len(blocks) - len(self.modules)
+        return "".join(each for index, each in enumerate(shown) if index - first not in self.absent)
+
+    def beside(self, others: Sequence[tuple[QuizPiece, ...]], places: Sequence[int]) -> Quiz:
+        """Return the document with more modules, which no prompt selects, at these indices of the result, in order."""
+        modules, absent = [*self.modules], {*self.absent}
+        for module, place in zip(others, places, strict=True):
+            modules.insert(place, module)
+            absent = {index + (index >= place) for index in absent} | {place}
+        return replace(self, modules=tuple(modules), absent=frozenset(absent))
 
     def own_text(self, question: QuizQuestion) -> str:
         """Return the text without turns that a prompt adds to the document; it ends where the answer starts."""
@@ -126,7 +133,8 @@ def schema_xml(quiz: Quiz, way: Way, name: str, count_tokens: Callable[[str], in
         content = f'<module name="document"><system>{content}</system></module>'
         paths = ["document", *(f"document/{each}" for each in paths)]
     scaffold = f'<scaffold modules="{" ".join(paths)}"/>' if way.scaffold else ""
-    return f'<schema name="{name}" context="{way.context}">{content}{scaffold}</schema>'
+    positions = f' positions="{way.positions}"' if way.positions else ""
+    return f'<schema name="{name}" context="{way.context}"{positions}>{content}{scaffold}</schema>'
 
 
 def prompt_xml(quiz: Quiz, question: QuizQuestion, way: Way, name: str, answer: str | None = None) -> str:
@@ -142,7 +150,7 @@ def prompt_xml(quiz: Quiz, question: QuizQuestion, way: Way, name: str, answer: 
 
 
 def _used(quiz: Quiz) -> Sequence[int]:
-    return [index for index in range(len(quiz.modules)) if index != quiz.absent]
+    return [index for index in range(len(quiz.modules)) if index not in quiz.absent]
 
 
 def _text(piece: QuizPiece) -> str:

@@ -23,6 +23,7 @@ SHORT, LONG = 40, 400
 
 _INSTRUCTION = "Answer the question from these notes."
 _EXAMPLE_TOKENS = 22
+_OTHER_SEED = 1_000_003  # documents of this distance in seeds are others
 _ADDRESSED = (
     *("neighbor", "captain", "doctor", "professor", "teacher", "colleague", "farmer", "sailor", "painter", "cousin"),
     *("sister", "uncle", "reader", "customer", "member", "partner"),
@@ -44,7 +45,9 @@ class QuizSet:
     max_new_tokens: int = 24
 
 
-def draw_quizzes(name: str, seed: int, count: int, module_tokens: int | None = None) -> Iterator[Quiz]:
+def draw_quizzes(
+    name: str, seed: int, count: int, module_tokens: int | None = None, num_absent: int = 0
+) -> Iterator[Quiz]:
     """Yield documents of a set until they have `count` questions.
 
     Args:
@@ -52,14 +55,22 @@ def draw_quizzes(name: str, seed: int, count: int, module_tokens: int | None = N
         seed: Seed of the documents.
         count: Number of questions.
         module_tokens: Approximate tokens of each module; None is `SHORT`.
+        num_absent: Modules of other documents that each schema has as well, at random places.
     """
     size = module_tokens or SHORT
-    for quiz in SETS[name].draw(seed, size):
+    others = _modules(SETS[name].draw(seed + _OTHER_SEED, size))
+    for number, quiz in enumerate(SETS[name].draw(seed, size)):
+        rng = Random(f"absent {name} {seed} {number}")
+        places = [rng.randint(0, len(quiz.modules) + index) for index in range(num_absent)]
         questions = quiz.questions[: 1 if size < LONG else count][:count]
-        yield replace(quiz, questions=questions)
+        yield replace(quiz, questions=questions).beside([*islice(others, num_absent)], places)
         count -= len(questions)
         if count == 0:
             return
+
+
+def _modules(quizzes: Iterator[Quiz]) -> Iterator[tuple[QuizPiece, ...]]:
+    return (module for quiz in quizzes for module in quiz.modules)
 
 
 def _endless(name: str, draw: Callable[[Random, int], Quiz], seed: int, module_tokens: int) -> Iterator[Quiz]:
@@ -174,7 +185,7 @@ def _demo_quiz(case: Case, *, arguments: bool) -> Quiz:
     fact = case.question.fact
     question = QuizQuestion(text=case.question.text, answer=fact.sentence, judge=_Whole(fact=fact))
     modules = tuple(_demo_module(module, arguments=arguments) for module in case.modules)
-    return Quiz(modules=modules, questions=(question,), absent=case.absent)
+    return Quiz(modules=modules, questions=(question,), absent=frozenset([] if case.absent is None else [case.absent]))
 
 
 def _demo_module(module: Sequence[Fact], *, arguments: bool) -> tuple[QuizPiece, ...]:

@@ -18,6 +18,7 @@ class Way:
         name: In tables and for `--way`.
         context: The schema's attribute.
         scaffold: Whether the schema has a scaffold over all modules in use.
+        positions: The schema's attribute; None writes none.
         keep: Codec of the stored KV, for `engine.add_schema`.
         text: Whether arguments are written into the modules as text, without slots.
         promoted: Whether `engine.promote` is called with the first prompt of each document.
@@ -29,6 +30,7 @@ class Way:
     name: str
     context: str = "guaranteed"
     scaffold: bool = False
+    positions: str | None = None
     keep: str = "full"
     text: bool = False
     promoted: bool = False
@@ -45,7 +47,8 @@ class Way:
     def schema_name(self) -> str:
         """Name of a schema for a document that is served in this way. Ways with one name share their schema."""
         promoted = "-promoted" if self.promoted else ""
-        return f"{self.context}{'-scaffold' * self.scaffold}-{self.keep}{'-text' * self.text}{promoted}"
+        context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.positions}' if self.positions else ''}"
+        return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
 
     @property
     def request(self) -> dict[str, Any]:
@@ -61,6 +64,7 @@ _NAMED = (
     PLAIN,
     _GUARANTEED,
     Way(name="own", context="own"),
+    Way(name="fixed", positions="fixed"),
     Way(name="scaffold", scaffold=True),
     Way(name="int8", keep="int8", also_beside=("guaranteed",)),
     Way(name="int4", keep="int4", also_beside=("guaranteed",)),

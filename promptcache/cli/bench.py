@@ -629,6 +629,14 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
     default=[str(SHORT)],
     help="Approximate tokens of each module, except in demo sets; repeat the option to compare sizes.",
 )
+@click.option(
+    "--absent",
+    "num_absent",
+    type=click.IntRange(0, 1000),
+    default=0,
+    metavar="N",
+    help="Modules in each schema that the prompts do not select, beside those that they do; default 0.",
+)
 @model_option()
 @click.option(
     "--way",
@@ -651,6 +659,7 @@ def quality(
     count: int,
     seed: int,
     module_tokens: tuple[str, ...],
+    num_absent: int,
     model: str,
     ways: tuple[Way, ...],
     instruction: str | None,
@@ -669,6 +678,7 @@ def quality(
         count=count,
         seed=seed,
         module_tokens=[*map(int, dict.fromkeys(module_tokens))],
+        num_absent=num_absent,
         ways=ways,
         instruction=instruction,
         max_new_tokens=max_new_tokens,
