@@ -65,7 +65,11 @@ class Pool:
     def idle_bytes(self) -> int:
         """Bytes of the buffers that no request uses."""
         with self._lock:
-            return sum(buffer.slab.nbytes for buffer in (*self._idle.values(), *self._returned))
+            self._collect()
+            return self._idle_nbytes()
+
+    def _idle_nbytes(self) -> int:
+        return sum(buffer.slab.nbytes for buffer in self._idle.values())
 
     def coalesce(
         self, segments: Sequence[Segment], new_positions: Sequence[int], state: int
@@ -139,6 +143,8 @@ class Pool:
             self._lend(held, buffer)
             return held, None
         wanted = _capacity(num_tokens)
+        if self._idle_nbytes() + wanted * self._model.shape.token_bytes <= self._idle_limit:
+            return None, None  # what idle buffers hold may be wanted again
         for other, buffer in self._idle.items():
             if wanted <= buffer.slab.capacity <= 2 * wanted:
                 return None, self._idle.pop(other).slab
@@ -156,7 +162,7 @@ class Pool:
             if live is not None and live() is None:
                 del self._live[buffer.content]
             self._idle[buffer.content] = buffer
-        while sum(buffer.slab.nbytes for buffer in self._idle.values()) > self._idle_limit:
+        while self._idle_nbytes() > self._idle_limit:
             self._idle.popitem(last=False)
 
     def _filled(self, slab: Slab, group: Sequence[Segment]) -> KVHandle:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptcache.language import Context, Repair
-from promptcache.layout import LayoutNode, Level, Origin, Prefill
+from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -163,8 +163,9 @@ def _filler_stays(patch: Patch) -> None:
 
     def add(self: Any, run: Any, state: Any) -> None:
         original(self, run, state)
-        if state is not None and self.reuse and self.reuse[-1].part.encoding == state.encoding:
-            self.reuse[-1] = replace(self.reuse[-1], part=replace(self.reuse[-1].part, start=0))
+        last = self._found[-1] if self._found else None
+        if state is not None and isinstance(last, Reuse) and last.part.encoding == state.encoding:
+            self._found[-1] = replace(last, part=replace(last.part, start=0))
 
     patch.setattr(run_tokens.RunTokens, "add", add)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,7 +16,7 @@ from hypothesis.errors import HypothesisWarning
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, Placement
 from promptcache.runtime.hf.model import Model
 from promptcache.testing import ByteTokenizer, Subject, prompts
 from promptcache.testing.cases import named_modules, subject_prompts
@@ -127,6 +128,10 @@ def _check_of(name: str) -> Check:
     if kind in models:
         return lambda data, schema: cached_is_reference(
             serve(schema, family_model(models[kind])), data.draw(strategies.prompts(schema))
+        )
+    if kind == "fixed":
+        return lambda data, schema: cached_is_reference(
+            serve(replace(schema, positions=Placement.FIXED)), data.draw(strategies.prompts(schema))
         )
     if kind == "copied":
         return lambda data, schema: cached_is_reference(

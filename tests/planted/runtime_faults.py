@@ -93,7 +93,7 @@ def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask
     patch.setattr(RequestPositions, "forward_mask", forward_mask)
 
 
-@fault("neighbours are joined across new tokens", law=REFERENCE)
+@fault("neighbours are joined across new tokens", law="cached is the reference, fixed")
 def _joined_across_new(patch: Patch) -> None:
     original = segments._joined
     patch.setattr(segments, "_joined", lambda views, new_positions: original(views, ()))
@@ -369,7 +369,7 @@ def _masked_by_order(patch: Patch) -> None:
     patch.setattr(type(CONCATENATED), "mask", mask)
 
 
-@fault("digests of encodings leave out their positions", law=HISTORY)
+@fault("digests of encodings leave out their positions", law=HISTORY, rare=True)
 def _digest_without_positions(patch: Patch) -> None:
     _digest_with(patch, lambda each: replace_fields(each, position_ids=tuple(range(each.num_tokens))))
     nowhere = {"first_position": 0, "last_position": 0}  # the keys would still contain them
@@ -551,7 +551,7 @@ def _own_tokens_only(patch: Patch) -> None:
     patch.setattr(whole_prompt.WholePrompt, "ids", lambda self, input_ids: input_ids)
 
 
-@fault("a stop inside of a draft is overlooked", law=REQUESTS)
+@fault("a stop inside of a draft is overlooked", law=REQUESTS, rare=True)
 def _stop_overlooked(patch: Patch) -> None:
     original = generate.StopRecorder.__call__
 

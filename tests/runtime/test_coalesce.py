@@ -76,7 +76,8 @@ def test_what_was_coalesced_before_is_not_copied_again() -> None:
 
 def test_a_buffer_in_use_is_never_written() -> None:
     """Another selection gets another buffer while a request holds the first one."""
-    pool, one, other = Pool(MODEL), segments([3, 4]), segments([5, 6])
+    one, other = segments([3, 4]), segments([5, 6])
+    pool = Pool(MODEL, idle_bytes=256 * SHAPE.token_bytes)
     first, _ = pool.coalesce(one, [], 0)
 
     second, _ = pool.coalesce(other, [], 0)
@@ -88,6 +89,15 @@ def test_a_buffer_in_use_is_never_written() -> None:
     third, _ = pool.coalesce(segments([2, 2]), [], 0)
     assert third[0].slab is slab
     assert contents(third) == [0, 1, 3, 4]
+
+
+def test_copies_are_kept_while_there_is_room() -> None:
+    """Selections that take turns are copied once each."""
+    pool = Pool(MODEL)
+
+    copied = [pool.coalesce(segments([2, 3], token_id), [], 0)[1] for token_id in (0, 1, 0, 1, 0)]
+
+    assert copied == [5, 5, 0, 0, 0]
 
 
 def test_the_same_places_of_other_encodings_are_copied_anew() -> None:

@@ -151,7 +151,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
     return st.builds(
         SchemaDraft,
         attributes=attribute_choices(
-            version=("1", "2.0-rc"), repair=_REPAIRS, positions=("closed", "fixed"), **inherited(elements)
+            version=("1", "2.0-rc"), repair=_REPAIRS, positions=("closed", *4 * ("fixed",)), **inherited(elements)
         ),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
