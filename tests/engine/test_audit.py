@@ -269,7 +269,7 @@ def test_a_real_model_names_the_planted_cause() -> None:
     for cause, schema in PLANTED.items():
         first, second = (texts[0] + texts[1][:8], texts[1][8:]) if cause is Cause.TOKENS else texts
         text = schema.format(first, second, 60)
-        engine.add_schema(f'<schema name="s" whitespace="preserve" separator="">{text}</schema>')
+        engine.add_schema(f'<schema name="s" whitespace="preserve" separator="" positions="fixed">{text}</schema>')
         made = engine.audit('<prompt schema="s"><one/><two/> The capital of France is</prompt>', max_new_tokens=4)
         others = [abs(each.share) for each in made.rungs if each.cause is not cause]
 
