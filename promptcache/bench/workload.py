@@ -9,29 +9,22 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.kv import KVHandle, MemoryStore
-from promptcache.language import ChatMessages, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import Executor, Model, SchemaState, choose_placement, schema_state
-from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before
+from promptcache.tokenizer import PlainTokenizer
 
 _MAX_POSITIONS = 2**24
 
 
-class LetterTokenizer:
-    """A tokenizer with one token for each character, without BOS and without turns."""
+class LetterTokenizer(PlainTokenizer):
+    """A tokenizer with one token for each character."""
 
-    bos_ids: tuple[int, ...] = ()
-    bos_form = ""
-    reasoning_tags = None
-    eos_ids: tuple[int, ...] = ()
-    control_ids: frozenset[int] = frozenset()
     fingerprint = "letters"
-    warnings: tuple[str, ...] = ()
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return one token ID for each character."""
@@ -40,29 +33,6 @@ class LetterTokenizer:
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the characters."""
         return "".join(map(chr, token_ids))
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return a character in UTF-8."""
-        return chr(token_id).encode()
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the characters."""
-        return self.detokenize(token_ids)
-
-    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each text."""
-        return tuple(map(self.tokenize, parts))
-
-    def render_chat(
-        self,
-        messages: ChatMessages,
-        *,
-        generation_prompt: bool,
-        options: Mapping[str, Any] = NO_OPTIONS,
-        date: datetime = FROZEN_DATE,
-    ) -> str:
-        """Return the contents."""
-        return "".join(each["content"] for each in messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,12 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 import torch
 
 from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.kv import MemoryStore
-from promptcache.language import ChatMessages, Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
@@ -31,7 +29,7 @@ from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.small_copy import longest_window, small_copy
 from promptcache.runtime.reference import reference_logits
-from promptcache.tokenizer import FROZEN_DATE, NO_OPTIONS, Before
+from promptcache.tokenizer import PlainTokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -53,16 +51,10 @@ _SCHEMA = """<schema name="self-test">abc
 _PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu{text}</prompt>'
 
 
-class _LetterTokenizer:
-    """A random token for each letter; the self-test uses no turns and no BOS."""
+class _LetterTokenizer(PlainTokenizer):
+    """A random token for each letter."""
 
-    bos_ids: tuple[int, ...] = ()
-    bos_form = ""
-    reasoning_tags = None
-    eos_ids: tuple[int, ...] = ()
-    control_ids: frozenset[int] = frozenset()
     fingerprint = "self-test"
-    warnings: tuple[str, ...] = ()
 
     def __init__(self, plain_ids: Sequence[int]) -> None:
         self._ids = random.Random(7).choices(plain_ids, k=len(_LETTERS) + 1)
@@ -72,25 +64,6 @@ class _LetterTokenizer:
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return "".join((_LETTERS + "\n")[self._ids.index(token_id)] for token_id in token_ids)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return self.detokenize((token_id,)).encode()
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return self.detokenize(token_ids)
-
-    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(self.tokenize, parts))
-
-    def render_chat(
-        self,
-        messages: ChatMessages,
-        *,
-        generation_prompt: bool,
-        options: Mapping[str, Any] = NO_OPTIONS,
-        date: datetime = FROZEN_DATE,
-    ) -> str:
-        return "".join(each["content"] for each in messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from promptcache.tokenizer.model_config import (
     read_facts,
     read_kv_sizes,
 )
-from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, Tokenizer
+from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer, Tokenizer
 
 __all__ = [
     "DEMO_FOLDER",
@@ -28,6 +28,7 @@ __all__ = [
     "HubTokenizer",
     "Markup",
     "ModelFacts",
+    "PlainTokenizer",
     "Tokenizer",
     "ask_hub",
     "declared_positions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -103,3 +104,45 @@ class Tokenizer(Protocol):
         Raises:
             TemplateRefusal: The template does not render this conversation; the message has its reason.
         """
+
+
+class PlainTokenizer(ABC):
+    """Base class of tokenizers that have no chat template, no BOS and no control tokens."""
+
+    bos_ids: tuple[int, ...] = ()
+    bos_form = ""
+    reasoning_tags = None
+    eos_ids: tuple[int, ...] = ()
+    control_ids: frozenset[int] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    @abstractmethod
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Return the token IDs of `text`."""
+
+    @abstractmethod
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of `token_ids`."""
+
+    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
+        """Return the token IDs of each text."""
+        return tuple(map(self.tokenize, parts))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of `token_ids`."""
+        return self.detokenize(token_ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the text of one token in UTF-8."""
+        return self.detokenize((token_id,)).encode()
+
+    def render_chat(
+        self,
+        messages: ChatMessages,
+        *,
+        generation_prompt: bool,
+        options: Mapping[str, Any] = NO_OPTIONS,
+        date: datetime = FROZEN_DATE,
+    ) -> str:
+        """Return the contents of the messages."""
+        return "".join(each["content"] for each in messages)
