@@ -18,7 +18,15 @@ from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.signature import signature, signed
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
-from promptcache.kv.store_config import StoreConfig, StoreSource, checked_source, config_of, open_blob_tiers, open_store
+from promptcache.kv.store_config import (
+    StoreConfig,
+    StoreSource,
+    checked_source,
+    config_of,
+    memory_tier,
+    open_blob_tiers,
+    open_store,
+)
 from promptcache.kv.tiered import Pace, TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 from promptcache.lazy import lazy_names
@@ -71,6 +79,7 @@ __all__ = [
     "cost_at",
     "expand_home",
     "go_on",
+    "memory_tier",
     "open_blob_tiers",
     "open_store",
     "read_archive",

@@ -103,10 +103,15 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     return TieredStore(memory, open_blob_tiers(source), host=host, pace=source.pace)
 
 
+def memory_tier(store: Store) -> MemoryStore | None:
+    """Return the memory on the model's device of a store; None if a store of another class hides it."""
+    memory = store.memory if isinstance(store, TieredStore) else store
+    return memory if isinstance(memory, MemoryStore) else None
+
+
 def _check_shape(store: Store, shape: KVShape) -> None:
     """Refuse a store of ours for KV of another shape; stores of other classes state no shape."""
-    memory = store.memory if isinstance(store, TieredStore) else store
-    if isinstance(memory, MemoryStore):
+    if (memory := memory_tier(store)) is not None:
         device = torch.empty(0, device=memory.shape.device).device  # "cuda" is "cuda:0"
         if replace(memory.shape, device=device) != shape:
             raise StoreError(

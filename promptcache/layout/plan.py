@@ -57,9 +57,9 @@ def make_plan(
     writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
     added = writer.of(selection, seam_of(cached, new, layout, tokenizer))
     reuse, prefill = repaired(without_last(cached, added.num_replaced), new, layout, repair)
-    position = max((*(each.stop for each in prefill[-1:]), *(each.part.last + 1 for each in reuse[-1:])), default=0)
-    places = (layout.runs[each.run].place(each.part.stop - 1) + 1 for each in reuse[-1:])
-    place = max((*(each.place_stop for each in prefill[-1:]), *places), default=0)
+    ends = [(each.stop, each.place_stop) for each in prefill[-1:]]
+    ends += [(each.part.last + 1, layout.runs[each.run].place(each.part.stop - 1) + 1) for each in reuse[-1:]]
+    position, place = max(ends, default=(0, 0))
     for origin, token_ids in added.parts:
         if token_ids:
             prefill.append(Prefill(start=position, place=place, token_ids=token_ids, origin=origin))

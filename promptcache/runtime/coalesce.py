@@ -1,8 +1,9 @@
 """Buffers of copied KV: of segments that move to other positions, and of many small segments side by side.
 
 A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. So small
-neighbours are copied into one buffer. Buffers come from a pool, because copying into fresh memory takes several times
-as long. A buffer that still holds the same parts at the same positions is used again without copying.
+neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used again
+without copying. If there is no room for another one, the memory of one that is not in use is written anew: copying into
+fresh memory takes several times as long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeAlias
 
 import torch
 
-from promptcache.kv import KVHandle, MemoryStore, Slab, Store, TieredStore
+from promptcache.kv import KVHandle, Slab, Store, memory_tier
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
@@ -58,6 +59,7 @@ class Pool:
         self._idle_limit = idle_bytes
         self._live: dict[_BufferContent, weakref.ref[KVHandle]] = {}
         self._idle: OrderedDict[_BufferContent, _Buffer] = OrderedDict()  # least recently used first
+        self._idle_bytes = 0
         self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
         self._lock = new_lock()
 
@@ -66,10 +68,7 @@ class Pool:
         """Bytes of the buffers that no request uses."""
         with self._lock:
             self._collect()
-            return self._idle_nbytes()
-
-    def _idle_nbytes(self) -> int:
-        return sum(buffer.slab.nbytes for buffer in self._idle.values())
+            return self._idle_bytes
 
     def coalesce(
         self, segments: Sequence[Segment], new_positions: Sequence[int], state: int
@@ -138,17 +137,23 @@ class Pool:
         live = self._live.get(content)
         if live is not None and (held := live()) is not None:
             return held, None
-        if (buffer := self._idle.pop(content, None)) is not None:
+        if (buffer := self._taken(content)) is not None:
             held = KVHandle(slab=buffer.slab, start=0, stop=num_tokens)
             self._lend(held, buffer)
             return held, None
         wanted = _capacity(num_tokens)
-        if self._idle_nbytes() + wanted * self._model.shape.token_bytes <= self._idle_limit:
+        if self._idle_bytes + wanted * self._model.shape.token_bytes <= self._idle_limit:
             return None, None  # what idle buffers hold may be wanted again
-        for other, buffer in self._idle.items():
-            if wanted <= buffer.slab.capacity <= 2 * wanted:
-                return None, self._idle.pop(other).slab
-        return None, None
+        fitting = (each for each, buffer in self._idle.items() if wanted <= buffer.slab.capacity <= 2 * wanted)
+        other = next(fitting, None)
+        buffer = None if other is None else self._taken(other)
+        return None, None if buffer is None else buffer.slab
+
+    def _taken(self, content: _BufferContent) -> _Buffer | None:
+        """Remove an idle buffer and return it; None if there is none with this content."""
+        buffer = self._idle.pop(content, None)
+        self._idle_bytes -= 0 if buffer is None else buffer.slab.nbytes
+        return buffer
 
     def _lend(self, held: KVHandle, buffer: _Buffer) -> None:
         self._live[buffer.content] = weakref.ref(held)
@@ -161,9 +166,11 @@ class Pool:
             live = self._live.get(buffer.content)
             if live is not None and live() is None:
                 del self._live[buffer.content]
+            self._taken(buffer.content)  # two threads may have copied the same
             self._idle[buffer.content] = buffer
-        while self._idle_nbytes() > self._idle_limit:
-            self._idle.popitem(last=False)
+            self._idle_bytes += buffer.slab.nbytes
+        while self._idle_bytes > self._idle_limit:
+            self._taken(next(iter(self._idle)))
 
     def _filled(self, slab: Slab, group: Sequence[Segment]) -> KVHandle:
         start = 0
@@ -183,9 +190,10 @@ class Pool:
 
 def open_pool(model: Model, store: Store) -> Pool:
     """Return a pool that keeps at most a quarter of a store's memory budget, beside that budget, or `IDLE_BYTES`."""
-    memory = store.memory if isinstance(store, TieredStore) else store
-    budget = memory.budget_bytes if isinstance(memory, MemoryStore) else None
-    return Pool(model, idle_bytes=IDLE_BYTES if budget is None else budget // 4)
+    memory = memory_tier(store)
+    if memory is None or memory.budget_bytes is None:
+        return Pool(model)
+    return Pool(model, idle_bytes=memory.budget_bytes // 4)
 
 
 def views_only(model: Model) -> Pool:

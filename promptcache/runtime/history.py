@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import torch
 
-from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, MemoryStore, Store, TieredStore
+from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, MemoryStore, Store, memory_tier
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.locks import new_lock
 from promptcache.runtime.finite import num_finite
@@ -323,9 +323,7 @@ def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None) -> Buffe
     Args:
         limit_bytes: None means a quarter of the store's memory budget, or `DEFAULT_HISTORY_BYTES` without a budget.
     """
-    memory = store.memory if isinstance(store, TieredStore) else store
-    if not isinstance(memory, MemoryStore):
-        memory = MemoryStore(shape)
+    memory = memory_tier(store) or MemoryStore(shape)
     if limit_bytes is None:
         limit_bytes = DEFAULT_HISTORY_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
     return memory.buffers(limit_bytes)

@@ -28,13 +28,7 @@ from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import Recalled
-from promptcache.runtime.link import (
-    SharedSegment,
-    coalesced_segments,
-    linked_segments,
-    segment_users,
-    shared_segments,
-)
+from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, segment_users, shared_segments
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
 
