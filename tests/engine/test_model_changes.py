@@ -415,7 +415,7 @@ def test_chats_and_saved_chats_follow(tmp_path: Path) -> None:
         for loader in ("german", "french"):
             alone = changed(activate(loader))
             expected = changed(activate(loader)).load_chat(tmp_path / "saved.json")
-            expected.salt = "nobody has this history"
+            expected.salt = "without history"
             found = alone.load_chat(tmp_path / "saved.json")
             answer = found.say("and now?", **GREEDY)
             assert answer.token_ids == expected.say("and now?", **GREEDY).token_ids

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.tokenizer.chat_templates import CASES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -121,7 +123,7 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("{{ '<|im_end|>\n' if not loop.first }}", "{{ '<|im_end|>\n' }}"),
     ),
-    "generation prompt that nobody asked for": Shape(
+    "generation prompt without being asked": Shape(
         source=loop(IM, after="{{ '<|im_start|>assistant\n' if messages[-1].role != 'assistant' }}"),
         habit=("messages[-1].role != 'assistant'", "false"),
     ),
@@ -336,21 +338,7 @@ SHAPES: Mapping[str, Shape] = {
         habit=("<|end|>\n<|assistant|>\n", "<|end|><|assistant|>\n"),
     ),
     "newlines around turns": Shape(
-        source="""{% for m in messages %}
-{% if m.role == 'user' %}
-{{ '<|user|>
-' + m.content + eos_token }}
-{% elif m.role == 'system' %}
-{{ '<|system|>
-' + m.content + eos_token }}
-{% else %}
-{{ '<|assistant|>
-' + m.content + eos_token }}
-{% endif %}
-{% if loop.last and add_generation_prompt %}
-{{ '<|assistant|>' }}
-{% endif %}
-{% endfor %}""",
+        source=CASES["zephyr"].source,
         habit=("' + m.content + eos_token }}", "' + m.content }}"),
     ),
     "bos and eos are one token": Shape(
