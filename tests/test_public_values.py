@@ -339,12 +339,13 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Schema.of": Call(function=promptcache.Schema.of, valid={"document": text}, use=try_schema),
         "Schema.module": Call(
             function=text.module,
-            valid={"name": "a", "content": ("text",), "options": dict.fromkeys(["reserve", "context", "separator"])},
+            valid={"name": "a", "content": ("text",), "options": dict.fromkeys(["reserve", "context", "sees", "separator"])},
             use=try_schema,
         ),
         "Schema.with_module": Call(function=text.with_module, valid={"modules": (module("a", "b"),)}, use=try_schema),
         "Schema.union": Call(function=text.union, valid={"members": (module("a", "b"),)}, use=try_schema),
         "Schema.rule": Call(function=text.rule, valid={"rules": ()}, use=try_schema),
+        "Schema.stand_in": Call(function=text.stand_in, valid={"texts": ("text",)}, use=try_schema),
         "Schema.scaffold": Call(function=text.module("a", "b").scaffold, valid={"modules": ("a",)}, use=try_schema),
         **{
             f"Schema.{name}": Call(function=getattr(schema, name), valid={"content": ("Hello",)}, use=try_schema)

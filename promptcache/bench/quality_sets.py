@@ -220,7 +220,7 @@ LANGUAGE_SETS = {
     "facts": QuizSet(draw=partial(_endless, "facts", _facts)),
     "follow-up": QuizSet(draw=partial(_endless, "follow-up", _follow_up)),
     "instructions": QuizSet(draw=partial(_endless, "instructions", _instructions)),
-    "list": QuizSet(draw=partial(_endless, "list", _list)),
+    "list": QuizSet(draw=partial(_endless, "list", _list), max_new_tokens=48),
     "few-shot": QuizSet(draw=partial(_endless, "few-shot", _few_shot)),
 }
 

@@ -18,6 +18,7 @@ class Way:
         name: In tables and for `--way`.
         context: The schema's attribute.
         scaffold: Whether the schema has a scaffold over all modules in use.
+        sees: The schema's attribute; None writes none.
         positions: The schema's attribute; None writes none.
         keep: Codec of the stored KV, for `engine.add_schema`.
         text: Whether arguments are written into the modules as text, without slots.
@@ -30,6 +31,7 @@ class Way:
     name: str
     context: str = "guaranteed"
     scaffold: bool = False
+    sees: str | None = None
     positions: str | None = None
     keep: str = "full"
     text: bool = False
@@ -47,7 +49,8 @@ class Way:
     def schema_name(self) -> str:
         """Name of a schema for a document that is served in this way. Ways with one name share their schema."""
         promoted = "-promoted" if self.promoted else ""
-        context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.positions}' if self.positions else ''}"
+        context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.sees}' if self.sees else ''}"
+        context += f"-{self.positions}" if self.positions else ""
         return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
 
     @property
@@ -64,6 +67,8 @@ _NAMED = (
     PLAIN,
     _GUARANTEED,
     Way(name="own", context="own"),
+    Way(name="nothing", sees="nothing"),
+    Way(name="earlier", sees="earlier"),
     Way(name="fixed", positions="fixed"),
     Way(name="scaffold", scaffold=True),
     Way(name="int8", keep="int8", also_beside=("guaranteed",)),
@@ -76,7 +81,7 @@ _NAMED = (
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
 """Names for `--way`, besides plain prefill."""
 
-DEFAULT_WAYS = ("guaranteed", "own", "scaffold")
+DEFAULT_WAYS = ("guaranteed", "nothing", "earlier", "scaffold")
 """Ways that `promptcache bench quality` compares by default."""
 
 

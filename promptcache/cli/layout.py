@@ -50,6 +50,7 @@ from promptcache.layout import (
     Plan,
     RunState,
     Slot,
+    StateKind,
     check_length,
     lay_out,
     make_plan,
@@ -97,7 +98,7 @@ def command(
     checked = checked_schema(read(schema, sources))
     folder = model_folder(model)
     facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)
-    layout = lay_out(checked, tokenizer)
+    layout = lay_out(checked, tokenizer, max_positions=facts.max_positions)
     diagnostics = (*checked.warnings, *layout.warnings)
     states, failed = run_states(layout), False
     if facts.max_positions is not None:
@@ -266,7 +267,7 @@ class _Viewer:
         self._uses = None if plan is None else _Uses(plan)
         self._plain: dict[str, list[RunState]] = {}
         for each in states:
-            if not each.scaffolds:
+            if each.kind is StateKind.PLAIN:
                 self._plain.setdefault(self._module_of(each), []).append(each)
 
     def root(self) -> RootView:
@@ -352,7 +353,7 @@ class _Viewer:
         return tuple(path for path in paths if path != module)
 
     def _module_of(self, state: RunState) -> str:
-        return self._layout.runs[state.run].module
+        return state.module(self._layout)
 
 
 class _Uses:

@@ -70,7 +70,7 @@ class TokenLimits:
         Raises:
             SchemaError: A filler is longer than its slot, or the model has too few positions.
         """
-        layout = lay_out(schema, self.tokenizer)
+        layout = lay_out(schema, self.tokenizer, max_positions=self.max_positions)
         if self.max_positions is not None:
             check_length(layout, run_states(layout), self.max_positions)
         return layout

@@ -155,7 +155,7 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     tokenizer = HubTokenizer.from_folder(folder)
     found = []
     for schema in schemas:
-        layout = lay_out(schema, tokenizer)
+        layout = lay_out(schema, tokenizer, max_positions=positions)
         states = run_states(layout)
         if positions is not None:
             check_length(layout, states, positions, f"model '{options.model}'")

@@ -29,6 +29,8 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -86,7 +88,7 @@ _KIND_OF_TYPE: Mapping[str, Kind] = {
     "tuple[str, ...]": Kind('a tuple of paths, such as ("a", "b/c"),', _is_paths),
     "Span": instance("a Span", Span),
     "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
-    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Placement, Whitespace)},
+    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Placement, Sees, Whitespace)},
 }
 
 
@@ -98,7 +100,22 @@ def _kind(field: Field[Any]) -> Kind:
 
 
 _NODES = (
-    *(Text, Doc, Parameter, Turn, Module, Union, Scaffold, Require, Exclude, Choose, Assert, RuleList, Example),
+    *(
+        Text,
+        Doc,
+        StandIn,
+        Parameter,
+        Turn,
+        Module,
+        Union,
+        Scaffold,
+        Require,
+        Exclude,
+        Choose,
+        Assert,
+        RuleList,
+        Example,
+    ),
     SchemaDocument,
 )
 _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {

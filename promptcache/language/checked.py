@@ -14,7 +14,7 @@ from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role
+from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role, Sees
 from promptcache.language.syntax.repair import Repair
 
 
@@ -64,6 +64,8 @@ class CheckedModule(Short):
     required: bool
     cache: bool
     context: Context
+    sees: Sees
+    private: bool
     reserve: int | None
 
 

@@ -1,7 +1,7 @@
 """Normalize a declared schema: apply whitespace rules and separators, and inherit options.
 
-The blocks of a parent are its text blocks, modules, unions and turns; `doc` and `scaffold` are no blocks. Each
-block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
+The blocks of a parent are its text blocks, modules, unions and turns; `doc`, `scaffold` and `stand-in` are no blocks.
+Each block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
 first text of the block, so it is present only if the module with this text is present:
 
 - A text block begins with the separator. If the block begins with a parameter, the separator is a text before the slot.
@@ -41,6 +41,8 @@ from promptcache.language.syntax.nodes import (
     Role,
     RuleList,
     Scaffold,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -96,6 +98,7 @@ class TextOptions(NamedTuple):
 
     cache: bool
     context: Context
+    sees: Sees
     whitespace: Whitespace
     separator: str
 
@@ -115,7 +118,13 @@ class Finished(NamedTuple):
 def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
     """Return the items of a schema, and the separator for bare text that continues its open turn ("" if there is
     none)."""
-    options = TextOptions(cache=True, context=schema.context, whitespace=schema.whitespace, separator=schema.separator)
+    options = TextOptions(
+        cache=True,
+        context=schema.context,
+        sees=schema.sees,
+        whitespace=schema.whitespace,
+        separator=schema.separator,
+    )
     items = _content(schema.children, "", options, "").items
     last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
     if last is None:
@@ -162,7 +171,7 @@ def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
 
 def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     match block[0]:
-        case Doc() | Scaffold() | RuleList() | Example():
+        case Doc() | StandIn() | Scaffold() | RuleList() | Example():
             return Finished((), empty=True, after_turn=False)
         case Module() as module:
             return _module(module, parent, options, lead)
@@ -181,6 +190,7 @@ def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Fin
     options = TextOptions(
         cache=options.cache if module.cache is None else module.cache,
         context=module.context or options.context,
+        sees=module.sees or options.sees,
         whitespace=module.whitespace or options.whitespace,
         separator=options.separator if module.separator is None else module.separator,
     )
@@ -193,6 +203,8 @@ def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Fin
         required=module.required,
         cache=options.cache,
         context=options.context,
+        sees=options.sees,
+        private=module.private,
         reserve=module.reserve,
     )
     return Finished((checked,), content.empty, content.after_turn)

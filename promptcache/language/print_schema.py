@@ -25,6 +25,8 @@ from promptcache.language.syntax.nodes import (
     Require,
     RuleList,
     Scaffold,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -46,6 +48,7 @@ def print_schema(schema: Schema) -> str:
         whitespace=None if schema.whitespace is Whitespace.DEDENT else schema.whitespace,
         separator=None if schema.separator == "\n" else escape(schema.separator),
         context=None if schema.context is Context.GUARANTEED else schema.context,
+        sees=None if schema.sees is Sees.STAND_INS else schema.sees,
         repair=schema.repair,
         positions=schema.positions,
     )
@@ -71,6 +74,8 @@ def _item(item: Item) -> Written | str:
             return item.text
         case Doc():
             return Written("doc", (), (item.text,))
+        case StandIn():
+            return Written("stand-in", (), (item.text,), inline=True)
         case Turn():
             return Written(item.role.value, (), _children(item.children))
         case Module():
@@ -101,6 +106,8 @@ def _module(module: Module) -> Written:
         src=module.src,
         reserve=module.reserve,
         context=module.context,
+        sees=module.sees,
+        private=module.private or None,
         whitespace=module.whitespace,
         separator=None if module.separator is None else escape(module.separator),
     )

@@ -24,6 +24,8 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -128,6 +130,11 @@ class Schema(SchemaDocument):
         """Add a scaffold: modules, given by their paths from the root, that are also encoded together."""
         return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
 
+    def stand_in(self, *texts: str) -> Schema:
+        """Add stand-ins: texts that modules attend to while they are encoded, in place of the library's own."""
+        items = tuple(StandIn(text=text, span=IN_PYTHON) for text in texts)
+        return replace(self, children=(*self.children, *items))
+
     def _with(self, items: tuple[Item, ...], *, at_end: bool = False) -> Schema:
         index = None if at_end else _open_turn(self.children)
         index = len(self.children) if index is None else index
@@ -177,6 +184,8 @@ class ModuleOptions(TypedDict, total=False):
     cache: bool | None
     reserve: int | None
     context: Context | None
+    sees: Sees | None
+    private: bool
     separator: str | None
 
 

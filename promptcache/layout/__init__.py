@@ -32,7 +32,7 @@ from promptcache.layout.plan import (
 )
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
-from promptcache.layout.run_states import find_state, run_states
+from promptcache.layout.run_states import MAX_EARLIER_TOKENS, find_state, run_states, runs_in_use, states_in_use
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
 from promptcache.layout.types import (
@@ -49,10 +49,12 @@ from promptcache.layout.types import (
     RunPiece,
     RunState,
     Slot,
+    StateKind,
     Stretch,
 )
 
 __all__ = [
+    "MAX_EARLIER_TOKENS",
     "Encoding",
     "EncodingChanges",
     "KVPart",
@@ -80,6 +82,7 @@ __all__ = [
     "Slot",
     "SlotChange",
     "SlotText",
+    "StateKind",
     "Stretch",
     "check_length",
     "check_positions",
@@ -98,7 +101,9 @@ __all__ = [
     "recompute",
     "render",
     "run_states",
+    "runs_in_use",
     "scaffolds_in_use",
     "shortest_text",
     "slot_tokens",
+    "states_in_use",
 ]

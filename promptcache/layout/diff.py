@@ -13,10 +13,10 @@ from typing import TypeAlias
 from promptcache.language import CheckedParameter, Placement, accepts_all
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.run_states import run_states
-from promptcache.layout.types import Layout, RunState, Slot
+from promptcache.layout.types import Layout, RunState, Slot, StateKind
 from promptcache.tokenizer import Tokenizer
 
-_Place: TypeAlias = tuple[str, int, tuple[str, ...]]
+_Place: TypeAlias = tuple[str, int, StateKind, tuple[str, ...]]
 _MAX_LAID_OUT = 5_000  # modules in all layouts of the search for reserves
 
 
@@ -241,17 +241,20 @@ def _by_digest(layout: Layout) -> dict[str, RunState]:
 def _numbered(found: Iterable[RunState], layout: Layout) -> Iterator[tuple[int, RunState]]:
     """Yield states with the index of their run among the runs of its module."""
     for each in found:
-        yield layout.runs_of[layout.runs[each.run].module].index(each.run), each
+        index = (
+            len(each.sees) if each.kind is StateKind.STAND_IN else layout.runs_of[each.module(layout)].index(each.run)
+        )
+        yield index, each
 
 
 def _place(each: RunState, layout: Layout, renamed: Mapping[str, str], ordinal: int) -> _Place:
-    module = layout.runs[each.run].module
-    return renamed.get(module, module), ordinal, each.scaffolds
+    module = each.module(layout)
+    return renamed.get(module, module), ordinal, each.kind, each.scaffolds
 
 
 def _made(each: RunState, layout: Layout, old: RunState | None) -> MadeEncoding:
     return MadeEncoding(
-        module=layout.runs[each.run].module,
+        module=each.module(layout),
         scaffolds=each.scaffolds,
         num_tokens=each.encoding.num_tokens,
         reason=_reason(each, old, layout),

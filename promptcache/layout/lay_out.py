@@ -21,6 +21,7 @@ from promptcache.language import (
     place,
 )
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
+from promptcache.layout.stand_ins import stand_in_ids
 from promptcache.layout.turns import turn_texts
 from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch, TextGroup
 from promptcache.tokenizer import Conversations, Tokenizer
@@ -31,6 +32,7 @@ def lay_out(
     tokenizer: Tokenizer,
     *,
     placement: Placement = Placement.CLOSED,
+    max_positions: int | None = None,
     reserves: Mapping[str, int] | None = None,
 ) -> Layout:
     """Assign position IDs to every run and slot of a schema.
@@ -39,6 +41,7 @@ def lay_out(
         schema: Texts between two places where something optional may stand are tokenized as one.
         tokenizer: Provides the token IDs of texts, and the chat template that writes around turns.
         placement: Where requests have cached text, if the schema does not say.
+        max_positions: Positions of the model; None if they are not known.
         reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
@@ -56,6 +59,7 @@ def lay_out(
     walk.end_run(_ROOT)
     if walk.faults:
         raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice reports its faults twice
+    placement = schema.positions or placement
     warnings = [*walk.warnings, *(() if texts is None else texts.warnings)]
     return Layout(
         schema=schema,
@@ -65,7 +69,9 @@ def lay_out(
         runs_of=_runs_of(schema, walk.runs),
         stop=max((run.stop for run in walk.runs), default=0),
         tokenizer=tokenizer.fingerprint,
-        placement=schema.positions or placement,
+        placement=placement,
+        max_positions=max_positions,
+        stand_ins=stand_in_ids(schema, tokenizer) if placement is Placement.CLOSED else (),
         has_bos=bool(written.beginning.token_ids),
         has_open_turn=schema.has_open_turn,
         preamble="" if texts is None else texts.preamble,

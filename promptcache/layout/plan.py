@@ -13,11 +13,11 @@ from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptErr
 from promptcache.language import DEFAULT_REPAIR, Placement, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
 from promptcache.layout.repair import level_of, repaired
-from promptcache.layout.run_states import find_state
+from promptcache.layout.run_states import runs_in_use, states_in_use
 from promptcache.layout.run_tokens import RunTokens, SlotContents
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.seam import seam_of, without_last
-from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, Run, RunState
+from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, RunState
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -49,8 +49,8 @@ def make_plan(
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
-    for run in _runs_in_use(selection, layout):
-        modules.add(run, find_state(states, run.index, scaffolds.get(run.module)) if run.cached else None)
+    for run, state in states_in_use(runs_in_use(layout, selection.modules), states, scaffolds):
+        modules.add(run, state)
     if contents.faults:
         raise PromptError(contents.faults)
     cached, new = modules.placed(layout.placement)
@@ -84,14 +84,6 @@ def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
         return plan
     given = Prefill(start=plan.stop, place=plan.prefill[-1].place_stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
     return replace(plan, prefill=(*plan.prefill, given))
-
-
-def _runs_in_use(selection: Selection, layout: Layout) -> list[Run]:
-    """Return the runs of the root and of the selected modules, in document order."""
-    indices = list(layout.runs_of[""])
-    for path in selection.modules:
-        indices.extend(layout.runs_of[path])
-    return [layout.runs[index] for index in sorted(indices)]
 
 
 def _refuse_empty(selection: Selection, layout: Layout, reuse: Sequence[Reuse], prefill: Sequence[Prefill]) -> None:

@@ -7,52 +7,101 @@ its scaffold states.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 
-from promptcache.language import CheckedScaffold, Context, Placement
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedScaffold,
+    CheckedTurn,
+    CheckedUnion,
+    Context,
+    Placement,
+    Sees,
+    walk_checked,
+)
 from promptcache.layout.encoding import Encoding, KVPart, closed_up
 from promptcache.layout.scaffolds import covered_modules
-from promptcache.layout.types import Layout, Run, RunState
+from promptcache.layout.stand_ins import num_before
+from promptcache.layout.types import Layout, Run, RunState, StateKind
+
+MAX_EARLIER_TOKENS = 512
+"""Limit of the tokens of earlier modules that a run with `sees="earlier"` attends to."""
 
 
 def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     """Return the states of a schema's runs.
 
-    Each cached run has a plain state, and one state for each scaffold that covers it. A run without tokens (slots
-    without fillers) has no state. If a scaffold state has the same context as the plain state, both are one state.
-    Scaffolds may share a state.
+    Each cached run has a plain state, and one state for each scaffold that covers it. A run of a module may also have
+    a state behind stand-ins or earlier modules. A run without tokens (slots without fillers) has no state. States of a
+    run with the same context are one state.
 
     With fixed positions, a run is encoded at its places in the layout. With closed positions, it is encoded directly
     behind its context, and its context has no gaps.
     """
-    maker = _Maker(len(layout.runs), codec, is_closed=layout.placement is Placement.CLOSED)
+    maker = _Maker(layout, codec)
     visibility = _Visibility(layout)
     scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
         if run.cached:
             maker.add_plain(run, visibility.plain(run))
+            if run.module:
+                maker.add_behind(run, *visibility.behind(run))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
     return tuple(maker.states)
 
 
-def find_state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
+def runs_in_use(layout: Layout, modules: Iterable[str]) -> list[Run]:
+    """Return the runs of the root and of the modules of a prompt, in document order."""
+    indices = sorted(index for path in ("", *modules) for index in layout.runs_of[path])
+    return [layout.runs[index] for index in indices]
+
+
+def states_in_use(
+    runs: Iterable[Run], states: Sequence[RunState], scaffolds: Mapping[str, str]
+) -> Iterator[tuple[Run, RunState | None]]:
+    """Yield the runs of a prompt with the state that each is used in; None if it is not cached, or has no tokens.
+
+    A run is used in its plain state if that attended to exactly the runs in use before it. Otherwise it is used behind
+    stand-ins or earlier modules, if it has such a state.
+
+    Args:
+        runs: In document order.
+        states: The result of `run_states`.
+        scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
+    """
+    used: list[int] = []
+    is_exact = True
+    for run in runs:
+        state = find_state(states, run.index, scaffolds.get(run.module), behind=not is_exact) if run.cached else None
+        if state is not None and is_exact and state.sees != tuple(used):
+            state = find_state(states, run.index, scaffolds.get(run.module), behind=True)
+            is_exact = False
+        if state is not None:
+            used.append(state.index)
+        is_exact = is_exact and run.cached
+        yield run, state
+
+
+def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:
     """Return the state of a run while `scaffold` is in use, or None if the run has no tokens.
 
     Args:
         states: The result of `run_states`.
         run: Index of a cached run.
         scaffold: The scaffold in use for the run's module, from `scaffolds_in_use`.
+        behind: Without a scaffold, return the state behind stand-ins or earlier modules, if there is one.
     """
     plain = index = bisect_left(states, run, key=attrgetter("run"))
     if plain == len(states) or states[plain].run != run:
         return None
-    while scaffold is not None and index < len(states) and states[index].run == run:
-        if scaffold in states[index].scaffolds:
-            return states[index]
+    while index < len(states) and (state := states[index]).run == run:
+        if (scaffold in state.scaffolds) if scaffold is not None else (behind and state.kind is StateKind.BEHIND):
+            return state
         index += 1
     return states[plain]
 
@@ -63,11 +112,15 @@ _NONE = -1  # index of a run without a state: it has no tokens, or is not cached
 class _Maker:
     """Builder of the states of all runs."""
 
-    def __init__(self, num_runs: int, codec: str, *, is_closed: bool) -> None:
+    def __init__(self, layout: Layout, codec: str) -> None:
         self.states: list[RunState] = []
-        self._is_closed = is_closed
+        self._is_closed = layout.placement is Placement.CLOSED
         self._codec = codec
-        self._plain = [_NONE] * num_runs
+        self._texts = layout.stand_ins
+        self._max_positions = layout.max_positions
+        self._stand_ins: dict[tuple[int, ...], list[int]] = {}  # by the states before them
+        self._plain = [_NONE] * len(layout.runs)
+        self._behind: dict[int, int] = {}
         self._scaffold: dict[str, dict[int, int]] = {}
         self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
@@ -75,7 +128,35 @@ class _Maker:
         """Add the plain state of `run`, with the plain states of the runs `visible` as context."""
         sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
         if run.token_ids:
-            self._plain[run.index] = self._add(run, (), sees)
+            self._plain[run.index] = self._add(run, StateKind.PLAIN, sees)
+
+    def add_behind(self, run: Run, num_stand_ins: int, visible: Sequence[int], first: int) -> None:
+        """Add the state of `run` behind stand-ins and the runs `visible`, unless it is the plain state.
+
+        Args:
+            num_stand_ins: Number of stand-ins that it attends to.
+            visible: Runs that it attends to.
+            first: Stand-ins are before this run. The runs from it on are seen behind stand-ins, too.
+        """
+        plain = self._plain[run.index]
+        if plain == _NONE:
+            return
+        texts = self._texts[:num_stand_ins]
+        num_tokens = sum(map(len, texts)) + self._num_tokens([*visible, run.index])
+        if self._max_positions is not None and num_tokens > self._max_positions:
+            return
+        before = _without_none(tuple(self._plain[index] for index in visible if index < first))
+        others = [self._behind.get(index, self._plain[index]) for index in visible if index >= first]
+        stand_ins = self._stand_ins.setdefault(before, [])
+        for text in texts[len(stand_ins) :]:
+            stand_ins.append(self._add(run, StateKind.STAND_IN, (*before, *stand_ins), text))
+        sees = _without_none((*before, *stand_ins[: len(texts)], *others))
+        if sees != self.states[plain].sees:
+            self._behind[run.index] = self._add(run, StateKind.BEHIND, sees)
+
+    def _num_tokens(self, runs: Iterable[int]) -> int:
+        plain = (self._plain[index] for index in runs)
+        return sum(self.states[state].encoding.num_tokens for state in plain if state != _NONE)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
         """Add a scaffold state of `run`, with the states of that scaffold as context, unless an equal state exists."""
@@ -85,26 +166,28 @@ class _Maker:
         in_scaffold = self._scaffold.setdefault(scaffold, {})
         sees = _without_none(tuple(in_scaffold.get(index, self._plain[index]) for index in visible))
         for state in self.states[plain:]:  # the states of this run
-            if state.sees == sees:
+            if state.sees == sees and state.kind is not StateKind.STAND_IN:
                 in_scaffold[run.index] = state.index
                 if state.index != plain:
                     self.states[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
                 return
-        in_scaffold[run.index] = self._add(run, (scaffold,), sees)
+        in_scaffold[run.index] = self._add(run, StateKind.SCAFFOLD, sees)
+        self.states[-1] = replace(self.states[-1], scaffolds=(scaffold,))
 
-    def _add(self, run: Run, scaffolds: tuple[str, ...], sees: tuple[int, ...]) -> int:
-        token_ids = run.token_ids
+    def _add(self, run: Run, kind: StateKind, sees: tuple[int, ...], stand_in: tuple[int, ...] = ()) -> int:
+        """Add a state of a run, or a stand-in."""
+        token_ids = stand_in or run.token_ids
         known = self._contexts.get(sees)  # share one tuple among equal contexts
         if known is None:
             known = self._contexts[sees] = sees, self._context(sees)
         sees, context = known
-        position_ids = run.places
+        position_ids = run.places if not stand_in else ()
         if self._is_closed:
             start = context[-1].last + 1 if context else 0
             position_ids = tuple(range(start, start + len(token_ids)))
         encoding = Encoding(token_ids=token_ids, position_ids=position_ids, context=context, codec=self._codec)
         index = len(self.states)
-        self.states.append(RunState(index=index, run=run.index, scaffolds=scaffolds, sees=sees, encoding=encoding))
+        self.states.append(RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
         return index
 
     def _context(self, sees: tuple[int, ...]) -> tuple[KVPart, ...]:
@@ -120,6 +203,11 @@ class _Visibility:
         self._layout = layout
         self._stops = [run.stop for run in layout.runs]
         self._runs_of: dict[frozenset[str], list[int]] = {}
+        self._num_before = num_before(layout.schema)
+        self._in_turns = _in_turns(layout.schema.children, in_turn=not layout.schema.has_turns)
+        self._earlier = _Earlier(layout)
+        always = layout.schema.guaranteed[""]
+        self._may_be_absent = [run for run in layout.runs if run.module and run.module not in always]
 
     def plain(self, run: Run) -> list[int]:
         """Return the context of `run` outside scaffolds: the guaranteed runs, or only those of its own module."""
@@ -129,6 +217,23 @@ class _Visibility:
             return self.before(run, self.runs_of(schema.guaranteed[path]))
         bos = [0] if self._layout.has_bos and path else []
         return self.before(run, [*bos, *self._layout.runs_of[path]])
+
+    def behind(self, run: Run) -> tuple[int, list[int], int]:
+        """Return what the run of a module attends to behind others.
+
+        Returns:
+            The number of stand-ins, the runs, and the run that the stand-ins are before: the first one of a module that
+            may be absent.
+        """
+        schema, path = self._layout.schema, run.module
+        visible, guaranteed = self.plain(run), schema.guaranteed[path]
+        first = next((each for each in self._may_be_absent if each.module not in guaranteed), run)
+        if schema.modules[path].context is Context.GUARANTEED:
+            if schema.modules[path].sees is Sees.STAND_INS and first.module in self._in_turns:
+                return self._num_before[path], visible, first.index
+            if schema.modules[path].sees is Sees.EARLIER:
+                return 0, self.before(run, sorted({*visible, *self._earlier.of(run)})), first.index
+        return 0, visible, first.index
 
     def before(self, run: Run, visible: list[int]) -> list[int]:
         """Return the runs of the sorted indices `visible` that end before `run` starts."""
@@ -145,6 +250,51 @@ class _Visibility:
             own = (self._layout.runs_of[path] for path in modules | {""})
             runs = self._runs_of[modules] = sorted(chain.from_iterable(own))
         return runs
+
+
+class _Earlier:
+    """Runs of earlier modules that runs with `sees="earlier"` attend to."""
+
+    def __init__(self, layout: Layout) -> None:
+        schema = layout.schema
+        hidden = {path for path, module in schema.modules.items() if module.private or not module.cache}
+        for union in (item for item in walk_checked(schema.children) if isinstance(item, CheckedUnion)):
+            hidden.update(member.path for member in union.members[1:])  # one of them can be present
+        self._layout = layout
+        self._hidden = hidden
+
+    def of(self, run: Run) -> list[int]:
+        """Return the last runs before `run`, `MAX_EARLIER_TOKENS` in all, without private modules."""
+        found: list[int] = []
+        left = MAX_EARLIER_TOKENS
+        for other in reversed(self._layout.runs[: run.index]):
+            if not other.module or self._is_hidden(other.module, run.module) or not other.cached:
+                continue
+            left -= len(other.token_ids)
+            if left < 0:
+                break
+            found.append(other.index)
+        return found
+
+    def _is_hidden(self, path: str, seen_by: str) -> bool:
+        """Whether a module, or a module around it, is not seen."""
+        steps = path.split("/")
+        around = ("/".join(steps[: number + 1]) for number in range(len(steps)))
+        return any(each in self._hidden and not f"{seen_by}/".startswith(f"{each}/") for each in around)
+
+
+def _in_turns(items: Iterable[CheckedItem], *, in_turn: bool) -> frozenset[str]:
+    """Return the modules that are in a turn, so that text can stand before them. Without turns, these are all."""
+    found: list[str] = []
+    for item in items:
+        if isinstance(item, CheckedModule):
+            found += [item.path] if in_turn else []
+            found += _in_turns(item.children, in_turn=in_turn)
+        elif isinstance(item, CheckedUnion):
+            found += _in_turns(item.members, in_turn=in_turn)
+        elif isinstance(item, CheckedTurn):
+            found += _in_turns(item.children, in_turn=True)
+    return frozenset(found)
 
 
 def _without_none(indices: tuple[int, ...]) -> tuple[int, ...]:

@@ -198,6 +198,9 @@ class Layout(Short):
         stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
         placement: Where requests have cached text.
+        max_positions: Positions of the model, if they are known. An encoding behind stand-ins or earlier modules that
+            needs more is left out.
+        stand_ins: Token IDs of the texts that runs attend to while they are encoded; none with fixed positions.
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
@@ -214,6 +217,8 @@ class Layout(Short):
     stop: int
     tokenizer: str
     placement: Placement
+    max_positions: int | None
+    stand_ins: tuple[tuple[int, ...], ...]
     has_bos: bool
     has_open_turn: bool
     preamble: str = ""
@@ -221,15 +226,29 @@ class Layout(Short):
     warnings: tuple[Diagnostic, ...] = ()
 
 
+class StateKind(StrEnum):
+    """Kind of a state: what a run attends to while it is encoded.
+
+    `PLAIN`: what is guaranteed with its module, or its own text only. `BEHIND`: stand-ins or earlier modules as well.
+    `SCAFFOLD`: the modules of a scaffold. `STAND_IN`: not a state of the run, but a stand-in.
+    """
+
+    PLAIN = "plain"
+    BEHIND = "behind"
+    SCAFFOLD = "scaffold"
+    STAND_IN = "stand-in"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunState(Short):
     """State of a cached run: its encoding under one context.
 
-    A run has a plain state, and may have other states in scaffolds.
+    A run has a plain state, and may have one behind stand-ins or earlier modules, and others in scaffolds.
 
     Attributes:
         index: Index in the schema's tuple of states.
-        run: Index of the run in the layout.
+        run: Index of the run in the layout. A stand-in has that of the first run that attends to it.
+        kind: What the context is. A scaffold may use a state of another kind.
         scaffolds: Names of the scaffolds that use this state; empty for the run's plain state.
         sees: Indices of the states whose encodings are the context of this one, all lower than `index`.
         encoding: The tokens to encode with their context.
@@ -237,9 +256,14 @@ class RunState(Short):
 
     index: int
     run: int
+    kind: StateKind
     scaffolds: tuple[str, ...]
     sees: tuple[int, ...]
     encoding: Encoding
+
+    def module(self, layout: Layout) -> str:
+        """Return the path of the module that the run belongs to; "" is the root, to which stand-ins belong as well."""
+        return "" if self.kind is StateKind.STAND_IN else layout.runs[self.run].module
 
 
 class Origin(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.diagnostics import counted, listed, size_text
 from promptcache.language import CheckedModule
-from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, Stretch
+from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, Stretch
 from promptcache.picture.text import excerpt, fit
 
 _MANY_RUNS = 400
@@ -33,7 +33,8 @@ class Notes:
         self._modules_of: dict[tuple[int, ...], Lines] = {}
         self._states: dict[int, list[RunState]] = {}
         for state in states:
-            self._states.setdefault(state.run, []).append(state)
+            if state.kind is not StateKind.STAND_IN:
+                self._states.setdefault(state.run, []).append(state)
 
     def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sections) -> Lines:
         """Return the tooltip of a text. `what` names BOS and the header or footer of a turn."""
@@ -89,12 +90,22 @@ class Notes:
         plain: Lines = ()
         for state in self._states.get(run.index, ()):
             seen = self._modules(state.sees)
-            if not state.scaffolds:
+            if state.kind is StateKind.PLAIN:
                 plain = seen
                 yield f"sees {self._names(run.module, seen) or ('BOS' if state.sees else 'nothing before it')}"
                 continue
+            if state.kind is StateKind.BEHIND:
+                yield f"behind other modules it sees {self._more(state, plain)}, too"
+            if not state.scaffolds:
+                continue
             more = [module for module in seen if module not in plain]
             yield f"in scaffold {', '.join(state.scaffolds)} it sees {self._names(run.module, more) or 'the same'}, too"
+
+    def _more(self, state: RunState, plain: Lines) -> str:
+        """Return what a run sees behind other modules: stand-ins, or modules before it."""
+        number = sum(self._all_states[index].kind is StateKind.STAND_IN for index in state.sees)
+        more = [module for module in self._modules(state.sees) if module not in plain]
+        return counted(number, "stand-in") if number else listed([_path(each) for each in more], self._max_seen)
 
     def _names(self, module: str, seen: Sequence[str]) -> str:
         own = "text before it outside modules" if not module else "its own text before it"
@@ -105,7 +116,7 @@ class Notes:
         """Return the modules whose runs are in the context of a state, in order, without BOS."""
         modules = self._modules_of.get(sees)
         if modules is None:
-            runs = [self._all_states[index].run for index in sees]
+            runs = [each.run for each in map(self._all_states.__getitem__, sees) if each.kind is not StateKind.STAND_IN]
             found = dict.fromkeys(self._layout.runs[run].module for run in runs if run != self._bos_run)
             modules = self._modules_of[sees] = tuple(found)
         return modules

@@ -24,6 +24,7 @@ from promptcache.layout import (
     RunPiece,
     RunState,
     Slot,
+    StateKind,
 )
 from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, Section
 from promptcache.picture.fold import folded
@@ -324,8 +325,8 @@ def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int
     """
     attended: dict[str, set[int]] = {}
     for state in states:
-        owner = layout.runs[state.run].module
-        if owner and not state.scaffolds:
+        owner = state.module(layout)
+        if owner and state.kind is StateKind.PLAIN:
             attended.setdefault(owner, set()).update(states[index].run for index in state.sees)
     numbers: dict[frozenset[int], int] = {}
     sees: dict[str, int] = {}

@@ -184,7 +184,8 @@ class _Trials:
                 self._state.schema, children=_with_parameter(self._state.schema.children, slot.module, shorter)
             )
             try:
-                layout = lay_out(schema, self._tokenizer, placement=self._state.layout.placement)
+                old = self._state.layout
+                layout = lay_out(schema, self._tokenizer, placement=old.placement, max_positions=old.max_positions)
             except LanguageError:
                 continue  # the default does not fit
             state = replace(self._state, schema=schema, layout=layout, states=run_states(layout, self._state.codec))

@@ -48,8 +48,8 @@ class SchemaState:
 
     @property
     def modules(self) -> Mapping[Encoding, str]:
-        """The module path of each encoding; "" is the text outside modules."""
-        return {state.encoding: self.layout.runs[state.run].module for state in self.states}
+        """The module path of each encoding; "" is the text outside modules, and stand-ins."""
+        return {state.encoding: state.module(self.layout) for state in self.states}
 
     def encodings_of(self, module: str | None) -> tuple[Encoding, ...]:
         """Return the encodings of a module and of the modules in it; None means all encodings.
@@ -64,8 +64,7 @@ class SchemaState:
         if path not in self.schema.modules:
             help_text = did_you_mean(path, self.schema.modules) or "paths are written like city/hotel"
             raise PromptCacheError(f"schema '{self.schema.name}' has no module '{module}' ({help_text})")
-        runs = self.layout.runs
-        inside = (state for state in self.states if f"{runs[state.run].module}/".startswith(f"{path}/"))
+        inside = (state for state in self.states if f"{state.module(self.layout)}/".startswith(f"{path}/"))
         return tuple(dict.fromkeys(state.encoding for state in inside))
 
     def plan(
@@ -97,7 +96,7 @@ def schema_state(
     Raises:
         SchemaError: A filler is longer than its slot, or the schema needs more positions than the model has.
     """
-    layout = lay_out(schema, tokenizer, placement=placement)
+    layout = lay_out(schema, tokenizer, placement=placement, max_positions=context_length)
     states = run_states(layout, codec)
     check_length(layout, states, context_length)
     return SchemaState(schema=schema, layout=layout, states=states, codec=codec)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from promptcache.diagnostics import PromptCacheError, Short
 from promptcache.kv import KVShape, stored_bytes
 from promptcache.language import CheckedScaffold, CheckedSchema, Selection, promoted_scaffold
-from promptcache.layout import Encoding, find_state, run_states, scaffolds_in_use
+from promptcache.layout import Encoding, run_states, runs_in_use, scaffolds_in_use, states_in_use
 from promptcache.runtime.catalog import SchemaState
 
 
@@ -125,6 +125,5 @@ def _ordered(scaffolds: Iterable[CheckedScaffold], schema: CheckedSchema) -> tup
 def _in_use(state: SchemaState, modules: Sequence[str]) -> dict[int, Encoding]:
     """Return the encoding of each run of the modules of a prompt."""
     layout, scaffolds = state.layout, scaffolds_in_use(state.schema.scaffolds, modules)
-    runs = [layout.runs[index] for path in modules for index in layout.runs_of[path]]
-    found = {run.index: find_state(state.states, run.index, scaffolds.get(run.module)) for run in runs if run.cached}
-    return {run: each.encoding for run, each in found.items() if each is not None}
+    found = states_in_use(runs_in_use(layout, modules), state.states, scaffolds)
+    return {run.index: each.encoding for run, each in found if each is not None}

@@ -17,6 +17,7 @@ from promptcache.language import (
     CheckedUnion,
     FinalText,
     Repair,
+    Sees,
     Selection,
 )
 from promptcache.layout import Level, continued
@@ -69,9 +70,15 @@ def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
 
 
 def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
-    """The text of modules that a prompt does not select never changes its output."""
+    """The text of modules that a prompt does not select never changes its output, unless the schema shows it to others.
+
+    In a schema with `sees="earlier"`, this holds for private modules.
+    """
     schema = service.state.schema
-    other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
+    kept = frozenset(selection.modules)
+    if any(each.sees is Sees.EARLIER for each in schema.modules.values()):
+        kept |= {path for path, module in schema.modules.items() if not module.private}
+    other = replace(schema, children=_masked(schema.children, kept, service))
     after = service.renewed(other).logits(replace(selection, schema=other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 

@@ -111,7 +111,7 @@ def level_is_right(case: PromptCase) -> None:
 
 
 def states_are_right(case: PromptCase) -> None:
-    """Every cached run comes from the store, in the state of the scaffold that is in use."""
+    """Every cached run comes from the store: in the state of the scaffold in use, else plain or behind others."""
     wrong = list(wrong_states(case.plan, case.subject.states))
     hold(not wrong, "; ".join(wrong), case)
 

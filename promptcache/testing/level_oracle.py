@@ -10,8 +10,32 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from fractions import Fraction
 from math import ceil
 
-from promptcache.language import CheckedScaffold, CheckedSchema, Context, Placement, Repair, RepairKind
-from promptcache.layout import Encoding, KVPart, Layout, Level, Origin, Plan, Run, RunState
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedScaffold,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+    Context,
+    Placement,
+    Repair,
+    RepairKind,
+    Sees,
+    walk_checked,
+)
+from promptcache.layout import (
+    MAX_EARLIER_TOKENS,
+    Encoding,
+    KVPart,
+    Layout,
+    Level,
+    Origin,
+    Plan,
+    Run,
+    RunState,
+    StateKind,
+)
 
 _Token = tuple[Encoding, int]  # with the index of the token
 
@@ -98,6 +122,7 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
             expected = [_state(states, index, None) for index in _before(layout, run, *_visible(layout, run))]
             if not _has_seen(layout, plain, expected):
                 yield f"run {run.index} of '{run.module}' has seen states {plain.sees}"
+            yield from _wrong_behind(layout, states, run, plain)
             for scaffold in schema.scaffolds:
                 if run.module in _covered(scaffold, scaffold.guaranteed):
                     yield from _wrong_in_scaffold(layout, states, run, scaffold)
@@ -105,10 +130,10 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
 
 def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
     """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
-    taken = _scaffolds_taken(plan.selection.schema, frozenset(plan.selection.modules))
+    right_states = _states_in_use(plan, states)
     for reuse in plan.reuse:
         module = plan.layout.runs[reuse.run].module
-        right = _state(states, reuse.run, taken.get(module))
+        right = right_states.get(reuse.run)
         if right is None or reuse.part.encoding != right.encoding:
             yield f"run {reuse.run} of '{module}' is not in state {right and right.scaffolds}"
         if module and not plan.selection.schema.modules[module].cache:
@@ -116,6 +141,115 @@ def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
     for prefill in plan.prefill:
         if prefill.origin is Origin.UNCACHED and plan.selection.schema.modules[prefill.module].cache:
             yield f"'{prefill.module}' is to be cached"
+
+
+def _states_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, RunState]:
+    """Return the state of each cached run in use: the plain one while it has seen all that is in use before it."""
+    schema, modules = plan.selection.schema, frozenset(plan.selection.modules)
+    taken = _scaffolds_taken(schema, modules)
+    found: dict[int, RunState] = {}
+    is_exact = True
+    for run in plan.layout.runs:
+        if run.module and run.module not in modules:
+            continue
+        state = _state(states, run.index, taken.get(run.module)) if run.cached else None
+        if state is not None:
+            seen = [part.encoding for part in state.encoding.context]
+            is_exact = is_exact and seen == [each.encoding for each in found.values()]
+            found[run.index] = state if is_exact or run.module in taken else _behind(states, run.index) or state
+        is_exact = is_exact and run.cached
+    return found
+
+
+def _wrong_behind(layout: Layout, states: Sequence[RunState], run: Run, plain: RunState) -> Iterator[str]:
+    """Yield a state behind stand-ins or earlier modules that is not what the schema says."""
+    schema = layout.schema
+    if not run.module:
+        return
+    module, guaranteed = schema.modules[run.module], schema.guaranteed[run.module]
+    optional = (each for each in layout.runs if each.module and each.module not in guaranteed)
+    first = next(optional, run)
+    visible = _before(layout, run, *_visible(layout, run))
+    if module.sees is Sees.EARLIER and module.context is Context.GUARANTEED:
+        visible = sorted({*visible, *_earlier(layout, run)})
+    before = [_state(states, index, None) for index in visible if index < first.index]
+    behind = [_behind(states, index) or _state(states, index, None) for index in visible if index >= first.index]
+    stand_ins: list[RunState | None] = []
+    if module.sees is Sees.STAND_INS and module.context is Context.GUARANTEED and _stands_in_turn(schema, first.module):
+        texts = layout.stand_ins[: _num_before(schema, run.module)]
+        for number, text in enumerate(texts):
+            seen = tuple(each.index for each in (*before, *stand_ins) if each is not None)
+            found = [each for each in states if each.kind is StateKind.STAND_IN and each.sees == seen]
+            if len(found) != 1 or found[0].encoding.token_ids != text:
+                yield f"stand-in {number} before run {run.index} of '{run.module}' is {found}"
+                return
+            if not _has_seen(layout, found[0], [*before, *stand_ins]):
+                yield f"stand-in {number} before run {run.index} has seen states {found[0].sees}"
+            stand_ins.append(found[0])
+    if not _has_seen(layout, _behind(states, run.index) or plain, [*before, *stand_ins, *behind]):
+        yield f"run {run.index} of '{run.module}' has not seen what stands before it"
+
+
+def _stands_in_turn(schema: CheckedSchema, path: str) -> bool:
+    turns = [item for item in walk_checked(schema.children) if isinstance(item, CheckedTurn)]
+    inside = {each.path for turn in turns for each in walk_checked(turn.children) if isinstance(each, CheckedModule)}
+    return not turns or path in inside
+
+
+def _behind(states: Sequence[RunState], run: int) -> RunState | None:
+    return next((each for each in states if each.run == run and each.kind is StateKind.BEHIND), None)
+
+
+def _num_before(schema: CheckedSchema, path: str) -> int:
+    """Return how many modules can stand before a module, by the structure of the schema, without guaranteed ones."""
+
+    def most(item: CheckedItem) -> int:
+        match item:
+            case CheckedModule():
+                return 1 + sum(map(most, item.children))
+            case CheckedTurn():
+                return sum(map(most, item.children))
+            case CheckedUnion():
+                return max(map(most, item.members))
+        return 0
+
+    def before(items: Sequence[CheckedItem]) -> int:
+        number = 0
+        for item in items:
+            if any(isinstance(each, CheckedModule) and each.path == path for each in walk_checked([item])):
+                if isinstance(item, CheckedModule):
+                    return number if item.path == path else number + 1 + before(item.children)
+                if isinstance(item, CheckedUnion):
+                    inside = [each for each in item.members if f"{path}/".startswith(f"{each.path}/")]
+                    return number + before(inside)
+                assert isinstance(item, CheckedTurn)
+                return number + before(item.children)
+            number += most(item)
+        raise AssertionError(f"'{path}' is not in the schema")
+
+    order = [*schema.modules]
+    guaranteed = [each for each in order[: order.index(path)] if each in schema.guaranteed[path]]
+    return max(0, before(schema.children) - len(guaranteed))
+
+
+def _earlier(layout: Layout, run: Run) -> Iterator[int]:
+    """Yield the runs before `run` that `sees="earlier"` shows to it, the nearest first."""
+    schema, left = layout.schema, MAX_EARLIER_TOKENS
+    unions = [item for item in walk_checked(schema.children) if isinstance(item, CheckedUnion)]
+    for other in layout.runs[: run.index][::-1]:
+        steps = other.module.split("/")
+        around = [schema.modules["/".join(steps[:number])] for number in range(1, len(steps) + 1) if other.module]
+        shut = [
+            each
+            for each in around
+            if each.private or not each.cache or any(each in union.members[1:] for union in unions)
+        ]
+        if other.cached and around and all(f"{run.module}/".startswith(f"{each.path}/") for each in shut):
+            left -= len(other.token_ids)
+            if left < 0:
+                return
+            if other.stop <= run.start:
+                yield other.index
 
 
 def _wrong_in_scaffold(

@@ -128,8 +128,9 @@ def test_models_in_one_folder_never_share_kv(tmp_path: Path) -> None:
         check_alone(changed(change, tmp_path), alone[name])
     for name, change in CHANGES.items():
         again = changed(change, tmp_path)
-        assert [each.num_encoded for each in again.warm()] == [0], name
-        assert again.generate(PROMPT, **GREEDY).token_ids == alone[name].generate(PROMPT, **GREEDY).token_ids
+        answer = again.generate(PROMPT, **GREEDY)
+        assert answer.usage.num_encoded_tokens == 0, name
+        assert answer.token_ids == alone[name].generate(PROMPT, **GREEDY).token_ids
 
     assert len(answers) > len(CHANGES) // 2  # the changes do change answers
 
@@ -335,7 +336,7 @@ def test_what_cannot_be_read_shows_in_the_signature(tmp_path: Path, rotate: Call
     assert second.fingerprint == first.fingerprint
     assert not {*second.keys("t")} & {*first.keys("t")}
     check_alone(second, alone)
-    assert engine(adapted(), tmp_path).warm()[0].num_encoded == 0
+    assert engine(adapted(), tmp_path).generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
 
 
 def rounded(hf: Any, error: float) -> Any:

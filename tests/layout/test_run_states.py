@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Context, Placement
-from promptcache.layout import Layout, RunState, find_state, lay_out, run_states, scaffolds_in_use
+from promptcache.layout import Layout, RunState, StateKind, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -34,7 +34,7 @@ def test_a_plain_state_sees_the_guaranteed_runs_before_it(schema):
     layout = lay_out(schema, ByteTokenizer())
     states = run_states(layout)
 
-    for state in (state for state in states if not state.scaffolds):
+    for state in (state for state in states if state.kind is StateKind.PLAIN):
         run = layout.runs[state.run]
         context = schema.modules[run.module].context if run.module else schema.source.context
         visible = {run.module} if context is Context.OWN else {"", *schema.guaranteed[run.module]}
@@ -49,12 +49,12 @@ def test_a_plain_state_sees_the_guaranteed_runs_before_it(schema):
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas())
 def test_contexts_come_first_and_lie_before(schema):
-    """A state sees states with lower indices and only tokens at lower positions, in position order."""
+    """A state sees states with lower indices and only tokens at lower positions, each once and in position order."""
     states = run_states(lay_out(schema, ByteTokenizer()))
 
     for index, state in enumerate(states):
         assert state.index == index
-        assert list(state.sees) == sorted(set(state.sees))
+        assert len(state.sees) == len(set(state.sees))
         assert all(other < index for other in state.sees)
         own_first = state.encoding.position_ids[0]
         assert [part.encoding for part in state.encoding.context] == [states[other].encoding for other in state.sees]
@@ -91,7 +91,7 @@ def test_contexts_are_closed(schema):
     if contexts != {Context.GUARANTEED}:
         return
 
-    for state in (state for state in states if not state.scaffolds):
+    for state in (state for state in states if state.kind is StateKind.PLAIN):
         assert all(set(states[index].sees) <= set(state.sees) for index in state.sees)
 
 
@@ -100,8 +100,8 @@ def test_contexts_are_closed(schema):
 @given(schema=strategies.schemas())
 def test_every_cached_run_with_tokens_has_a_plain_state(schema):
     """Exactly the cached runs with text or filler have a plain state, which holds just that; if fixed, at its places."""
-    layout = replace(lay_out(schema, ByteTokenizer()), placement=Placement.FIXED)
-    plain = {state.run: state.encoding for state in run_states(layout) if not state.scaffolds}
+    layout = lay_out(replace(schema, positions=None), ByteTokenizer(), placement=Placement.FIXED)
+    plain = {state.run: state.encoding for state in run_states(layout) if state.kind is StateKind.PLAIN}
 
     for run in layout.runs:
         tokens = {
@@ -219,5 +219,7 @@ def test_equal_contexts_are_one_tuple():
     modules = "".join(f'<module name="m{index}">text</module>' for index in range(50))
     states = run_states(layout_of(f'<schema name="s">prefix{modules}</schema>'))
 
-    assert len({id(state.sees) for state in states[2:]}) == 1
-    assert len({id(state.encoding.context) for state in states[2:]}) == 1
+    plain = [state for state in states if state.kind is StateKind.PLAIN]
+
+    assert len({id(state.sees) for state in plain[2:]}) == 1
+    assert len({id(state.encoding.context) for state in plain[2:]}) == 1

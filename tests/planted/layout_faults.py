@@ -125,6 +125,57 @@ def _sees_the_absent(patch: Patch) -> None:
     patch.setattr(run_states._Visibility, "plain", plain)
 
 
+@fault("all modules are encoded behind the same stand-ins", law=CONTEXTS)
+def _same_stand_ins(patch: Patch) -> None:
+    patch.setattr(run_states, "num_before", lambda schema: dict.fromkeys(schema.modules, 1))
+
+
+@fault("stand-ins do not see the text before them", law=CONTEXTS)
+def _blind_stand_ins(patch: Patch) -> None:
+    original = run_states._Maker._add
+
+    def add(self: Any, run: Any, kind: Any, sees: Any, stand_in: Any = ()) -> Any:
+        return original(self, run, kind, () if stand_in else sees, stand_in)
+
+    patch.setattr(run_states._Maker, "_add", add)
+
+
+@fault("a stand-in is the text of a module", law="unselected text changes nothing", quick=True)
+def _telling_stand_ins(patch: Patch) -> None:
+    original = lay_out.stand_in_ids
+
+    def stand_in_ids(schema: Any, tokenizer: Any) -> Any:
+        texts = [text.text for module in schema.modules.values() for text in module.children if hasattr(text, "text")]
+        return tuple(tokenizer.tokenize(text) for text in texts[: len(original(schema, tokenizer))])
+
+    patch.setattr(lay_out, "stand_in_ids", stand_in_ids)
+
+
+@fault("private modules are shown to others", law=CONTEXTS)
+def _shown_private(patch: Patch) -> None:
+    patch.setattr(run_states._Earlier, "_is_hidden", lambda self, path, seen_by: False)
+
+
+@fault("modules behind others are used as if they were the first", law=STATES)
+def _always_plain(patch: Patch) -> None:
+    original = run_states.find_state
+
+    def find(states: Any, run: Any, scaffold: Any, *, behind: bool = False) -> Any:
+        return original(states, run, scaffold)
+
+    patch.setattr(run_states, "find_state", find)
+
+
+@fault("the first module is used behind stand-ins", law=STATES)
+def _never_plain(patch: Patch) -> None:
+    original = run_states.find_state
+
+    def find(states: Any, run: Any, scaffold: Any, *, behind: bool = False) -> Any:
+        return original(states, run, scaffold, behind=True)
+
+    patch.setattr(run_states, "find_state", find)
+
+
 @fault("a scaffold state sees plain states only", law=CONTEXTS)
 def _plain_in_scaffold(patch: Patch) -> None:
     original = run_states._Maker.add_scaffold
@@ -306,8 +357,8 @@ def _open_contexts(patch: Patch) -> None:
 def _gaps_of_slots(patch: Patch) -> None:
     original = run_states._Maker._add
 
-    def add(self: Any, run: Any, scaffolds: Any, sees: Any) -> Any:
-        index = original(self, run, scaffolds, sees)
+    def add(self: Any, run: Any, kind: Any, sees: Any, stand_in: Any = ()) -> Any:
+        index = original(self, run, kind, sees, stand_in)
         state = self.states[index]
         gap = run.places[-1] - run.places[0] + 1 - len(run.places)
         *others, last = state.encoding.position_ids

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import Context, Role, Whitespace
+from promptcache.language import Context, Role, Sees, Whitespace
 from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
@@ -138,12 +138,16 @@ ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | Uni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaDraft:
-    """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line."""
+    """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line.
+
+    `stand_ins` come first.
+    """
 
     attributes: Mapping[str, str]
     items: tuple[ItemDraft, ...]
     question: str | None
     indented: bool
+    stand_ins: tuple[str, ...] = ()
 
 
 def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
@@ -156,6 +160,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
+        stand_ins=st.sampled_from(((), (), (), ("x",), ("stand-in", "b"))),
     )
 
 
@@ -196,7 +201,11 @@ def _with_filler(draft: ParameterDraft) -> ParameterDraft:
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:
     required = (False,) if member else (True,) if elements.complete else (False, False, True)
-    own = {"reserve": ("1", "5", "9"), **({"cache": ("false", "true")} if elements.uncached else {})}
+    own = {
+        "reserve": ("1", "5", "9"),
+        "private": ("true", "false"),
+        **({"cache": ("false", "true")} if elements.uncached else {}),
+    }
     return st.builds(
         ModuleDraft,
         level=st.just(0) if member else _LEVELS,
@@ -224,6 +233,7 @@ def inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
     contexts = tuple(context.value for context in Context if elements.own_context or context is not Context.OWN)
     return {
         "context": contexts,
+        "sees": tuple(sees.value for sees in Sees),
         "whitespace": tuple(whitespace.value for whitespace in Whitespace),
         "separator": _SEPARATORS,
     }

@@ -54,6 +54,8 @@ class SchemaTree:
 def grow(draft: SchemaDraft) -> SchemaTree:
     """Return the document of a draft; parts beyond the limits above are left out."""
     growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
+    for text in draft.stand_ins:
+        etree.SubElement(growth.stack[0].element, "stand-in").text = text
     for item in draft.items:
         growth.add(item)
     if draft.question is not None:

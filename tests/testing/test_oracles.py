@@ -11,7 +11,7 @@ import promptcache
 
 TESTS, PACKAGE = Path(__file__).parents[1], Path(promptcache.__file__).parent
 ORACLES: dict[str, set[str]] = {
-    "promptcache/testing/level_oracle.py": set(),
+    "promptcache/testing/level_oracle.py": {"walk_checked"},
     "promptcache/testing/position_oracle.py": set(),
     "promptcache/testing/rules_oracle.py": {"join_path", "walk"},
     "tests/strategies/split_files.py": {"check_schema", "parse_schema"},  # to read what was written

@@ -32,7 +32,7 @@ RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Attributes of the elements that are allowed in `rules`, by element."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context", "repair", "positions"),
+    "schema": ("name", "version", "whitespace", "separator", "context", "sees", "repair", "positions"),
     "module": (
         "name",
         "required",
@@ -43,6 +43,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "src",
         "reserve",
         "context",
+        "sees",
+        "private",
         "whitespace",
         "separator",
     ),
@@ -62,6 +64,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "scaffold": ("name", "modules"),
     "include": ("href", "select", "prefix"),
     "example": ("name", "valid", "contains"),
+    "stand-in": (),
     "rules": (),
     **RULE_ATTRIBUTES,
     "system": (),
@@ -72,9 +75,9 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """Attributes of the elements of a schema document, by element."""
 
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example"} - RULE_ATTRIBUTES.keys()
+_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "stand-in"} - RULE_ATTRIBUTES.keys()
 CHILDREN = {
-    "schema": _ANYTHING | {"rules", "example"},
+    "schema": _ANYTHING | {"rules", "example", "stand-in"},
     "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
     "module": _ANYTHING,
     "union": frozenset({"module", "doc"}),
@@ -88,10 +91,12 @@ def instead(element: str, parent: str) -> str | None:
     match parent, element:
         case "union", _:
             return "a union contains only modules: move the element into one of them"
-        case "text" | "doc", _:
+        case "text" | "doc" | "stand-in", _:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
             return "write the scaffold outside of the turn; its paths can name modules inside the turn"
+        case _, "stand-in":
+            return "write <stand-in> at the top level of the schema"
         case _, "rules" | "example":
             return f"write <{element}> at the top level of the schema; its paths can name any module"
         case _, "require" | "exclude" | "choose" | "assert":

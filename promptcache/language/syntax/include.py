@@ -42,6 +42,7 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
+    Sees,
     Text,
     Turn,
     Union,
@@ -62,6 +63,7 @@ class InheritedOptions(NamedTuple):
     whitespace: Whitespace
     separator: str
     context: Context
+    sees: Sees
 
 
 class Place(NamedTuple):
@@ -349,7 +351,7 @@ def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
 
 def _with_options(item: Module | Union, document: SchemaDocument, around: InheritedOptions) -> Module | Union:
     """Set the options that modules inherit from their own document if the inherited options here are different."""
-    own = InheritedOptions(document.whitespace, document.separator, document.context)
+    own = InheritedOptions(document.whitespace, document.separator, document.context, document.sees)
     if own == around:
         return item
     if isinstance(item, Module):
@@ -365,4 +367,5 @@ def _with(module: Module, own: InheritedOptions, around: InheritedOptions) -> Mo
         whitespace=module.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
         separator=own.separator if differs else module.separator,
         context=module.context or (own.context if own.context is not around.context else None),
+        sees=module.sees or (own.sees if own.sees is not around.sees else None),
     )

@@ -45,6 +45,17 @@ class Context(StrEnum):
     OWN = "own"
 
 
+class Sees(StrEnum):
+    """Text before a module that it attends to while it is encoded, besides its context (docs/layout.md, "Stand-ins").
+
+    `STAND_INS`: one stand-in for each module before it that may be present. `EARLIER`: the text of modules before it.
+    """
+
+    STAND_INS = "stand-ins"
+    EARLIER = "earlier"
+    NOTHING = "nothing"
+
+
 class Whitespace(StrEnum):
     """Whitespace mode of a text block (docs/language.md, "Whitespace")."""
 
@@ -108,6 +119,14 @@ class Doc(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StandIn(Short):
+    """Text that modules attend to while they are encoded. It is part of no prompt."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Turn(Short):
     """Chat turn. Its header and footer come from the model's chat template."""
 
@@ -119,6 +138,8 @@ class Turn(Short):
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Module(Short):
     """Reusable text with a name. An inherited option that is None has the value of the parent.
+
+    No other module attends to a `private` one while it is encoded, unless the two are always present together.
 
     `requires`, `excludes` and `after` are module paths as written. A path is relative to the parent of this module, or
     starts at the root if it has a leading slash.
@@ -135,6 +156,8 @@ class Module(Short):
     src: str | None = None
     reserve: int | None = None
     context: Context | None = None
+    sees: Sees | None = None
+    private: bool = False
     whitespace: Whitespace | None = None
     separator: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
@@ -245,7 +268,7 @@ class Example(Short):
     places: Places = field(default=(), repr=False, compare=False)
 
 
-Item: TypeAlias = Text | Parameter | Doc | Turn | Module | Union | Scaffold | RuleList | Example
+Item: TypeAlias = Text | Parameter | Doc | StandIn | Turn | Module | Union | Scaffold | RuleList | Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -257,6 +280,7 @@ class SchemaDocument(Short):
     span: Span = IN_PYTHON
     version: str | None = None
     context: Context = Context.GUARANTEED
+    sees: Sees = Sees.STAND_INS
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
     repair: str | None = None
@@ -267,6 +291,11 @@ class SchemaDocument(Short):
     def examples(self) -> tuple[Example, ...]:
         """Return the examples, in document order."""
         return tuple(child for child in self.children if isinstance(child, Example))
+
+    @property
+    def stand_ins(self) -> tuple[StandIn, ...]:
+        """Return the stand-ins of the author, in document order."""
+        return tuple(child for child in self.children if isinstance(child, StandIn))
 
 
 def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:

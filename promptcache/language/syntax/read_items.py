@@ -34,6 +34,8 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -41,7 +43,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
 )
 from promptcache.language.syntax.source import diagnostic
-from promptcache.language.syntax.whitespace import is_blank
+from promptcache.language.syntax.whitespace import finish, is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
 MAX_PATHS = 50_000
@@ -69,7 +71,7 @@ class SchemaReader:
         self.faults = FaultList(SchemaError)
         self._folder = folder
         self._include = include
-        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED))
+        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED, Sees.STAND_INS))
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
@@ -93,6 +95,7 @@ class SchemaReader:
             attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
             "\n" if separator is None else separator,
             attributes.choice("context", Context) or Context.GUARANTEED,
+            attributes.choice("sees", Sees) or Sees.STAND_INS,
         )
         with self._inside(Place("", False, options)):
             children = self._items(root)
@@ -102,6 +105,7 @@ class SchemaReader:
             span=root.span,
             version=attributes.text("version"),
             context=options.context,
+            sees=options.sees,
             whitespace=options.whitespace,
             separator=options.separator,
             repair=attributes.repair("repair"),
@@ -169,6 +173,8 @@ class SchemaReader:
             case "doc":
                 self._attributes(element)
                 return Doc(text=self._content(element), span=element.span)
+            case "stand-in":
+                return self._stand_in(element)
             case role:
                 self._attributes(element)
                 with self._inside(self._place._replace(in_turn=True)):
@@ -179,12 +185,13 @@ class SchemaReader:
         name, src = attributes.needed("name"), attributes.text("src")
         whitespace = attributes.choice("whitespace", Whitespace)
         separator = attributes.escaped("separator")
-        context = attributes.choice("context", Context)
+        context, sees = attributes.choice("context", Context), attributes.choice("sees", Sees)
         around = self._place.options
         options = InheritedOptions(
             whitespace or around.whitespace,
             around.separator if separator is None else separator,
             context or around.context,
+            sees or around.sees,
         )
         with self._inside(Place(join_path(self._place.parent, name), False, options)):
             children = self._items(element)
@@ -202,6 +209,8 @@ class SchemaReader:
             src=self._folder.from_home(src) if src is not None and self._folder is not None else src,
             reserve=attributes.number("reserve"),
             context=context,
+            sees=sees,
+            private=attributes.flag("private") or False,
             whitespace=whitespace,
             separator=separator,
             places=attributes.places,
@@ -265,6 +274,13 @@ class SchemaReader:
             name=attributes.text("name"),
             places=attributes.places,
         )
+
+    def _stand_in(self, element: Element) -> StandIn:
+        self._attributes(element)
+        (text,) = finish([self._content(element)], Whitespace.DEDENT)
+        if not text:
+            self._fault("PC106", "<stand-in> needs text", element.name_span, "write a sentence, or leave it out")
+        return StandIn(text=text or "", span=element.span)
 
     def _rules(self, element: Element) -> RuleList:
         self._attributes(element)

@@ -1,19 +1,20 @@
 // Completion: the elements and attributes of schemas, and those of the prompts of one schema.
 
 const FLAG = ["true", "false"];
-const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"] };
+const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
+  sees: ["stand-ins", "earlier", "nothing"] };
 const CONTENT = ["text", "doc", "parameter", "module", "union", "include"];
 const TURNS = ["system", "user", "assistant"];
 
 /** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
 export const SCHEMA_ELEMENTS = {
   schema: [
-    [...CONTENT, ...TURNS, "scaffold", "rules", "example"],
+    [...CONTENT, ...TURNS, "scaffold", "stand-in", "rules", "example"],
     { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], positions: ["closed", "fixed"], ...INHERITED },
   ],
   module: [
     [...CONTENT, ...TURNS, "scaffold"],
-    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, reserve: [], src: [], ...INHERITED },
+    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, private: FLAG, reserve: [], src: [], ...INHERITED },
   ],
   union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
   parameter: [
@@ -28,6 +29,7 @@ export const SCHEMA_ELEMENTS = {
   assistant: [CONTENT, {}],
   text: [[], {}],
   doc: [[], {}],
+  "stand-in": [[], {}],
   rules: [["require", "exclude", "choose", "assert", "doc"], {}],
   require: [[], { if: [], then: [], message: [] }],
   exclude: [[], { modules: [], message: [] }],
