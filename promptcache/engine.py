@@ -34,6 +34,7 @@ from promptcache.layout import Layout, Plan, continued
 from promptcache.runtime import (
     LOGPROBS,
     Audit,
+    AutoPromotions,
     Catalog,
     Chat,
     ChatEngine,
@@ -43,6 +44,7 @@ from promptcache.runtime import (
     ModelInputs,
     Planner,
     Progress,
+    PromoteMode,
     Promotion,
     PromptSource,
     Request,
@@ -74,6 +76,7 @@ from promptcache.runtime import (
     logits_batch,
     open_history,
     open_pool,
+    open_promoter,
     promote,
     read_options,
     reasoning_split,
@@ -100,6 +103,7 @@ _CHOICES = Kind(
     lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
 )
 _PLACES = whole(1, unit="tokens")
+_CALL_OPTIONS = ("logprobs", "deterministic")  # of `Chat.say`, beside those of transformers' `generate`
 _PACK = FLAG | None
 
 
@@ -126,6 +130,8 @@ class Engine(Unpicklable):
         history_bytes: int | None = None,
         pack: bool | None = False,
         strict_template: bool = False,
+        promote: str = PromoteMode.OFF,
+        promote_bytes: int | None = None,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -147,9 +153,15 @@ class Engine(Unpicklable):
                 it pays, False none. Packed layers have no gradients and take no adapters.
             strict_template: Refuse a prompt whose text is not what the chat template writes for its conversation
                 (PC513, PC514). Otherwise the answer has warnings.
+            promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
+                them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
+                exact one. "off" promotes only what `promote` names.
+            promote_bytes: Limit of the KV that is promoted automatically. It is part of the memory budget of the store.
+                None means a quarter of that budget, or 1 GiB without one.
 
         Raises:
-            InvalidValue: There is no such repair, or `history_bytes` or `pack` is another value than these.
+            InvalidValue: There is no such repair, or `history_bytes`, `pack`, `promote` or `promote_bytes` is another
+                value than these, or `promote` is "auto" and the store is of another class than those of this library.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -186,6 +198,9 @@ class Engine(Unpicklable):
             default_repair,
             strict_template=strict_template,
         )
+        self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
+        if self._promoter is not None:
+            self._catalog.on_drop = self._promoter.end_unneeded
 
     @classmethod
     def from_pretrained(
@@ -201,6 +216,8 @@ class Engine(Unpicklable):
         history_bytes: int | None = None,
         pack: bool | None = None,
         strict_template: bool = False,
+        promote: str = PromoteMode.OFF,
+        promote_bytes: int | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -215,6 +232,7 @@ class Engine(Unpicklable):
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
+            promote, promote_bytes: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -234,6 +252,8 @@ class Engine(Unpicklable):
             positions=positions,
             history_bytes=history_bytes,
             strict_template=strict_template,
+            promote=promote,
+            promote_bytes=promote_bytes,
         )
 
     @property
@@ -347,6 +367,11 @@ class Engine(Unpicklable):
             if new is old or self._catalog.replace(old, new):
                 return number
 
+    @property
+    def auto_promotions(self) -> AutoPromotions:
+        """What automatic promotion has done so far; all figures are 0 with `promote="off"`."""
+        return AutoPromotions() if self._promoter is None else self._promoter.figures
+
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""
         if self._history is not None:
@@ -398,6 +423,7 @@ class Engine(Unpicklable):
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
+        deterministic: bool = False,
         **generation: Any,
     ) -> Completion:
         """Answer a prompt.
@@ -412,6 +438,7 @@ class Engine(Unpicklable):
                 other processors.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
+            deterministic: Whether the answer does not depend on automatic promotions: it is the modular one.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
                 penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
 
@@ -423,7 +450,9 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        request = self._request(prompt, repair, options, started, logprobs, salt, template_kwargs)
+        request = self._request(
+            prompt, repair, options, started, logprobs, salt, template_kwargs, deterministic=deterministic
+        )
         return answer(request, self._executor)
 
     def generate_batch(
@@ -435,6 +464,7 @@ class Engine(Unpicklable):
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
+        deterministic: bool = False,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         **generation: Any,
     ) -> tuple[Completion, ...]:
@@ -451,6 +481,7 @@ class Engine(Unpicklable):
             logprobs: As for `generate`, for each prompt.
             salt: As for `generate`, for each prompt.
             template_kwargs: As for `generate`, for each prompt.
+            deterministic: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
             generation: As for `generate`, without a streamer.
 
@@ -462,7 +493,16 @@ class Engine(Unpicklable):
         options = read_options(generation, max_new_tokens)
         check_for_batch(options)
         requests = [
-            self._request(each, repair, options, time.perf_counter(), logprobs, salt, template_kwargs)
+            self._request(
+                each,
+                repair,
+                options,
+                time.perf_counter(),
+                logprobs,
+                salt,
+                template_kwargs,
+                deterministic=deterministic,
+            )
             for each in several(prompts)
         ]
         return answer_batch(requests, self._executor, batch_bytes)
@@ -476,6 +516,7 @@ class Engine(Unpicklable):
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
+        deterministic: bool = False,
         **generation: Any,
     ) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
@@ -485,7 +526,9 @@ class Engine(Unpicklable):
         """
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
-        request = self._request(prompt, repair, options, started, logprobs, salt, template_kwargs)
+        request = self._request(
+            prompt, repair, options, started, logprobs, salt, template_kwargs, deterministic=deterministic
+        )
         check_for_stream(options, self.model)
 
         def produce(queue: TokenQueue) -> Completion:
@@ -510,10 +553,21 @@ class Engine(Unpicklable):
             generation: Mapping[str, Any],
             given: Sequence[int],
             template_kwargs: TemplateOptions,
+            deterministic: bool,
         ) -> Request:
             started = time.perf_counter()
             options = read_options(generation, max_new_tokens)
-            return self._request(prompt, repair, options, started, logprobs, salt, template_kwargs, given)
+            return self._request(
+                prompt,
+                repair,
+                options,
+                started,
+                logprobs,
+                salt,
+                template_kwargs,
+                given,
+                deterministic=deterministic,
+            )
 
         return Service(self._executor, request, limits, observer)
 
@@ -672,9 +726,10 @@ class Engine(Unpicklable):
     @cached_property
     def _chat_engine(self) -> ChatEngine:
         def request(plan: Plan, salt: str | None, generation: Mapping[str, Any], started: float) -> Request:
-            named = {name: value for name, value in generation.items() if name != "logprobs"}
+            named = {name: value for name, value in generation.items() if name not in _CALL_OPTIONS}
             options = read_options(named, None)
-            return self._planned_request(plan, options, started, generation.get("logprobs"), salt)
+            logprobs, deterministic = generation.get("logprobs"), generation.get("deterministic", False)
+            return self._planned_request(plan, options, started, logprobs, salt, deterministic=deterministic)
 
         return ChatEngine(planner=self._planner, executor=self._executor, tokenizer=self.tokenizer, request=request)
 
@@ -688,13 +743,24 @@ class Engine(Unpicklable):
         salt: str | None,
         template_kwargs: TemplateOptions = None,
         given: Sequence[int] = (),
+        *,
+        deterministic: bool = False,
     ) -> Request:
+        self._executor.activity.note()
         plan = continued(self._planner.plan(prompt, repair, template_kwargs), given)
-        return self._planned_request(plan, options, started, logprobs, salt)
+        return self._planned_request(plan, options, started, logprobs, salt, deterministic=deterministic)
 
     def _planned_request(
-        self, plan: Plan, options: Mapping[str, Any], started: float, logprobs: int | None, salt: str | None
+        self,
+        plan: Plan,
+        options: Mapping[str, Any],
+        started: float,
+        logprobs: int | None,
+        salt: str | None,
+        *,
+        deterministic: bool,
     ) -> Request:
+        FLAG.check("deterministic", deterministic, InvalidGeneration)
         LOGPROBS.check("logprobs", logprobs, InvalidGeneration)
         if logprobs is not None:
             check_for_logprobs(options, self.model)
@@ -711,6 +777,7 @@ class Engine(Unpicklable):
             reasoning_is_open=is_open_in(plan, self.tokenizer),
             logprobs=logprobs,
             salt=salt,
+            exact=None if deterministic or self._promoter is None else self._promoter.exact,
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:

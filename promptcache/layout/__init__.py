@@ -21,6 +21,7 @@ from promptcache.layout.diff import (
     compare_layouts,
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
+from promptcache.layout.full_context import combination, exact_plan, has_combination, in_full_context
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.plan import (
     check_length,
@@ -86,14 +87,18 @@ __all__ = [
     "Stretch",
     "check_length",
     "check_positions",
+    "combination",
     "compare_encodings",
     "compare_layouts",
     "context_digest",
     "context_length_fault",
     "continued",
+    "exact_plan",
     "fill_tokens",
     "find_state",
     "fit_tokens",
+    "has_combination",
+    "in_full_context",
     "lay_out",
     "longest_text",
     "make_plan",

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from promptcache.language import Repair, RepairKind
 from promptcache.layout.encoding import KVPart
-from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse, Run
+from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
 
 
 def repaired(
@@ -113,15 +113,16 @@ def _recomputed(
         if num_tokens == 0:
             kept.append(each)
             continue
-        new.extend(_prefill(replace(part, stop=part.start + num_tokens), layout.runs[each.run]))
+        again = replace(each, part=replace(part, stop=part.start + num_tokens))
+        new.extend(_prefill(again, layout))
         if num_tokens < part.num_tokens:
-            kept.append(Reuse(part=replace(part, start=part.start + num_tokens), run=each.run))
+            kept.append(replace(each, part=replace(part, start=part.start + num_tokens)))
     return kept, sorted(new, key=attrgetter("start"))
 
 
-def _prefill(part: KVPart, run: Run) -> Iterator[Prefill]:
-    """Yield the tokens of a part as new ones; a slot that its filler does not fill leaves a gap."""
-    places, start = run.places[part.start : part.stop], 0
+def _prefill(reuse: Reuse, layout: Layout) -> Iterator[Prefill]:
+    """Yield reused tokens as new ones; a slot that its filler does not fill leaves a gap."""
+    part, places, start = reuse.part, reuse.places(layout), 0
     for index in range(1, len(places) + 1):
         if index == len(places) or places[index] != places[index - 1] + 1:
             yield Prefill(
@@ -129,6 +130,6 @@ def _prefill(part: KVPart, run: Run) -> Iterator[Prefill]:
                 place=places[start],
                 token_ids=part.token_ids[start:index],
                 origin=Origin.REPAIRED,
-                module=run.module,
+                module=layout.runs[reuse.run].module,
             )
             start = index

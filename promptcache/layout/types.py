@@ -286,14 +286,19 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reuse(Short):
-    """Stored KV that a request uses, and the run of the layout that it belongs to."""
+    """Stored KV that a request uses, and the run of the layout that it belongs to.
+
+    Attributes:
+        offset: Index in the run of the first token of the part's encoding; 0 if the encoding has the whole run.
+    """
 
     part: KVPart
     run: int
+    offset: int = 0
 
     def places(self, layout: Layout) -> tuple[int, ...]:
         """Return where the tokens are in the layout."""
-        return layout.runs[self.run].places[self.part.start : self.part.stop]
+        return layout.runs[self.run].places[self.offset + self.part.start : self.offset + self.part.stop]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -38,6 +38,7 @@ from promptcache.runtime.planner import (
     several,
 )
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
+from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
@@ -68,6 +69,7 @@ __all__ = [
     "Advice",
     "AdviceKind",
     "Audit",
+    "AutoPromotions",
     "Catalog",
     "Cause",
     "Chat",
@@ -89,6 +91,8 @@ __all__ = [
     "PrefixCache",
     "PrefixHit",
     "Progress",
+    "PromoteMode",
+    "Promoter",
     "Promotion",
     "PromptSource",
     "ReasoningSplit",
@@ -137,6 +141,7 @@ __all__ = [
     "mean_divergence",
     "open_history",
     "open_pool",
+    "open_promoter",
     "plain_logits",
     "prefilled",
     "promote",

@@ -37,6 +37,9 @@ class Request:
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
+        exact: Returns the exact plan of `plan` if its combination is promoted now, else None; counts its use. None for
+            a request that is always answered by `plan`.
+        promoted: Whether `plan` is such an exact plan.
     """
 
     plan: Plan
@@ -50,6 +53,8 @@ class Request:
     logprobs: int | None = None
     salt: str | None = None
     history: bool = True
+    exact: Callable[[Plan], Plan | None] | None = None
+    promoted: bool = False
 
 
 def reasoning_split(request: Request) -> ReasoningSplit:
@@ -73,8 +78,34 @@ def streaming(request: Request, queue: TokenQueue) -> Request:
     return replace(request, options={**request.options, "streamer": queue, "stopping_criteria": criteria})
 
 
+MAX_LOST_TOKENS = 256
+"""Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
+
+
+def with_promoted(request: Request, executor: Executor) -> Request:
+    """Return the request with its exact plan, if the combination that it reuses is promoted.
+
+    A request that would lose much history stays as it is, such as the next turn of a long conversation that began
+    before the promotion.
+    """
+    plan = None if request.exact is None else request.exact(request.plan)
+    if plan is None:
+        return request
+    if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:
+        state = executor.follow()
+        known, left = (executor.recall(each.tokens, request.salt, state) for each in (request.plan, plan))
+        if known is not None and left is not None and known.num_found > left.num_found + MAX_LOST_TOKENS:
+            return request
+    return replace(request, plan=plan, promoted=True)
+
+
 def answer(request: Request, executor: Executor) -> Completion:
     """Fetch, link and generate one planned request."""
+    with executor.activity:
+        return _answer(with_promoted(request, executor), executor)
+
+
+def _answer(request: Request, executor: Executor) -> Completion:
     planned = time.perf_counter()
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
@@ -149,7 +180,7 @@ def completion(
         moved_bytes=fetched.moved_bytes,
         faults=fetched.faults,
         modules=_module_usage(request.plan, fetched, own.num_found),
-        promoted=uses_promotion(request.plan.selection),
+        promoted=request.promoted or uses_promotion(request.plan.selection),
     )
     return Completion(
         text=text,

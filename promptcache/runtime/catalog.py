@@ -121,7 +121,12 @@ def choose_placement(model: Model, asked: str | None = None) -> Placement:
 
 
 class Catalog:
-    """Schema states by name. All methods are thread-safe."""
+    """Schema states by name. All methods are thread-safe.
+
+    Attributes:
+        on_drop: Called after a schema was removed or replaced. It must not call the catalog, except for `needs` and
+            `release`.
+    """
 
     def __init__(
         self,
@@ -144,6 +149,8 @@ class Catalog:
         self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
+        self._held: set[Encoding] = set()
+        self.on_drop: Callable[[], None] | None = None
         self._lock = new_lock()
 
     @property
@@ -203,13 +210,33 @@ class Catalog:
             if not self._num_uses[each]:
                 del self._num_uses[each]
         self.forget_unused(encodings)
+        if self.on_drop is not None:
+            self.on_drop()
+
+    def needs(self, encoding: Encoding) -> bool:
+        """Return whether a schema needs an encoding."""
+        return encoding in self._num_uses
+
+    def hold(self, encoding: Encoding) -> None:
+        """Keep an encoding that no schema needs: `forget_unused` does not free it, until `release`."""
+        self._held.add(encoding)
+
+    def release(self, encodings: Iterable[Encoding]) -> None:
+        """Undo `hold`, and free the encodings that no schema needs, also in a store of several engines."""
+        released = tuple(encodings)
+        self._held.difference_update(released)
+        self._forget(released)
 
     def forget_unused(self, encodings: Iterable[Encoding]) -> None:
         """Free those encodings that no schema needs.
 
         A request may store KV of a schema that was removed or replaced after the request was planned.
         """
-        if self._store is not None and self._owns_store:
+        if self._owns_store:
+            self._forget(each for each in encodings if each not in self._held)
+
+    def _forget(self, encodings: Iterable[Encoding]) -> None:
+        if self._store is not None:
             unused = [key for each in encodings if each not in self._num_uses for key in self._used_keys(each)]
             if unused:
                 self._store.forget(unused)

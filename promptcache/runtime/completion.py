@@ -68,7 +68,7 @@ class Usage(Short):
         kept_bytes: KV that was copied to history.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order; at the end, history if it was used.
-        promoted: Whether a promoted scaffold served some of them.
+        promoted: Whether a promoted scaffold, or an automatic promotion, served some of them.
         faults: Store faults that did not stop the request, one sentence each.
     """
 

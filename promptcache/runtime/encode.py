@@ -17,6 +17,7 @@ from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import views_only
 from promptcache.runtime.finite import are_finite
+from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import segments_of
 
@@ -129,12 +130,13 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
 
 @torch.no_grad()
 def compute(
-    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]
+    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], check: StopCheck | None = None
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     """Run one batch of chains through the model; yield each encoding with keys and values, each `[L, Hkv, T, D]`.
 
     Args:
         held: KV of all encodings in the context of the batch.
+        check: Called in each layer. What it raises ends the forward pass.
 
     Raises:
         NotFinite: Some of the KV is not finite. In one causal pass, its tokens may have spoiled those before them.
@@ -147,7 +149,7 @@ def compute(
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
     chunk_tokens = max(1, CHUNK_TOKENS // len(batch))
-    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens)
+    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens, check)
     own = [model.linking.own_kv(layer, positions) for layer in cache.layers]
     if not are_finite(states for layer in own for states in layer):
         raise model.not_finite(

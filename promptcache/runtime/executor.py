@@ -19,8 +19,10 @@ from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
 from promptcache.runtime.generate import request_logits
+from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, OwnKV, Recalled
+from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link
 
 PATIENCE_S = 60.0
@@ -84,6 +86,9 @@ class Executor:
 
     The model may change between requests, for example by another adapter. Keys are those of the state of the model at
     the last call of `follow`, which every request makes.
+
+    Attributes:
+        activity: Says whether requests use the model now.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Executor:
         self._state = model.state
         self._fingerprints: dict[int, tuple[str, ...]] = {}  # by state
         self._keys: dict[tuple[str, str], str] = {}
+        self.activity = Activity()
         self._lock = new_lock()
         self._state_lock = new_lock()
 
@@ -234,6 +240,7 @@ class Executor:
                 engine. If it raises, nothing more is computed.
             patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
         """
+        self.activity.note()
         wanted = tuple(dict.fromkeys(wanted))
         while True:
             state = self.follow()
@@ -277,6 +284,28 @@ class Executor:
         """Free those of the encodings, which were put into the store's memory, that no schema needs any more."""
         if self._forget_unused is not None:
             self._forget_unused(encodings)
+
+    def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
+        """Encode one encoding and keep it in memory only; return whether it is there now.
+
+        It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory
+        has no room.
+
+        Args:
+            check: Called in each layer. What it raises ends the forward pass, and nothing is stored.
+        """
+        if not self.absent([encoding]):
+            return True
+        state, recipe = self.follow(), self.recipe(encoding)
+        lookups = self._get_many([part.encoding for part in encoding.context])
+        held = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
+        if len(held) < len(lookups):
+            return False
+        computed = dict(compute(self.model, [Chain(context=encoding.context, links=(encoding,))], held, check))
+        if self.model.state != state:
+            return False
+        self.store.put(recipe, *computed[encoding], persist=False)
+        return not self.absent([encoding])
 
     def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
         """Return the keys of the encodings whose KV is not in memory."""

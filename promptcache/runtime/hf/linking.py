@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from promptcache.runtime.hf.segmented import segmented_cache
 
 if TYPE_CHECKING:
     from promptcache.runtime.hf.model import Model
+
+
+StopCheck: TypeAlias = Callable[[], None]
+"""Raises an error of its own if a forward pass is to end early."""
 
 
 class Linking(ABC):
@@ -57,11 +61,13 @@ class Linking(ABC):
         position_ids: torch.Tensor,
         positions: RequestPositions,
         chunk_tokens: int,
+        check: StopCheck | None = None,
     ) -> Cache:
         """Run the layers over tokens `[B, T]` and return the cache with their KV.
 
         Args:
             chunk_tokens: Maximum number of tokens of a row in one forward pass, if rows can be cut.
+            check: Called in each layer. What it raises ends the forward pass.
         """
 
     @abstractmethod
@@ -109,8 +115,9 @@ class _Segmented(Linking):
         position_ids: torch.Tensor,
         positions: RequestPositions,
         chunk_tokens: int,
+        check: StopCheck | None = None,
     ) -> Cache:
-        cache = self.cache(model, positions)
+        cache = _checked(self.cache(model, positions), check)
         for start in range(0, token_ids.shape[1], chunk_tokens):
             stop = start + chunk_tokens
             model.encode(token_ids[:, start:stop], position_ids[:, start:stop], cache)
@@ -132,6 +139,25 @@ class _Segmented(Linking):
 
     def generator(self, model: Model, positions: RequestPositions) -> Any:
         return model.hf
+
+
+class _CheckedCache(Cache):
+    """A cache that calls a function before each layer writes its KV. The function may raise to end the forward pass."""
+
+    def __init__(self, layers: list[Any], check: StopCheck) -> None:
+        super().__init__(layers=layers)
+        self._check = check
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """StopCheck, then add the KV of new tokens to a layer."""
+        self._check()
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+
+def _checked(cache: Cache, check: StopCheck | None) -> Cache:
+    return cache if check is None else _CheckedCache(cache.layers, check)
 
 
 class _OwnAndStored(DynamicLayer):
@@ -181,8 +207,9 @@ class _Concatenated(Linking):
         position_ids: torch.Tensor,
         positions: RequestPositions,
         chunk_tokens: int,
+        check: StopCheck | None = None,
     ) -> Cache:
-        cache = self.cache(model, positions)
+        cache = _checked(self.cache(model, positions), check)
         model.encode(token_ids, position_ids, cache, self.mask(model, positions, token_ids.shape[1]))
         return cache
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.diagnostics import Cancelled, InvalidGeneration, QueueTimeout
-from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion
+from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion, with_promoted
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
@@ -202,10 +202,13 @@ class Scheduler:
 
     def step(self) -> bool:
         """Do the next piece of work; return False if there is nothing to do."""
-        self._drop()
-        self._admit()
-        busy = self._fetch()
-        return self._compute() or busy or bool(self._waiting)
+        if not (self._waiting or self._fetching or self._running):
+            return False
+        with self._executor.activity:
+            self._drop()
+            self._admit()
+            busy = self._fetch()
+            return self._compute() or busy or bool(self._waiting)
 
     def fail_all(self, error: BaseException) -> None:
         """End all jobs with an error. The scheduler is not used again."""
@@ -247,6 +250,7 @@ class Scheduler:
             if job.settings is None:
                 self._answer_alone(job)
             else:
+                job.request = with_promoted(job.request, self._executor)
                 self._fetching.append(job)
 
     def _fetch(self) -> bool:

@@ -84,7 +84,8 @@ class Service(Unpicklable):
 
         Args:
             request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
-                tokens, options of generation, given tokens, and variables of the chat template.
+                tokens, options of generation, given tokens, variables of the chat template, and whether its answer does
+                not depend on automatic promotions.
             limits: Its limits.
             observer: Gets figures of its work, in its thread.
         """
@@ -131,6 +132,7 @@ class Service(Unpicklable):
         reuse: bool = True,
         given: Sequence[int] = (),
         template_kwargs: TemplateOptions = None,
+        deterministic: bool = False,
         **generation: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
@@ -139,7 +141,8 @@ class Service(Unpicklable):
             prompt: As for `Engine.generate`.
             listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
                 given, then with the `Completion` or an error. It must not block.
-            max_new_tokens, repair, salt, logprobs, template_kwargs, generation: As for `Engine.generate`.
+            max_new_tokens, repair, salt, logprobs, template_kwargs, deterministic, generation: As for
+                `Engine.generate`.
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
@@ -157,7 +160,9 @@ class Service(Unpicklable):
         FLAG.check("reuse", reuse, InvalidValue)
         self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
-        request = self._request(prompt, repair, salt, logprobs, max_new_tokens, generation, given, template_kwargs)
+        request = self._request(
+            prompt, repair, salt, logprobs, max_new_tokens, generation, given, template_kwargs, deterministic
+        )
         if not reuse:
             request = without_reuse(request)
         job = self._loop.scheduler.job(request, listener, seed, len(given))

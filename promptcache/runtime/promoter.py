@@ -1,0 +1,307 @@
+"""Automatic promotion: combinations of modules that come again are encoded in full context, in idle time.
+
+A combination is what a modular plan reuses. Its encodings in full context are nodes of a trie: combinations with the
+same beginning share them. They are in memory only, within a limit of bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+import torch
+
+from promptcache.diagnostics import BYTES, InvalidValue, Short, one_of
+from promptcache.kv import memory_tier
+from promptcache.layout import Encoding, KVPart, Plan, combination, exact_plan, has_combination, in_full_context
+from promptcache.locks import new_lock
+from promptcache.runtime.catalog import Catalog
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.hf.linking import StopCheck
+from promptcache.runtime.idle import IdleThread, Interrupted
+
+DEFAULT_AUTO_BYTES = 2**30
+"""Default limit of automatically promoted KV in a store without a memory budget."""
+
+MAX_COMBINATIONS = 10_000
+"""Combinations that are remembered: as many that came once, and as many that came again."""
+
+_log = logging.getLogger(__name__)
+
+
+class PromoteMode(StrEnum):
+    """Whether combinations that come again are promoted by themselves."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AutoPromotions(Short):
+    """What automatic promotion has done so far.
+
+    Attributes:
+        num_combinations: Combinations that are promoted now.
+        num_waiting: Combinations that wait for idle time.
+        nbytes: KV that was encoded for them.
+        num_hits: Requests that used promoted KV.
+    """
+
+    num_combinations: int = 0
+    num_waiting: int = 0
+    nbytes: int = 0
+    num_hits: int = 0
+
+
+class _Combination:
+    """A combination in full context.
+
+    Attributes:
+        parts: Its parts in full context.
+        nodes: Their encodings that are not the schema's own, in position order.
+    """
+
+    def __init__(self, own: Sequence[KVPart]) -> None:
+        self.parts = in_full_context(own)
+        self.nodes = tuple(
+            part.encoding for part, before in zip(self.parts, own, strict=True) if part.encoding != before.encoding
+        )
+
+
+class Promoter:
+    """Counts combinations, promotes those that come twice, and finds the exact plan of a request. Thread-safe.
+
+    A request uses promoted KV only if all of its KV is in memory. Promotions end when a schema that has their modules
+    is removed, and when the state of the model changes.
+    """
+
+    def __init__(self, executor: Executor, catalog: Catalog, promote_bytes: int | None = None) -> None:
+        """Create a promoter without promotions.
+
+        Args:
+            executor: The model, and a store with a memory tier.
+            promote_bytes: Limit of promoted KV. None means a quarter of the store's memory budget, or
+                `DEFAULT_AUTO_BYTES` without a budget.
+
+        Raises:
+            InvalidValue: The store hides what is in memory.
+        """
+        memory = memory_tier(executor.store)
+        if memory is None:
+            raise InvalidValue(
+                f"promote='auto' needs a store of this library, and {type(executor.store).__name__} is another one: "
+                "use promote='off', or give a folder or a StoreConfig"
+            )
+        if promote_bytes is None:
+            promote_bytes = DEFAULT_AUTO_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
+        self.promote_bytes = promote_bytes
+        self._executor, self._catalog = executor, catalog
+        self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
+        self._combinations: OrderedDict[tuple[KVPart, ...], _Combination | None] = OrderedDict()  # by last use
+        self._waiting: dict[tuple[KVPart, ...], None] = {}
+        self._nodes: OrderedDict[Encoding, int] = OrderedDict()  # bytes; by last use, and a node before its context
+        self._nbytes = 0
+        self._num_hits = 0
+        self._state = executor.follow()
+        self._lock = new_lock()
+        self._working = new_lock()
+        self._thread = IdleThread(self.work, executor.activity)
+
+    @property
+    def figures(self) -> AutoPromotions:
+        """What was done so far."""
+        with self._lock:
+            known, nodes = tuple(self._combinations.values()), frozenset(self._nodes)
+            nbytes, num_waiting = self._nbytes, len(self._waiting)
+        return AutoPromotions(
+            num_combinations=sum(each is not None and nodes.issuperset(each.nodes) for each in known),
+            num_waiting=num_waiting,
+            nbytes=nbytes,
+            num_hits=self._num_hits,
+        )
+
+    def exact(self, plan: Plan) -> Plan | None:
+        """Return the exact plan of a request if its combination is promoted and all of its KV is in memory.
+
+        Each call counts as one use of the combination. It takes microseconds.
+        """
+        if not has_combination(plan):
+            return None
+        own = combination(plan)
+        self._follow()
+        with self._lock:
+            found = self._used(own)
+        if found is None:
+            return None
+        if self._executor.absent([part.encoding for part in found.parts]):
+            self._lose(own, found)
+            return None
+        with self._lock:
+            self._num_hits += 1
+        return exact_plan(plan, found.parts)
+
+    def work(self, check: StopCheck) -> bool:
+        """Encode the next node of the combination that waits longest; return whether there may be more to do.
+
+        Args:
+            check: Called in each layer; it raises `Interrupted` if the work is to stop. Then nothing is stored.
+        """
+        with self._working:
+            self._follow()
+            with self._lock:
+                own = next(iter(self._waiting), None)
+                found = None if own is None else self._combinations[own]
+            if own is None:
+                return False
+            if found is None:
+                found = _Combination(own)  # takes a millisecond with a hundred parts, so no request does it
+            node = self._next_node(own, found)
+            if node is not None and not self._encode(own, node, check):
+                with self._lock:
+                    self._forget(own)
+            return True
+
+    def _next_node(self, own: tuple[KVPart, ...], found: _Combination) -> Encoding | None:
+        """Return the next node to encode of a waiting combination, and make room; None if there is none."""
+        with self._lock:
+            if own not in self._waiting:  # it was forgotten meanwhile
+                return None
+            self._combinations[own] = found
+            self._touch(found)
+            node = next((each for each in found.nodes if each not in self._nodes), None)
+            if node is None:
+                del self._waiting[own]
+            elif sum(map(self._size, found.nodes)) > self.promote_bytes:
+                self._forget(own)
+                node = None
+            else:
+                size = self._size(node)
+                while self._nbytes + size > self.promote_bytes:
+                    self._free([next(iter(self._nodes))])  # the least recently used, and no other has it as context
+            return node
+
+    def _encode(self, own: tuple[KVPart, ...], node: Encoding, check: StopCheck) -> bool:
+        """Encode a node of a waiting combination, and return whether it is in memory now."""
+        is_kept = is_added = False
+        self._catalog.hold(node)
+        try:
+            is_kept = self._executor.encode_in_memory(node, partial(self._check, check))
+        except Interrupted:
+            raise
+        except Exception:  # noqa: BLE001 - a promotion costs no answer
+            _log.exception("a combination of modules could not be promoted")
+        finally:
+            with self._lock:
+                if is_kept and own in self._waiting:
+                    is_added = True
+                    self._nodes[node] = self._size(node)
+                    self._nbytes += self._nodes[node]
+            if not is_added:
+                self._catalog.release([node])
+        return is_added
+
+    def end_unneeded(self) -> None:
+        """End the promotions of modules that no schema has any more."""
+        with self._lock:
+            for own in [each for each in self._combinations if not self._is_needed(each)]:
+                self._forget(own)
+            used = {node for each in self._combinations.values() if each is not None for node in each.nodes}
+            self._free([node for node in self._nodes if node not in used])
+
+    def end(self) -> None:
+        """End the thread."""
+        self._thread.end()
+
+    def _used(self, own: tuple[KVPart, ...]) -> _Combination | None:
+        """Count a use, and return the combination if all of its nodes were encoded."""
+        if own not in self._combinations:
+            self._came(own)
+            return None
+        self._combinations.move_to_end(own)
+        found = self._combinations[own]
+        if found is not None:
+            self._touch(found)
+        if own in self._waiting:
+            self._thread.start()
+            return None
+        if found is not None and all(node in self._nodes for node in found.nodes):
+            return found
+        self._forget(own)  # some of its nodes were evicted: counting begins anew
+        self._came(own)
+        return None
+
+    def _came(self, own: tuple[KVPart, ...]) -> None:
+        """Count a combination that is not remembered; the second time, let it wait for idle time."""
+        number = hash(own)
+        if number not in self._came_once:
+            self._came_once[number] = None
+            if len(self._came_once) > MAX_COMBINATIONS:
+                self._came_once.popitem(last=False)
+            return
+        del self._came_once[number]
+        if self._is_needed(own):
+            if len(self._combinations) >= MAX_COMBINATIONS:
+                self._forget(next(iter(self._combinations)))
+            self._combinations[own] = None
+            self._waiting[own] = None
+            self._thread.start()
+
+    def _touch(self, used: _Combination) -> None:
+        """Mark the nodes of a combination as used, each before its context."""
+        for node in reversed(used.nodes):
+            if node in self._nodes:
+                self._nodes.move_to_end(node)
+
+    def _lose(self, own: tuple[KVPart, ...], found: _Combination) -> None:
+        """Forget a combination some of whose KV the store has evicted."""
+        lost = [node for node in found.nodes if self._executor.absent([node])]
+        with self._lock:
+            self._forget(own)
+            self._free([node for node in lost if node in self._nodes])
+
+    def _forget(self, own: tuple[KVPart, ...]) -> None:
+        """Forget a combination. Its nodes stay until others need the room."""
+        self._combinations.pop(own, None)
+        self._waiting.pop(own, None)
+
+    def _free(self, nodes: Sequence[Encoding]) -> None:
+        for node in nodes:
+            self._nbytes -= self._nodes.pop(node)
+        self._catalog.release(nodes)
+
+    def _follow(self) -> None:
+        """End all promotions if the state of the model has changed."""
+        state = self._executor.follow()
+        if state != self._state:
+            with self._lock:
+                self._state = state
+                self._combinations.clear()
+                self._waiting.clear()
+                self._free(tuple(self._nodes))
+
+    def _is_needed(self, own: tuple[KVPart, ...]) -> bool:
+        return all(self._catalog.needs(part.encoding) for part in own)
+
+    def _size(self, node: Encoding) -> int:
+        return node.num_tokens * self._executor.model.shape.token_bytes
+
+    def _check(self, check: StopCheck) -> None:
+        """StopCheck for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
+        if self._executor.model.device.type == "cuda":
+            torch.cuda.synchronize(self._executor.model.device)
+        check()
+
+
+def open_promoter(mode: str, executor: Executor, catalog: Catalog, promote_bytes: int | None = None) -> Promoter | None:
+    """Return a promoter for the mode "auto", and None for "off".
+
+    Raises:
+        InvalidValue: There is no such mode, `promote_bytes` is not a number of bytes, or the store hides its memory.
+    """
+    one_of(PromoteMode).check("promote", mode, InvalidValue)
+    (BYTES | None).check("promote_bytes", promote_bytes, InvalidValue)
+    return None if mode == PromoteMode.OFF else Promoter(executor, catalog, promote_bytes)
