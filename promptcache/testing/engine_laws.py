@@ -20,9 +20,10 @@ from promptcache.language import (
     Sees,
     Selection,
 )
-from promptcache.layout import Level, continued
+from promptcache.layout import Level, Plan, Reuse, combination, continued, exact_plan, has_combination, in_full_context
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
+from promptcache.testing.level_oracle import true_level
 from promptcache.testing.service import ServedSchema, distance
 
 _NUM_GENERATED = 3
@@ -69,6 +70,24 @@ def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
     _near(service, cached, own[-len(cached) :], "the model's own forward")
 
 
+def promoted_is_plain(service: ServedSchema, selection: Selection) -> None:
+    """A combination in full context has the tokens of the modular plan, and the answer of one causal forward pass."""
+    for repair in ("slots", "none"):
+        plan = service.plan(selection, Repair.parse(repair))
+        if not has_combination(plan):
+            continue
+        exact = exact_plan(plan, in_full_context(combination(plan)))
+        for each, other in zip(exact.reuse, plan.reuse, strict=True):
+            if _placed(each, plan) != _placed(other, plan):
+                raise BrokenLaw(f"run {other.run} has other tokens or places in full context")
+        if true_level(exact) is not Level.EXACT or exact.level is not Level.EXACT:
+            raise BrokenLaw(f"the level in full context is {true_level(exact)}")
+        logits = service.executor.logits(exact.tokens)
+        _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill")
+        logits = service.executor.logits(plan.tokens)
+        _near(service, logits, reference_logits(plan.tokens, service.model), "the reference after a promotion")
+
+
 def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
     """The text of modules that a prompt does not select never changes its output, unless the schema shows it to others.
 
@@ -112,6 +131,7 @@ ENGINE_LAWS = (
     Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
     Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
     Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
+    Law(name="promoted is plain prefill", over=Over.ANSWER, check=promoted_is_plain),
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
     Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
 )
@@ -122,6 +142,12 @@ def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, w
     far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
     if not far < service.tolerance:
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
+
+
+def _placed(reuse: Reuse, plan: Plan) -> list[tuple[int, int, int]]:
+    """Return the tokens of a part with their positions and their places in the layout."""
+    part = reuse.part
+    return [*zip(part.token_ids, part.position_ids, reuse.places(plan.layout), strict=True)]
 
 
 def _masked(

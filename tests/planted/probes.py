@@ -28,6 +28,7 @@ from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
 from tests.engine.changing import ChangingModel, answer_alone
+from tests.engine.promoting import PromotingEngine, changing_model
 from tests.families import random_model
 from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
@@ -53,6 +54,7 @@ def make_models() -> None:
     for name in MODELS:
         model_named(name)
     answer_alone()
+    changing_model()
     for family in _MOVING:
         far_model(family)
 
@@ -104,6 +106,8 @@ def _probe(law: str, examples: int) -> None:
         _run_over_requests(examples)
     elif law == "models that change do not mix":
         run_state_machine_as_test(ChangingModel, settings=_settings(examples // 4, stateful_step_count=10))
+    elif law == "promotions keep answers":
+        run_state_machine_as_test(PromotingEngine, settings=_settings(examples // 10, stateful_step_count=20))
     elif law == "no control token in text":
         tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)  # a new tokenizer, because the fault changes it
         _run_over_cases(prompts(SLOTTED, tokenizer=tokenizer), examples)

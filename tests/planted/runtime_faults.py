@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Recipe
-from promptcache.layout import Encoding
+from promptcache.layout import Encoding, Reuse
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -31,6 +32,7 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
+from promptcache.runtime.promoter import Promoter
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -41,9 +43,13 @@ tails, scheduler = (module_of(f"promptcache.runtime.serving.{name}") for name in
 generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
 changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
+full_context = module_of("promptcache.layout.full_context")
+promoter, linking = module_of("promptcache.runtime.promoter"), module_of("promptcache.runtime.hf.linking")
+engine_laws = module_of("promptcache.testing.engine_laws")
 relocation = module_of("promptcache.runtime.hf.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
+PROMOTED, PLAIN = "promotions keep answers", "promoted is plain prefill"
 MOVED = "moved keys are the model's"
 
 
@@ -651,3 +657,79 @@ def _chunks_lose_a_token(patch: Patch) -> None:
         "_chunks",
         lambda keys: [(layers, heads, slice(part.start + 1, part.stop)) for layers, heads, part in chunks(keys)],
     )
+
+
+@fault("a part in full context misses the part before it", law=PLAIN, quick=True)
+def _context_without_last(patch: Patch) -> None:
+    patch.setattr(full_context, "Encoding", lambda **given: Encoding(**{**given, "context": given["context"][:-1]}))
+
+
+@fault("a part in full context stands where it was encoded alone", law=PLAIN)
+def _not_moved(patch: Patch) -> None:
+    original = full_context.in_full_context
+    in_place = lambda parts: original([replace(part, shift=0) for part in parts])  # noqa: E731
+    patch.setattr(engine_laws, "in_full_context", in_place)
+
+
+@fault("a part of a run in full context counts as its beginning", law=PLAIN)
+def _no_offset(patch: Patch) -> None:
+    def places(self: Reuse, layout: Any) -> Any:
+        return layout.runs[self.run].places[self.part.start : self.part.stop]
+
+    patch.setattr(Reuse, "places", places)
+
+
+@fault("a request uses promoted KV that is not in memory", law=PROMOTED)
+def _promoted_absent(patch: Patch) -> None:
+    original = Promoter.exact
+
+    def exact(self: Any, plan: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Executor, "absent", lambda self, wanted: frozenset())
+            return original(self, plan)
+
+    patch.setattr(Promoter, "exact", exact)
+
+
+@fault("deterministic requests use promoted KV", law=PROMOTED, quick=True)
+def _never_deterministic(patch: Patch) -> None:
+    original = Engine._planned_request
+    patch.setattr(
+        Engine, "_planned_request", lambda *args, **given: original(*args, **{**given, "deterministic": False})
+    )
+
+
+@fault("an interruption ends a promotion", law=PROMOTED)
+def _interruption_ends(patch: Patch) -> None:
+    patch.setattr(promoter, "Interrupted", KeyboardInterrupt)
+    patch.setattr(promoter._log, "exception", lambda *args: None)
+
+
+@fault("a forward pass in idle time does not check for requests", law=PROMOTED)
+def _unchecked(patch: Patch) -> None:
+    patch.setattr(linking, "_checked", lambda cache, check: cache)
+
+
+@fault("promotions outlive a change of the model", law=PROMOTED)
+def _outlives_change(patch: Patch) -> None:
+    patch.setattr(Promoter, "_follow", lambda self: None)
+
+
+@fault("promotions outlive their schema", law=PROMOTED)
+def _outlives_schema(patch: Patch) -> None:
+    patch.setattr(Promoter, "end_unneeded", lambda self: None)
+
+
+@fault("promoted KV is not counted", law=PROMOTED)
+def _promoted_uncounted(patch: Patch) -> None:
+    patch.setattr(Promoter, "_size", lambda self, node: 0)
+
+
+@fault("the context of a promoted encoding is evicted first", law=PROMOTED)
+def _context_first(patch: Patch) -> None:
+    def touch(self: Any, used: Any) -> None:
+        for node in used.nodes:
+            if node in self._nodes:
+                self._nodes.move_to_end(node)
+
+    patch.setattr(Promoter, "_touch", touch)
