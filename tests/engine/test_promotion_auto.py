@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from promptcache import Engine
+from promptcache.diagnostics import InvalidGeneration, InvalidValue
+from promptcache.kv import Lookup, MemoryStore, Store
+from promptcache.layout import Level
+from promptcache.runtime import used_tokens
+from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.engine.promoting import PromotingEngine
+from tests.engine.promoting import GREEDY, PromotingEngine, answered, by_service, engine_of, nodes_of, work
+from tests.planted.targets import module_of
+
+PATIENCE_S = 20.0
+
+
+def prompt(*modules: str, text: str = "Well?") -> str:
+    return f'<prompt schema="s">{"".join(f"<{each}/>" for each in modules)}{text}</prompt>'
+
+
+def promote(engine: Engine, *modules: str) -> None:
+    """Ask for a combination twice, and do the work that then waits."""
+    for _ in range(2):
+        answered(engine, prompt(*modules), "generate")
+    work(engine)
+
+
+def is_promoted(engine: Engine, *modules: str) -> bool:
+    return answered(engine, prompt(*modules), "generate").usage.promoted
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        AssertionError: It does not within `PATIENCE_S`.
+    """
+    stop = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.01)
 
 
 @pytest.mark.law
@@ -16,3 +64,274 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     run_state_machine_as_test(
         PromotingEngine, settings=settings(max_examples=law_examples(0.2), stateful_step_count=20)
     )
+
+
+def test_a_promoted_answer_is_the_models_own() -> None:
+    """In float32, the probabilities of a promoted answer are those of the model's ordinary forward pass."""
+    model = tiny_model(torch.float32)
+    engine = engine_of(model)
+    promote(engine, "a", "b", "c")
+    completion = engine.generate(prompt("a", "b", "c"), **GREEDY)
+    tokens = [each.token_id for each in used_tokens(completion.plan.tokens)]
+    with torch.no_grad():
+        own = model.hf(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+
+    assert completion.usage.promoted
+    assert completion.logprobs is not None
+    first = completion.logprobs[0]
+    assert abs(first.logprob - float(own[first.token_id])) < 1e-5
+
+
+def test_combinations_with_the_same_beginning_share_encodings() -> None:
+    """A second combination adds only what is behind the common beginning, and a beginning adds nothing."""
+    engine = engine_of(tiny_model())
+    promote(engine, "a", "b", "c")
+    keys, whole = set(engine.store.keys()), engine.auto_promotions
+    promote(engine, "a", "b")
+    beginning = engine.auto_promotions
+    a_b, a_b_c = (nodes_of(engine.plan(prompt(*each))) for each in (("a", "b"), ("a", "b", "c")))
+
+    assert a_b == a_b_c[:1]
+    assert (whole.num_combinations, beginning.num_combinations) == (1, 2)
+    assert beginning.nbytes == whole.nbytes == sum(each.num_tokens for each in a_b_c) * engine.model.shape.token_bytes
+    assert set(engine.store.keys()) == keys
+    assert is_promoted(engine, "a", "b")
+
+
+def test_the_least_recently_used_leaf_is_evicted() -> None:
+    """At the limit, the oldest encoding goes that no other has as context; its combination is modular again."""
+    model = tiny_model()
+    engine = engine_of(model)
+    sizes = [each.num_tokens for each in nodes_of(engine.plan(prompt("a", "b", "c")))]
+    other = sum(each.num_tokens for each in nodes_of(engine.plan(prompt("b", "c"))))
+    limit = (sum(sizes) + other - 1) * engine.model.shape.token_bytes
+    engine = engine_of(model, promote_bytes=limit)
+    promote(engine, "a", "b", "c")
+    promote(engine, "a", "b")
+    promote(engine, "b", "c")
+
+    assert engine.auto_promotions.nbytes <= limit
+    assert is_promoted(engine, "b", "c")
+    assert is_promoted(engine, "a", "b")
+    assert not is_promoted(engine, "a", "b", "c")
+
+
+def test_what_is_larger_than_the_limit_is_not_promoted() -> None:
+    """Nothing is encoded for a combination that does not fit, and nothing is evicted for it."""
+    engine = engine_of(tiny_model(), promote_bytes=1)
+    promote(engine, "a", "b", "c")
+
+    assert not is_promoted(engine, "a", "b", "c")
+    assert engine.auto_promotions.nbytes == 0
+
+
+def test_off_is_the_default() -> None:
+    """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
+
+    assert {each.level for each in completions} == {Level.MODULAR}
+    assert engine.auto_promotions.nbytes == engine.auto_promotions.num_waiting == 0
+
+
+def test_methods_without_answers_stay_modular() -> None:
+    """Plans, logits, scores and links do not use promotions."""
+    engine = engine_of(tiny_model())
+    text = prompt("a", "b", "c")
+    logits, scores = engine.logits(text), engine.score(text, ["yes"])
+    promote(engine, "a", "b", "c")
+
+    assert engine.plan(text).level is Level.MODULAR
+    assert engine.logits(text).equal(logits)
+    assert engine.score(text, ["yes"]) == scores
+    assert is_promoted(engine, "a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"promote": "on"}, {"promote": None}, {"promote_bytes": -1}, {"promote": "auto", "store": "own"}], ids=str
+)
+def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
+    """The error names the option; a store that hides its memory cannot promote."""
+    if "store" in wrong:
+        wrong = {**wrong, "store": HidingStore()}
+    with pytest.raises(InvalidValue, match="promote"):
+        Engine(tiny_model(), ByteTokenizer(), **wrong)
+
+
+def test_deterministic_is_a_flag() -> None:
+    """Another value is refused."""
+    with pytest.raises(InvalidGeneration, match="deterministic"):
+        engine_of(tiny_model()).generate(prompt("a"), deterministic="yes")
+
+
+def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
+    """A folder has the schema's own KV only, and a store of two engines is left as it was."""
+    model = tiny_model()
+    engine = engine_of(model, store=tmp_path)
+    engine.warm()
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    promote(engine, "a", "b", "c")
+
+    assert is_promoted(engine, "a", "b", "c")
+    assert files
+    assert sorted(tmp_path.rglob("*.safetensors")) == files
+
+
+def test_promotions_end_in_a_shared_store() -> None:
+    """In a store of two engines, the end of a schema frees its promoted KV."""
+    model = tiny_model()
+    engine = engine_of(model)
+    sharing = engine_of(engine.model, store=MemoryStore(engine.model.shape))
+    promote(sharing, "a", "b")
+    assert is_promoted(sharing, "a", "b")
+    keys = set(sharing.store.keys())
+    sharing.remove_schema("s")
+
+    assert len(keys - set(sharing.store.keys())) == 1
+
+
+def test_a_manual_promotion_goes_first() -> None:
+    """What `Engine.promote` made exact is not promoted again."""
+    engine = engine_of(tiny_model())
+    engine.promote(prompt("a", "b", "c"))
+    promote(engine, "a", "b", "c")
+
+    assert is_promoted(engine, "a", "b", "c")
+    assert engine.auto_promotions.nbytes == 0
+
+
+def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that would lose much history keeps its modular plan; a new conversation is exact."""
+    monkeypatch.setattr(module_of("promptcache.runtime.answer"), "MAX_LOST_TOKENS", 8)
+    engine = engine_of(tiny_model())
+    chat = engine.chat(prompt("a", "b", "c", text=""))
+    for _ in range(2):
+        chat.say("A question of some length", **GREEDY)
+    work(engine)
+    again = chat.say("And another one", **GREEDY)
+
+    assert (again.level, again.usage.promoted) == (Level.MODULAR, False)
+    assert again.usage.num_history_tokens > 8
+    assert engine.chat(prompt("a", "b", "c", text="")).say("New?", **GREEDY).usage.promoted
+
+
+def test_the_thread_promotes_in_idle_time() -> None:
+    """Without any call, a combination that came twice is promoted; a service uses it."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    for _ in range(2):
+        assert not by_service(engine, prompt("a", "b")).usage.promoted
+    wait_for(lambda: engine.auto_promotions.num_combinations == 1)
+
+    assert by_service(engine, prompt("a", "b")).usage.promoted
+    assert engine.auto_promotions.num_hits == 1
+    wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
+
+
+def test_the_thread_does_not_keep_the_engine() -> None:
+    """An engine is freed, and its thread ends, also while work waits for idle time."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    with engine._executor.activity:
+        for _ in range(2):
+            engine.generate(prompt("a", "b"), **GREEDY)
+        reference = weakref.ref(engine)
+        del engine
+        gc.collect()
+
+        assert reference() is None
+        wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
+
+
+EXIT = """
+import threading, time
+from promptcache import Engine
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+long = "word " * 350
+engine.add_schema(f'<schema name="s">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
+begun, original = threading.Event(), engine._promoter._check
+engine._promoter._check = lambda check: (begun.set(), original(check))
+for _ in range(2):
+    engine.generate('<prompt schema="s"><a/><b/>Well?</prompt>', max_new_tokens=1)
+assert begun.wait(60)
+"""
+
+
+@pytest.mark.process
+def test_the_interpreter_ends_during_a_promotion() -> None:
+    """At exit, a forward pass in idle time ends within a layer, and nothing is aborted."""
+    ended = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=120, check=False)
+
+    assert (ended.returncode, ended.stderr.strip()) == (0, "")
+
+
+class Worker:
+    """Works until it is interrupted, a number of times."""
+
+    def __init__(self, num_pieces: int) -> None:
+        self.activity = Activity()
+        self.begun: list[float] = []
+        self.interrupted: list[float] = []
+        self._num_pieces = num_pieces
+        self.thread = IdleThread(self.work, self.activity)
+
+    def work(self, check: Callable[[], None]) -> bool:
+        self.begun.append(time.monotonic())
+        try:
+            while len(self.begun) < self._num_pieces:
+                check()
+                time.sleep(0.001)
+        except Interrupted:
+            self.interrupted.append(time.monotonic())
+            raise
+        return False
+
+
+def test_a_request_interrupts_work_which_goes_on_later() -> None:
+    """Work stops at its next check, and begins again once it has been quiet."""
+    worker = Worker(2)
+    worker.thread.start()
+    wait_for(lambda: len(worker.begun) == 1)
+    with worker.activity:
+        wait_for(lambda: len(worker.interrupted) == 1)
+        time.sleep(2 * QUIET_S)
+        assert len(worker.begun) == 1
+    ended = time.monotonic()
+    wait_for(lambda: len(worker.begun) == 2)
+
+    assert worker.begun[1] - ended > QUIET_S / 2
+
+
+def test_the_end_interrupts_work() -> None:
+    """`end` returns once the thread has ended, and no later `start` has an effect."""
+    worker = Worker(2)
+    worker.thread.start()
+    wait_for(lambda: len(worker.begun) == 1)
+    worker.thread.end()
+    worker.thread.start()
+    time.sleep(2 * QUIET_S)
+
+    assert len(worker.begun) == len(worker.interrupted) == 1
+
+
+class HidingStore(Store):
+    """A store of a user, which says nothing about memory."""
+
+    def get(self, key: str) -> Lookup:
+        return Lookup(None)
+
+    def put(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        raise NotImplementedError
+
+    def delete(self, key: str) -> bool:
+        return False
+
+    def keys(self) -> object:  # type: ignore[override]
+        return iter(())
+
+    def nbytes(self) -> int:
+        return 0
