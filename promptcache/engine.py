@@ -44,7 +44,6 @@ from promptcache.runtime import (
     ModelInputs,
     Planner,
     Progress,
-    PromoteMode,
     Promotion,
     PromptSource,
     Request,
@@ -130,7 +129,7 @@ class Engine(Unpicklable):
         history_bytes: int | None = None,
         pack: bool | None = False,
         strict_template: bool = False,
-        promote: str = PromoteMode.OFF,
+        promote: str = "off",
         promote_bytes: int | None = None,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
@@ -216,7 +215,7 @@ class Engine(Unpicklable):
         history_bytes: int | None = None,
         pack: bool | None = None,
         strict_template: bool = False,
-        promote: str = PromoteMode.OFF,
+        promote: str = "off",
         promote_bytes: int | None = None,
         **options: Any,
     ) -> Engine:

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
 
 def load_engine(
-    model: str, device: str | None, dtype: str, store: StoreConfig | None = None, *, pack: bool | None = None
+    model: str,
+    device: str | None,
+    dtype: str,
+    store: StoreConfig | None = None,
+    *,
+    pack: bool | None = None,
+    promote: str = "off",
+    promote_bytes: int | None = None,
 ) -> Engine:
     """Load a model and return an engine over a store, by default over memory.
 
     Args:
-        pack: As for `Engine`.
+        pack, promote, promote_bytes: As for `Engine`.
 
     Raises:
         UsageMistake: There is no such kind of device.
@@ -31,7 +38,15 @@ def load_engine(
     from promptcache.engine import Engine
 
     logging.getLogger("promptcache.kv").addHandler(logging.NullHandler())  # commands print faults from the usage
-    return Engine.from_pretrained(model, device=device_named(device), dtype=dtype, store=store, pack=pack)
+    return Engine.from_pretrained(
+        model,
+        device=device_named(device),
+        dtype=dtype,
+        store=store,
+        pack=pack,
+        promote=promote,
+        promote_bytes=promote_bytes,
+    )
 
 
 def device_named(name: str | None) -> torch.device | None:

@@ -148,7 +148,16 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @dtype_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
-@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules and history in memory.")
+@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules, history and promotions in memory.")
+@click.option(
+    "--promote",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    help="Encode modules together that are used together again, in idle time; not with --ray.",
+)
+@click.option(
+    "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
+)
 @keep_option
 @context_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
@@ -190,6 +199,8 @@ def command(
             _check_ray(port, options)
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
+        if options["promote_bytes"] is not None and (ray or options["promote"] == "off"):
+            raise UsageMistake("--promote-bytes needs --promote auto, and a server without --ray")
         from promptcache.server import create_app, serve
 
         settings = _settings(options)
@@ -353,7 +364,14 @@ def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
     store = optional_store(options["store"], options["limit"], memory_bytes=options["memory"])
     with progress() as show:
         show_loading(show, options["model"])
-        engine = load_engine(options["model"], options["device"], options["dtype"], store)
+        engine = load_engine(
+            options["model"],
+            options["device"],
+            options["dtype"],
+            store,
+            promote=options["promote"],
+            promote_bytes=options["promote_bytes"],
+        )
     engine.store.probe()
     for each in schemas:
         engine.add_schema(each.source, keep=options["keep"])

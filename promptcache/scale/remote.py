@@ -29,6 +29,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    AutoPromotions,
     Catalog,
     Completion,
     FinishReason,
@@ -169,6 +170,11 @@ class RemoteEngine:
         """The schemas by name."""
         return {state.schema.name: state.schema for state in self._catalog.states}
 
+    @property
+    def auto_promotions(self) -> AutoPromotions:
+        """Nothing: replicas promote nothing by themselves."""
+        return AutoPromotions()
+
     def set_schemas(self, packed: Sequence[str]) -> None:
         """Serve these packed schemas and no others. Running requests keep those with which they were planned.
 
@@ -247,10 +253,13 @@ class RemoteService:
         logprobs: int | None = None,
         seed: int | None = None,
         reuse: bool = True,
+        deterministic: bool = False,
         template_kwargs: TemplateOptions = None,
         **generation: Any,
     ) -> Future[None]:
         """Submit a request, as `Service.submit`, from another thread than that of the loop.
+
+        Replicas promote nothing by themselves, so every answer is deterministic.
 
         Returns:
             A future. `cancel` stops the request; the listener is not called again.

@@ -68,6 +68,7 @@ class ServerRequest:
         schema: The name of its schema, or None.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
+        deterministic: Whether its answer does not depend on automatic promotions.
         template_kwargs: Variables of the chat template.
     """
 
@@ -78,6 +79,7 @@ class ServerRequest:
     repair: str | None = None
     logprobs: int | None = None
     reuse: bool = True
+    deterministic: bool = False
     template_kwargs: TemplateOptions = None
 
 
@@ -289,6 +291,7 @@ class _Answer:
             salt=self._salt,
             logprobs=self._question.logprobs,
             reuse=self._question.reuse,
+            deterministic=self._question.deterministic,
             template_kwargs=self._question.template_kwargs,
             **generation,
         )

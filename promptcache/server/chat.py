@@ -64,6 +64,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         schema=schema,
         body=body,
         repair=body.prompt_cache.repair,
+        deterministic=body.prompt_cache.deterministic,
         logprobs=body.num_logprobs,
         template_kwargs=body.chat_template_kwargs,
     )

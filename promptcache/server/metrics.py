@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from promptcache.kv import Store
-from promptcache.runtime import Completion, ServiceCounts, ServiceObserver
+from promptcache.runtime import AutoPromotions, Completion, ServiceCounts, ServiceObserver
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -22,12 +22,15 @@ class ServerMetrics(ServiceObserver):
     counts once.
     """
 
-    def __init__(self, counts: Callable[[], ServiceCounts], store: Store | None) -> None:
+    def __init__(
+        self, counts: Callable[[], ServiceCounts], store: Store | None, promotions: Callable[[], AutoPromotions]
+    ) -> None:
         """Create the metrics of a server.
 
         Args:
             counts: Returns what the service has to do.
             store: The store of the engine; None if its KV is elsewhere.
+            promotions: Returns what automatic promotion has done.
         """
         self._registry = registry = CollectorRegistry()
 
@@ -43,6 +46,8 @@ class ServerMetrics(ServiceObserver):
         gauge("requests_running", "Requests in the batch.").set_function(lambda: counts().num_running)
         gauge("requests_waiting", "Requests in the queue.").set_function(lambda: counts().num_waiting)
         gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
+        gauge("promoted_combinations", "Promoted combinations.").set_function(lambda: promotions().num_combinations)
+        gauge("promoted_bytes", "KV of promotions.").set_function(lambda: promotions().nbytes)
         if store is not None:
             registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "endpoint")
@@ -50,6 +55,7 @@ class ServerMetrics(ServiceObserver):
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")
         self._generated = counter("generation_tokens", "Generated tokens.")
         self._module_tokens = counter("module_tokens", "Reused tokens of modules.", "schema", "source")
+        self._promoted = counter("promoted_requests", "Answered requests that used promoted KV.")
         self._faults = counter("store_faults", "Faults of the store that cost no answer.")
         self._step_errors = counter("step_errors", "Steps that failed.")
         self._queued = histogram("request_queue_time_seconds", "Time until a request was admitted.")
@@ -91,6 +97,7 @@ class ServerMetrics(ServiceObserver):
         self._prompt_tokens.labels("prefilled").inc(usage.num_new_tokens)
         self._prompt_tokens.labels("encoded").inc(usage.num_encoded_tokens)
         self._generated.inc(usage.num_generated_tokens)
+        self._promoted.inc(usage.promoted)
         self._faults.inc(len(usage.faults))
         for each in usage.modules:
             self._module_tokens.labels(schema or "", each.source).inc(each.num_tokens)

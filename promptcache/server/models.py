@@ -138,6 +138,7 @@ class ModuleBody(_Body):
     use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
     fill: ModuleArguments = Field(default_factory=dict)
     repair: _Repair | None = None
+    deterministic: bool = False
 
 
 class _LogprobsBody(GenerationBody):
@@ -182,6 +183,7 @@ class PromptBody(_LogprobsBody):
     prompt: str
     repair: _Repair | None = None
     reuse: bool = True
+    deterministic: bool = False
 
 
 class CheckBody(_Body):

@@ -88,6 +88,7 @@ async def _document_request(body: PromptBody, state: ServerState) -> ServerReque
         repair=body.repair,
         logprobs=body.num_logprobs,
         reuse=body.reuse,
+        deterministic=body.deterministic,
         template_kwargs=body.chat_template_kwargs,
     )
 

@@ -20,6 +20,7 @@ from promptcache.kv import Codec, Store
 from promptcache.language import CheckedSchema, Placement, Schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    AutoPromotions,
     Listener,
     Progress,
     PromptSource,
@@ -98,6 +99,10 @@ class ServedEngine(Protocol):
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas by name."""
+
+    @property
+    def auto_promotions(self) -> AutoPromotions:
+        """What automatic promotion has done."""
 
     def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt."""
@@ -186,7 +191,7 @@ class ServerState:
         self.draining = False
         self.num_connections: Callable[[], int] = lambda: 0
         self.calls = LoopCalls()
-        self.metrics = ServerMetrics(lambda: self.service.counts, engine.store)
+        self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, lambda: engine.auto_promotions)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:

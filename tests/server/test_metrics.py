@@ -29,8 +29,16 @@ COUNTERS = {
     "module_tokens",
     "store_faults",
     "step_errors",
+    "promoted_requests",
 }
-GAUGES = {"requests_running", "requests_waiting", "tail_bytes_used", "store_bytes"}
+GAUGES = {
+    "requests_running",
+    "requests_waiting",
+    "tail_bytes_used",
+    "store_bytes",
+    "promoted_combinations",
+    "promoted_bytes",
+}
 HISTOGRAMS = {
     "request_queue_time_seconds",
     "step_seconds",
