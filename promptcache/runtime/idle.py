@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -98,8 +99,10 @@ class _IdleLoop:
             self._has_work = True
             if self._is_over.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
-            self._thread = threading.Thread(target=self._run, name="promptcache-idle", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="promptcache-idle", daemon=True)
+            with suppress(RuntimeError):  # there can be no more threads; a request calls this, and needs none
+                thread.start()
+                self._thread = thread
 
     def end(self) -> None:
         self._is_over.set()

@@ -20,12 +20,13 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidGeneration, InvalidValue
 from promptcache.kv import Lookup, MemoryStore, Store
 from promptcache.layout import Level
-from promptcache.runtime import used_tokens
+from promptcache.runtime import Model, choose_linking, mean_divergence, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.engine.promoting import GREEDY, PromotingEngine, answered, by_service, engine_of, nodes_of, work
+from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, answered, by_service, engine_of, nodes_of, work
+from tests.families import random_model
 from tests.planted.targets import module_of
 
 PATIENCE_S = 20.0
@@ -66,9 +67,14 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     )
 
 
-def test_a_promoted_answer_is_the_models_own() -> None:
+@pytest.mark.parametrize("kind", ["segmented", "concatenated", "mistral", "gemma3, text"])
+def test_a_promoted_answer_is_the_models_own(kind: str) -> None:
     """In float32, the probabilities of a promoted answer are those of the model's ordinary forward pass."""
-    model = tiny_model(torch.float32)
+    random = kind in ("mistral", "gemma3, text")
+    model = Model(random_model(kind, torch.float32)) if random else tiny_model(torch.float32)
+    choose_linking(model)
+    if kind == "concatenated":
+        model.use_concatenation()
     engine = engine_of(model)
     promote(engine, "a", "b", "c")
     completion = engine.generate(prompt("a", "b", "c"), **GREEDY)
@@ -80,6 +86,51 @@ def test_a_promoted_answer_is_the_models_own() -> None:
     assert completion.logprobs is not None
     first = completion.logprobs[0]
     assert abs(first.logprob - float(own[first.token_id])) < 1e-5
+
+
+@pytest.mark.parametrize("positions", ["closed", "fixed"])
+def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
+    """With closed and fixed positions, all log-probabilities of an answer are those of one causal pass: 0 millinats."""
+    model = tiny_model(torch.float32)
+    choose_linking(model)
+    engine = engine_of(model, positions=positions)
+    text = '<prompt schema="s"><a/><c/>Well?</prompt>'
+    for _ in range(2):
+        engine.generate(text, **GREEDY)
+    work(engine)
+    completion = engine.generate(
+        text, do_sample=False, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
+    )
+    found = completion.output.logits[0][0].log_softmax(-1)
+    expected = plain_logits(engine.plan(text).tokens, model)[-1].log_softmax(-1)
+
+    assert completion.usage.promoted
+    assert mean_divergence(found[None], expected[None]) < 1e-6
+    assert float((found - expected).abs().max()) < 1e-5
+
+
+def test_quantized_modules_are_promoted() -> None:
+    """KV in full context has the codec of the modules, and the answer says so."""
+    engine = engine_of(tiny_model())
+    engine.add_schema(TEXTS[0], keep="int8")
+    promote(engine, "a", "b", "c")
+    completion = answered(engine, prompt("a", "b", "c"), "generate")
+
+    assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, True)
+    assert {each.codec for each in nodes_of(engine.plan(prompt("a", "b", "c")))} == {"int8"}
+
+
+def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """If a forward pass in idle time fails, that is logged, and requests are answered as before."""
+    engine = engine_of(tiny_model())
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._executor, "encode_in_memory", lambda *_: 1 / 0)
+        promote(engine, "a", "b", "c")
+    completion = answered(engine, prompt("a", "b", "c"), "generate")
+
+    assert completion.level is Level.MODULAR
+    assert (engine.auto_promotions.num_waiting, engine.auto_promotions.nbytes) == (0, 0)
+    assert "could not be promoted" in caplog.text
 
 
 def test_combinations_with_the_same_beginning_share_encodings() -> None:
