@@ -24,6 +24,9 @@ from promptcache.runtime.segments import segments_of
 CHUNK_TOKENS = 2048
 """Maximum number of new tokens in one forward pass, over all rows of a batch; limits the memory of activations."""
 
+CHECKED_TOKENS = 256
+"""The same for a pass that may end early: a layer takes less time, and so does the wait for its end."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of tokens done so far, and the number of all tokens."""
 
@@ -136,7 +139,7 @@ def compute(
 
     Args:
         held: KV of all encodings in the context of the batch.
-        check: Called in each layer. What it raises ends the forward pass.
+        check: Called in each layer of each forward pass. What it raises ends the computation.
 
     Raises:
         NotFinite: Some of the KV is not finite. In one causal pass, its tokens may have spoiled those before them.
@@ -148,7 +151,7 @@ def compute(
     positions = RequestPositions(context, longest.position_ids)
     token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
     position_ids = _padded([chain.position_ids for chain in batch], model.device)
-    chunk_tokens = max(1, CHUNK_TOKENS // len(batch))
+    chunk_tokens = max(1, (CHUNK_TOKENS if check is None else CHECKED_TOKENS) // len(batch))
     cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens, check)
     own = [model.linking.own_kv(layer, positions) for layer in cache.layers]
     if not are_finite(states for layer in own for states in layer):
