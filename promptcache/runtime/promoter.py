@@ -290,7 +290,7 @@ class Promoter:
         return node.num_tokens * self._executor.model.shape.token_bytes
 
     def _check(self, check: StopCheck) -> None:
-        """StopCheck for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
+        """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
         if self._executor.model.device.type == "cuda":
             torch.cuda.synchronize(self._executor.model.device)
         check()

@@ -151,7 +151,7 @@ class _CheckedCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """StopCheck, then add the KV of new tokens to a layer."""
+        """Check, then add the KV of new tokens to a layer."""
         self._check()
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
