@@ -17,7 +17,6 @@ from transformers import DynamicCache
 from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
-from promptcache.language import Role
 from promptcache.runtime import mean_divergence
 from promptcache.tokenizer import Before, Conversations, Markup
 
@@ -231,8 +230,7 @@ def plain_token_ids(engine: Engine, quiz: Quiz, question: QuizQuestion) -> list[
     tokenizer = engine.tokenizer
     if not quiz.turns:
         return [*tokenizer.bos_ids, *tokenizer.tokenize(quiz.text + quiz.own_text(question))]
-    turns = ((Role.SYSTEM, quiz.text), (Role.USER, question.text))
-    rendered = Conversations(tokenizer).render(turns, generation_prompt=True)
+    rendered = Conversations(tokenizer).render(quiz.conversation(question), generation_prompt=True)
     return [token_id for ids in tokenizer.tokenize_parts([Markup(rendered)], Before.START) for token_id in ids]
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
 from promptcache.bench.quality_ways import Way
+from promptcache.language import Role
 
 SLOT_LENGTH = 12
 """Tokens of a slot; values are shorter."""
@@ -45,6 +46,17 @@ class Matches:
         return re.fullmatch(self.pattern, answer.strip(), re.DOTALL) is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """All of `judges` accept the answer. Each looks for one property, such as a value or a form."""
+
+    judges: tuple[Judge, ...]
+
+    def __call__(self, answer: str) -> bool:
+        """Whether `answer` is right."""
+        return all(judge(answer) for judge in self.judges)
+
+
 def contains(text: str, value: str) -> bool:
     """Whether `text` contains `value` as whole words, in any case of letters."""
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None
@@ -60,7 +72,16 @@ class QuizSlot:
     length: int | None = SLOT_LENGTH
 
 
-QuizPiece: TypeAlias = str | QuizSlot
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuizTurn:
+    """A turn of an example conversation."""
+
+    role: Role
+    text: str
+
+
+QuizPiece: TypeAlias = str | QuizSlot | QuizTurn
+"""A module is texts and slots, or turns only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +93,23 @@ class QuizQuestion:
     judge: Judge
 
 
+def question(text: str, value: str, values: Sequence[str]) -> QuizQuestion:
+    """Return a question for a value. An answer with another one of `values` is wrong, unless it is in the question."""
+    others = tuple(each for each in values if each != value and not contains(text, each))
+    return QuizQuestion(text=text, answer=value, judge=Contains(values=(value,), others=others))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiz:
     """A document with questions about it.
 
     Attributes:
-        modules: Texts and slots by module.
+        modules: Texts and slots, or turns, by module.
         questions: Each is asked by itself.
         instruction: Text in front of the modules; may be empty.
         absent: Indices of modules that the prompt does not select.
-        turns: Whether the document is a system turn and the question a user turn. Otherwise both are one text without
-            turns, which the model continues.
+        turns: Whether the question is a user turn. Then the document is a system turn, but modules of turns follow it.
+            Otherwise both are one text without turns, which the model continues.
     """
 
     modules: tuple[tuple[QuizPiece, ...], ...]
@@ -95,6 +122,11 @@ class Quiz:
     def has_slots(self) -> bool:
         """Whether a module has slots."""
         return any(isinstance(piece, QuizSlot) for module in self.modules for piece in module)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether the modules are turns."""
+        return any(isinstance(piece, QuizTurn) for module in self.modules for piece in module)
 
     @property
     def text(self) -> str:
@@ -113,6 +145,15 @@ class Quiz:
             absent = {index + (index >= place) for index in absent} | {place}
         return replace(self, modules=tuple(modules), absent=frozenset(absent))
 
+    def conversation(self, question: QuizQuestion) -> tuple[tuple[Role, str], ...]:
+        """Return the turns that end with a question."""
+        last = (Role.USER, question.text)
+        if not self.has_turns:
+            return (Role.SYSTEM, self.text), last
+        used = (self.modules[index] for index in range(len(self.modules)) if index not in self.absent)
+        examples = ((piece.role, piece.text) for module in used for piece in module if isinstance(piece, QuizTurn))
+        return (Role.SYSTEM, self.instruction), *examples, last
+
     def own_text(self, question: QuizQuestion) -> str:
         """Return the text without turns that a prompt adds to the document; it ends where the answer starts."""
         return "" if self.turns else f"\n{question.text}"
@@ -127,10 +168,12 @@ def schema_xml(quiz: Quiz, way: Way, name: str, count_tokens: Callable[[str], in
         f'<module name="m{index}">{_module_xml(module, way, count_tokens)}</module>'
         for index, module in enumerate(quiz.modules)
     )
-    content = f"{_text_xml(quiz.instruction)}{modules}"
+    instruction = _text_xml(quiz.instruction)
+    content = f"{instruction}{modules}"
     paths = [f"m{index}" for index in _used(quiz)]
     if quiz.turns:
-        content = f'<module name="document"><system>{content}</system></module>'
+        turns = f"<system>{instruction}</system>{modules}" if quiz.has_turns else f"<system>{content}</system>"
+        content = f'<module name="document">{turns}</module>'
         paths = ["document", *(f"document/{each}" for each in paths)]
     scaffold = f'<scaffold modules="{" ".join(paths)}"/>' if way.scaffold else ""
     positions = f' positions="{way.positions}"' if way.positions else ""
@@ -155,7 +198,13 @@ def _used(quiz: Quiz) -> Sequence[int]:
 
 
 def _text(piece: QuizPiece) -> str:
-    return piece if isinstance(piece, str) else piece.value
+    match piece:
+        case QuizSlot():
+            return piece.value
+        case QuizTurn():
+            return f"\n{piece.role}: {piece.text}"
+        case _:
+            return piece
 
 
 def _text_xml(text: str) -> str:
@@ -163,12 +212,17 @@ def _text_xml(text: str) -> str:
 
 
 def _module_xml(module: Sequence[QuizPiece], way: Way, count_tokens: Callable[[str], int]) -> str:
-    if way.text:
-        return _text_xml("".join(map(_text, module)))
-    return "".join(
-        _text_xml(piece) if isinstance(piece, str) else _slot_xml(number, piece, count_tokens)
-        for number, piece in enumerate(module)
-    )
+    return "".join(_piece_xml(number, piece, way, count_tokens) for number, piece in enumerate(module))
+
+
+def _piece_xml(number: int, piece: QuizPiece, way: Way, count_tokens: Callable[[str], int]) -> str:
+    match piece:
+        case QuizTurn():
+            return f"<{piece.role}>{_text_xml(piece.text)}</{piece.role}>"
+        case QuizSlot() if not way.text:
+            return _slot_xml(number, piece, count_tokens)
+        case _:
+            return _text_xml(_text(piece))
 
 
 def _slot_xml(number: int, slot: QuizSlot, count_tokens: Callable[[str], int]) -> str:

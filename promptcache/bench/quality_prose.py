@@ -1,4 +1,4 @@
-"""Neutral sentences that bring a module to its size, and words that documents are about.
+"""Neutral sentences in three languages that bring a module to its size, and words that documents are about.
 
 Sentences are drawn from the lists here. None of them contains a value, a place or a name that a question asks about.
 """
@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-_WORDS_PER_TOKEN = 0.88  # of these texts, with an ordinary subword tokenizer
+_WORDS_PER_TOKEN = {
+    "English": 0.88,
+    "German": 0.45,
+    "French": 0.5,
+}  # of these texts, with an ordinary subword tokenizer
 
 _WHO = (
     *("the gardener", "a young clerk", "the night guard", "an old neighbor", "the visitor", "a tired driver"),
@@ -43,31 +47,47 @@ def event(rng: Random) -> dict[str, str]:
     return {name: rng.choice(words) for name, words in parts.items()}
 
 
-def told(parts: Mapping[str, str]) -> str:
+def told(parts: Mapping[str, str] | Mapping[int, str]) -> str:
     """Return the sentence of an event."""
     text = " ".join(parts.values())
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _sentence(rng: Random) -> str:
+_GERMAN = (
+    *(("der Gärtner", "die Nachbarin", "ein junger Lehrer", "der Postbote", "die Verkäuferin", "ein müder Fahrer"),),
+    *(("wartete", "saß", "stand", "schlief", "arbeitete", "sang", "malte", "träumte", "telefonierte", "kochte"),),
+    *(("am Nachmittag", "vor dem Regen", "wie immer", "nach dem Essen", "eine Stunde lang", "ohne Eile", "allein"),),
+    *(("vor dem Rathaus", "neben der Brücke", "hinter dem Bahnhof", "im Park", "an der Haltestelle", "auf dem Markt"),),
+)
+_FRENCH = (
+    *(("le jardinier", "la voisine", "un jeune professeur", "le facteur", "la vendeuse", "un chauffeur fatigué"),),
+    *(("attendait", "dormait", "travaillait", "chantait", "lisait", "dessinait", "se reposait", "cuisinait"),),
+    *(("devant la mairie", "près du pont", "derrière la gare", "dans le parc", "au marché", "à la maison"),),
+    *(("avant la pluie", "comme toujours", "après le repas", "pendant une heure", "sans se presser", "ce jour-là"),),
+)
+
+
+def _sentence(rng: Random, language: str) -> str:
+    if language != "English":
+        return told(dict(enumerate(map(rng.choice, _GERMAN if language == "German" else _FRENCH))))
     return f"{rng.choice(_SCENE)} {rng.choice(_WHEN)}." if rng.random() < 0.3 else told(event(rng))
 
 
-def padding_for(rng: Random, own: str, num_tokens: int) -> list[str]:
+def padding_for(rng: Random, own: str, num_tokens: int, language: str = "English") -> list[str]:
     """Return different sentences that bring a module with the text `own` to about `num_tokens` tokens."""
     chosen: list[str] = []
-    left = num_tokens * _WORDS_PER_TOKEN - len(own.split())
+    left = num_tokens * _WORDS_PER_TOKEN[language] - len(own.split())
     while left >= 5:  # half a sentence
-        drawn = _sentence(rng)
+        drawn = _sentence(rng, language)
         if drawn not in chosen:
             chosen.append(drawn)
             left -= len(drawn.split())
     return chosen
 
 
-def padded(rng: Random, own: str, num_tokens: int) -> str:
+def padded(rng: Random, own: str, num_tokens: int, language: str = "English") -> str:
     """Return `own` between other sentences, about `num_tokens` tokens in all."""
-    others = padding_for(rng, own, num_tokens)
+    others = padding_for(rng, own, num_tokens, language)
     place = rng.randint(0, len(others))
     return " ".join([*others[:place], own, *others[place:]])
 

@@ -1,7 +1,8 @@
 """Sets of questions of `promptcache bench quality`: how documents are drawn, and how answers are judged.
 
-Sets that start with "demo-" are what the demo model was trained on. All others are tasks of language that a small chat
-model can do, in modules of about 40 or 400 tokens. The same seed gives the same documents.
+Sets that start with "demo-" are what the demo model was trained on. All others are tasks in modules of about 40, 150 or
+400 tokens. A small chat model can do those of the group "language"; "work" needs one with about a billion parameters.
+The same seed gives the same documents.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from itertools import islice
 from random import Random
 
 from promptcache.bench.quality_documents import Contains, Matches, Quiz, QuizPiece, QuizQuestion, QuizSlot
+from promptcache.bench.quality_formats import draw_code, draw_tables, draw_tools
 from promptcache.bench.quality_forms import FORMS, draw_form
 from promptcache.bench.quality_prose import SUBJECTS, event, padded, padding_for, told, towns
+from promptcache.bench.quality_work import draw_bilingual, draw_classes, draw_mixed, draw_order, draw_parts
 from promptcache.demo import Case, Fact, QuestionSet, draw_cases, is_right
 
-SHORT, LONG = 40, 400
+SHORT, MEDIUM, LONG = 40, 150, 400
 """Approximate tokens of a module. Long documents have several questions each, short ones have one."""
 
 _INSTRUCTION = "Answer the question from these notes."
@@ -226,7 +229,25 @@ LANGUAGE_SETS = {
 
 FORM_SETS = {name: QuizSet(draw=partial(_endless, name, partial(draw_form, form))) for name, form in FORMS.items()}
 
-SETS = {**DEMO_SETS, **LANGUAGE_SETS, **FORM_SETS}
+_WORK = {
+    "mixed": draw_mixed,
+    "code": draw_code,
+    "tables": draw_tables,
+    "tools": draw_tools,
+    "parts": draw_parts,
+    "classes": draw_classes,
+    "bilingual": draw_bilingual,
+    "order": draw_order,
+}
+WORK_SETS = {name: QuizSet(draw=partial(_endless, name, draw)) for name, draw in _WORK.items()}
+"""Sets in the shape of work: rules, code, tables, tools, reports, classes, two languages. Each has 4 modules."""
 
-GROUPS = {"demo": tuple(DEMO_SETS), "language": tuple(LANGUAGE_SETS), "forms": tuple(FORM_SETS)}
+SETS = {**DEMO_SETS, **LANGUAGE_SETS, **WORK_SETS, **FORM_SETS}
+
+GROUPS = {
+    "demo": tuple(DEMO_SETS),
+    "language": tuple(LANGUAGE_SETS),
+    "work": tuple(WORK_SETS),
+    "forms": tuple(FORM_SETS),
+}
 """Groups of sets by name."""

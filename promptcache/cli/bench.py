@@ -19,7 +19,7 @@ import click
 
 from promptcache.bench.load import TargetName
 from promptcache.bench.plot import NOTHING_VARIES
-from promptcache.bench.quality_sets import GROUPS, LONG, SETS, SHORT
+from promptcache.bench.quality_sets import GROUPS, LONG, MEDIUM, SETS, SHORT
 from promptcache.bench.quality_ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
 from promptcache.bench.shapes import SHAPES
 from promptcache.cli.completion import complete_schemas
@@ -624,7 +624,7 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
 @click.option("--seed", type=int, default=0, help="Seed of documents and questions.")
 @click.option(
     "--module-tokens",
-    type=click.Choice([str(SHORT), str(LONG)]),
+    type=click.Choice([str(SHORT), str(MEDIUM), str(LONG)]),
     multiple=True,
     default=[str(SHORT)],
     help="Approximate tokens of each module, except in demo sets; repeat the option to compare sizes.",
