@@ -339,7 +339,11 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Schema.of": Call(function=promptcache.Schema.of, valid={"document": text}, use=try_schema),
         "Schema.module": Call(
             function=text.module,
-            valid={"name": "a", "content": ("text",), "options": dict.fromkeys(["reserve", "context", "sees", "separator"])},
+            valid={
+                "name": "a",
+                "content": ("text",),
+                "options": dict.fromkeys(["reserve", "context", "sees", "separator"]),
+            },
             use=try_schema,
         ),
         "Schema.with_module": Call(function=text.with_module, valid={"modules": (module("a", "b"),)}, use=try_schema),
