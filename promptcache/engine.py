@@ -29,7 +29,7 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
+from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Placement, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan, continued
 from promptcache.runtime import (
     LOGPROBS,
@@ -398,20 +398,27 @@ class Engine(Unpicklable):
         """Undo `pin`. Arguments and errors are the same."""
         self.store.unpin(self.keys(schema, module))
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
+    def plan(
+        self,
+        prompt: PromptSource,
+        *,
+        repair: str | None = None,
+        positions: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt, repair, template_kwargs)
+        return self._planner.plan(prompt, repair, template_kwargs, self._placement(positions))
 
     def generate(
         self,
@@ -419,6 +426,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        positions: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
@@ -431,7 +439,7 @@ class Engine(Unpicklable):
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
             logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
                 probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
                 other processors.
@@ -450,7 +458,15 @@ class Engine(Unpicklable):
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
         request = self._request(
-            prompt, repair, options, started, logprobs, salt, template_kwargs, deterministic=deterministic
+            prompt,
+            repair,
+            options,
+            started,
+            logprobs,
+            salt,
+            template_kwargs,
+            positions=positions,
+            deterministic=deterministic,
         )
         return answer(request, self._executor)
 
@@ -460,6 +476,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        positions: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
@@ -476,7 +493,7 @@ class Engine(Unpicklable):
             prompts: Any number. As many are computed together as fit into `batch_bytes`; the others follow as these
                 end.
             max_new_tokens: As for `generate`, for each prompt.
-            repair: As for `generate`, for each prompt.
+            repair, positions: As for `generate`, for each prompt.
             logprobs: As for `generate`, for each prompt.
             salt: As for `generate`, for each prompt.
             template_kwargs: As for `generate`, for each prompt.
@@ -500,6 +517,7 @@ class Engine(Unpicklable):
                 logprobs,
                 salt,
                 template_kwargs,
+                positions=positions,
                 deterministic=deterministic,
             )
             for each in several(prompts)
@@ -512,6 +530,7 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
+        positions: str | None = None,
         logprobs: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
@@ -526,7 +545,15 @@ class Engine(Unpicklable):
         started = time.perf_counter()
         options = read_options(generation, max_new_tokens)
         request = self._request(
-            prompt, repair, options, started, logprobs, salt, template_kwargs, deterministic=deterministic
+            prompt,
+            repair,
+            options,
+            started,
+            logprobs,
+            salt,
+            template_kwargs,
+            positions=positions,
+            deterministic=deterministic,
         )
         check_for_stream(options, self.model)
 
@@ -604,7 +631,7 @@ class Engine(Unpicklable):
         """
         return Chat.load(self._chat_engine, path, salt, template_kwargs)
 
-    def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
+    def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
 
         Raises:
@@ -612,17 +639,21 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
-        return self._executor.logits(self._fitting(prompt, repair).tokens)
+        return self._executor.logits(self._fitting(prompt, repair, positions).tokens)
 
-    def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
+    def logits_batch(
+        self, prompts: Sequence[PromptSource], *, repair: str | None = None, positions: str | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Return the logits `[N, V]` of several prompts, as `logits` does for each. They share forward passes.
 
         Errors are those of `logits`, before anything is computed.
         """
-        plans = [self._fitting(each, repair) for each in several(prompts)]
+        plans = [self._fitting(each, repair, positions) for each in several(prompts)]
         return logits_batch([plan.tokens for plan in plans], self._executor)
 
-    def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
+    def score(
+        self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None, positions: str | None = None
+    ) -> tuple[Score, ...]:
         """Return the log-probabilities of texts as continuations of a prompt.
 
         The new tokens of the prompt are prefilled once, and the choices share forward passes. Generation settings, such
@@ -631,7 +662,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `plan`.
             choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             InvalidValue: `choices` are not texts, or one has no tokens.
@@ -644,25 +675,27 @@ class Engine(Unpicklable):
         if not all(tokenized):
             empty = choices[tokenized.index(())]
             raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
-        plan = self._planner.plan(prompt, repair)
+        plan = self._planner.plan(prompt, repair, positions=self._placement(positions))
         check_room(plan, max(map(len, tokenized)), self.model.context_length)
         return score(plan.tokens, choices, tokenized, self._executor)
 
-    def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
+    def reference(
+        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
+    ) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
 
         Arguments and errors are those of `logits`.
         """
-        return reference_logits(self._fitting(prompt, repair).tokens, self.model)
+        return reference_logits(self._fitting(prompt, repair, positions).tokens, self.model)
 
-    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+    def link(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> ModelInputs:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
 
         Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
 
         Args:
             prompt: As for `plan`.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Returns:
             A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
@@ -673,9 +706,11 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt leaves no position for a new token.
         """
-        return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
+        return linked_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
 
-    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+    def to_dynamic_cache(
+        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
+    ) -> ModelInputs:
         """Link a prompt as `link`, with a `DynamicCache` of transformers, for code that needs one.
 
         All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
@@ -683,10 +718,15 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
+        return dynamic_cache_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
 
     def audit(
-        self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
+        self,
+        prompt: PromptSource,
+        *,
+        max_new_tokens: int = DEFAULT_AUDIT_TOKENS,
+        repair: str | None = None,
+        positions: str | None = None,
     ) -> Audit:
         """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
 
@@ -697,7 +737,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `plan`.
             max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             PromptError: The prompt is not valid.
@@ -705,7 +745,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        state, plan = self._planner.planned(prompt, repair)
+        state, plan = self._planner.planned(prompt, repair, positions=self._placement(positions))
         check_room(plan, max_new_tokens, self.model.context_length)
         return audit(plan, state, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
@@ -716,11 +756,14 @@ class Engine(Unpicklable):
         declared = [configured] if isinstance(configured, int) else list(configured or ())
         return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
 
-    def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
+    def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
-        plan = self._planner.plan(prompt, repair)
+        plan = self._planner.plan(prompt, repair, positions=self._placement(positions))
         check_room(plan, num_new, self.model.context_length)
         return plan
+
+    def _placement(self, positions: str | None) -> Placement | None:
+        return None if positions is None else choose_placement(self.model, positions)
 
     @cached_property
     def _chat_engine(self) -> ChatEngine:
@@ -743,10 +786,11 @@ class Engine(Unpicklable):
         template_kwargs: TemplateOptions = None,
         given: Sequence[int] = (),
         *,
+        positions: str | None = None,
         deterministic: bool = False,
     ) -> Request:
         self._executor.activity.note()
-        plan = continued(self._planner.plan(prompt, repair, template_kwargs), given)
+        plan = continued(self._planner.plan(prompt, repair, template_kwargs, self._placement(positions)), given)
         return self._planned_request(plan, options, started, logprobs, salt, deterministic=deterministic)
 
     def _planned_request(

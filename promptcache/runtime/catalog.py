@@ -150,6 +150,7 @@ class Catalog:
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
         self._held: set[Encoding] = set()
+        self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self.on_drop: Callable[[], None] | None = None
         self._lock = new_lock()
 
@@ -203,8 +204,31 @@ class Catalog:
             del self._states[name]
             self._drop(old)
 
+    def placed(self, state: SchemaState, placement: Placement, make: Callable[[], SchemaState]) -> SchemaState:
+        """Return a state of the same schema with other positions. `make` makes it once; it lasts as long as `state`."""
+        if state.layout.placement is placement:
+            return state
+        name = state.schema.name
+        with self._lock:
+            known = self._placed.get(name)
+            if known is not None and known[0] is state:
+                return known[1]
+            made = make()
+            if self._states.get(name) is state:
+                self._placed[name] = state, made
+                self._num_uses.update(made.encodings)
+                self._announce(made)
+            return made
+
+    def serves(self, state: SchemaState) -> bool:
+        """Return whether new requests may use a state: its schema was not replaced or removed."""
+        name = state.schema.name
+        return self._states.get(name) is state or any(each is state for each in self._placed.get(name, ()))
+
     def _drop(self, old: SchemaState) -> None:
         encodings = old.encodings
+        if old.schema.name in self._placed:
+            encodings += self._placed.pop(old.schema.name)[1].encodings
         self._num_uses.subtract(encodings)
         for each in encodings:
             if not self._num_uses[each]:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
     ChatMessages,
+    Placement,
     Prompt,
     Repair,
     Schema,
@@ -30,7 +31,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions, lay_out
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog, SchemaState
+from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
 
@@ -56,6 +57,10 @@ DEFAULT_NEW_TOKENS = 256
 
 MAX_REMEMBERED_BYTES = 16 * 2**20
 """Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
+
+
+_Key: TypeAlias = tuple[str, Repair | None, Placement | None]
+"""A text with what was asked for it."""
 
 
 def check_template_kwargs(template_kwargs: object) -> None:
@@ -96,7 +101,7 @@ class Planner:
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
-        self._remembered: OrderedDict[tuple[str, Repair | None], tuple[SchemaState, Plan]] = OrderedDict()
+        self._remembered: OrderedDict[_Key, tuple[SchemaState, Plan]] = OrderedDict()
         self._remembered_bytes = 0
         self._lock = new_lock()
 
@@ -108,9 +113,15 @@ class Planner:
         layout = replace(layout, tree=(), runs=(), runs_of={"": ()}, stop=0, has_bos=False)
         return SchemaState(schema=empty, layout=layout, states=(), codec=Codec.FULL)
 
-    def plan(self, prompt: PromptSource, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
+    def plan(
+        self,
+        prompt: PromptSource,
+        repair: str | None = None,
+        template_kwargs: TemplateOptions = None,
+        positions: Placement | None = None,
+    ) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
-        return self.planned(prompt, repair, template_kwargs)[1]
+        return self.planned(prompt, repair, template_kwargs, positions)[1]
 
     def plan_chat(
         self,
@@ -127,13 +138,18 @@ class Planner:
         return self._planned(state, selection, asked, template_kwargs, answers)
 
     def planned(
-        self, prompt: PromptSource, repair: str | None = None, template_kwargs: TemplateOptions = None
+        self,
+        prompt: PromptSource,
+        repair: str | None = None,
+        template_kwargs: TemplateOptions = None,
+        positions: Placement | None = None,
     ) -> tuple[SchemaState, Plan]:
         """Return the plan of a prompt, and the state of its schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
             template_kwargs: Variables of the chat template, such as `enable_thinking`.
+            positions: Where this request has cached text; None means the setting of its schema.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
@@ -142,14 +158,18 @@ class Planner:
         """
         check_template_kwargs(template_kwargs)
         asked = None if repair is None else Repair.parse(repair)
-        if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
+        if (
+            isinstance(prompt, str)
+            and not template_kwargs
+            and (known := self._recall((prompt, asked, positions))) is not None
+        ):
             return known
         read = open_prompt(prompt)
-        state = self._state(read)
+        state = self._placed(self._state(read), positions)
         selection = resolve_prompt(read, state.schema)
         plan = self._planned(state, selection, asked, template_kwargs)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked), (state, plan))
+            self._remember((prompt, asked, positions), (state, plan))
         return state, plan
 
     def _planned(
@@ -183,18 +203,26 @@ class Planner:
     def _state(self, prompt: Prompt) -> SchemaState:
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
 
-    def _recall(self, key: tuple[str, Repair | None]) -> tuple[SchemaState, Plan] | None:
+    def _placed(self, state: SchemaState, positions: Placement | None) -> SchemaState:
+        """Return the state with cached text where a request wants it; the empty schema has none."""
+        if positions is None or state.schema.name == CHAT_SCHEMA:
+            return state
+        schema = replace(state.schema, positions=positions)
+        make = partial(schema_state, schema, self._tokenizer, self._context_length, state.codec, positions)
+        return self._catalog.placed(state, positions, make)
+
+    def _recall(self, key: _Key) -> tuple[SchemaState, Plan] | None:
         with self._lock:
             known = self._remembered.get(key)
             if known is None:
                 return None
-            if self._catalog.get(known[0].schema.name) is not known[0]:  # the schema was replaced
+            if not self._catalog.serves(known[0]):  # the schema was replaced
                 self._forget(key)
                 return None
             self._remembered.move_to_end(key)
             return known
 
-    def _remember(self, key: tuple[str, Repair | None], planned: tuple[SchemaState, Plan]) -> None:
+    def _remember(self, key: _Key, planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
             self._forget(key)  # another thread may have planned the same
             self._remembered[key] = planned
@@ -202,7 +230,7 @@ class Planner:
             while self._remembered_bytes > MAX_REMEMBERED_BYTES:
                 self._forget(next(iter(self._remembered)))
 
-    def _forget(self, key: tuple[str, Repair | None]) -> None:
+    def _forget(self, key: _Key) -> None:
         if (known := self._remembered.pop(key, None)) is not None:
             self._remembered_bytes -= _estimated_bytes(key[0], known[1])
 
