@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import DynamicCache
@@ -17,32 +17,13 @@ from transformers import DynamicCache
 from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
-from promptcache.runtime import mean_divergence
+from promptcache.runtime import Distance, compare_predictions
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
 """Options of generation. A penalty would see all tokens of plain prefill and only the new ones of a cached request."""
 
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-class Distance(NamedTuple):
-    """Distance between two ways' predictions, at the end of the prompt and at each token of plain prefill's answer.
-
-    Attributes:
-        divergence: Mean KL divergence of the next token from the other way, in nats.
-        num_agreeing: Places with the same most probable next token.
-        num_places: All compared places.
-    """
-
-    divergence: float
-    num_agreeing: int
-    num_places: int
-
-    @property
-    def agreement(self) -> float:
-        """Share of places with the same most probable next token."""
-        return self.num_agreeing / self.num_places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +138,10 @@ class Chunk:
         for way in self.ways[1:]:
             logits = self.engine.logits(self.prompt(index, question, way, text), **way.request)
             found[way.name] = logits[len(logits) - 1 - (len(again) - len(start)) :][:places].float().log_softmax(-1)
-        return {way.name: {other: distance(found[way.name], found[other]) for other in way.beside} for way in self.ways}
+        return {
+            way.name: {other: compare_predictions(found[way.name], found[other]) for other in way.beside}
+            for way in self.ways
+        }
 
     def _answers(
         self,
@@ -232,12 +216,6 @@ def plain_token_ids(engine: Engine, quiz: Quiz, question: QuizQuestion) -> list[
         return [*tokenizer.bos_ids, *tokenizer.tokenize(quiz.text + quiz.own_text(question))]
     rendered = Conversations(tokenizer).render(quiz.conversation(question), generation_prompt=True)
     return [token_id for ids in tokenizer.tokenize_parts([Markup(rendered)], Before.START) for token_id in ids]
-
-
-def distance(here: torch.Tensor, there: torch.Tensor) -> Distance:
-    """Return the distance between log-probabilities `[places, V]`."""
-    agreeing = here.argmax(-1) == there.argmax(-1)
-    return Distance(mean_divergence(here, there), int(agreeing.sum()), len(agreeing))
 
 
 def _shared(rows: Sequence[Sequence[int]]) -> Sequence[int]:

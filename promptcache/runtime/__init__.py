@@ -6,7 +6,20 @@ Other rooms import from this file only.
 from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import Request, answer, prefilled, reasoning_split, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
-from promptcache.runtime.audit import Advice, AdviceKind, Audit, Cause, ModuleGain, Rung, mean_divergence
+from promptcache.runtime.audit import (
+    EQUAL_GAIN,
+    Advice,
+    AdviceKind,
+    Audit,
+    Cause,
+    Distance,
+    Ladder,
+    ModuleGain,
+    Rung,
+    compare_predictions,
+    largest_first,
+    mean_divergence,
+)
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -63,6 +76,7 @@ from promptcache.runtime.warm import warm
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
+    "EQUAL_GAIN",
     "LOGPROBS",
     "MAX_LOGPROBS",
     "TEMPERATURE",
@@ -75,6 +89,7 @@ __all__ = [
     "Chat",
     "ChatEngine",
     "Completion",
+    "Distance",
     "Executor",
     "FinishReason",
     "FrequentPrefix",
@@ -82,6 +97,7 @@ __all__ = [
     "IncrementalText",
     "KVSource",
     "KVView",
+    "Ladder",
     "Listener",
     "Model",
     "ModelInputs",
@@ -128,12 +144,14 @@ __all__ = [
     "check_room",
     "choose_linking",
     "choose_placement",
+    "compare_predictions",
     "demoted",
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",
     "generate",
     "is_open_in",
+    "largest_first",
     "link",
     "linked_inputs",
     "load_model",

@@ -140,7 +140,7 @@ class _Trials:
     def _tried(self, change: _Change, distance: float) -> Advice:
         gain = 0.0
         if change.plan.tokens != self._plan.tokens:
-            gain = distance - self._ladder.of_plan(change.plan, self._executor)
+            gain = distance - self._ladder.of_plan(change.plan, self._executor).divergence
         return Advice(kind=change.kind, words=change.words, price=change.price, gain=gain)
 
     def _planned(self, state: SchemaState) -> Plan:

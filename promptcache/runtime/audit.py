@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -55,6 +55,30 @@ class AdviceKind(StrEnum):
     REPAIR = "repair"
     SLOT = "slot"
     REQUIRES = "requires"
+
+
+class Distance(NamedTuple):
+    """Distance between two predictions of one answer, at the end of the prompt and at each token of the answer.
+
+    Attributes:
+        divergence: Mean KL divergence of the next token from the other prediction, in nats.
+        num_agreeing: Places with the same most probable next token.
+        num_places: All compared places.
+    """
+
+    divergence: float
+    num_agreeing: int
+    num_places: int
+
+    @property
+    def agreement(self) -> float:
+        """Share of places with the same most probable next token."""
+        return self.num_agreeing / self.num_places
+
+    @property
+    def same_answer(self) -> bool:
+        """Whether the most probable token is the same at every place, so that greedy answers are equal."""
+        return self.num_agreeing == self.num_places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -158,7 +182,15 @@ class TokenPiece:
 
 
 class Ladder:
-    """Predictions of plain prefill at every place of its greedy answer, and distances from them."""
+    """Predictions of plain prefill at every place of its greedy answer, and distances from them.
+
+    `Ladder(plan, …).of_plan(plan, executor)` is the distance of one request.
+
+    Attributes:
+        plan: The request.
+        whole_ids: The tokens of plain prefill: the prompt's text, each text between two frames tokenized as a whole.
+        answer_ids: Its greedy answer.
+    """
 
     def __init__(
         self, plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Sequence[int], max_new_tokens: int
@@ -169,10 +201,10 @@ class Ladder:
         self.pieces = tuple(prompt_pieces(plan, tokenizer))
         self._tokenizer = tokenizer
         self._executor = executor
-        self._whole_ids = self._whole()
-        self.answer_ids = _greedy(self.model, self._whole_ids, eos_ids, max_new_tokens)
+        self.whole_ids = self._whole()
+        self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens)
         self.num_places = len(self.answer_ids)
-        self._plain = self._predictions(self._whole_ids, range(len(self._whole_ids)))
+        self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
 
     def rungs(self) -> tuple[Rung, ...]:
         """Return the rungs. A rung with the tokens and positions of the one before has its predictions, too."""
@@ -184,16 +216,16 @@ class Ladder:
                 for position in part
             )
         )
-        apart = self._plain if cut == self._whole_ids else self._predictions(cut, range(len(cut)))
+        apart = self._plain if cut == self.whole_ids else self._predictions(cut, range(len(cut)))
         placed = apart if positions == tuple(range(len(cut))) else self._predictions(cut, positions)
         cached = self._linked(self.plan.tokens, self._executor)
         rungs: list[Rung] = []
         before = 0.0
         for cause, found in zip(Cause, (apart, placed, cached), strict=True):
-            divergence = self._divergence(found)
-            agreement = float((found.argmax(-1) == self._plain.argmax(-1)).double().mean())
-            rungs.append(Rung(cause=cause, divergence=divergence, agreement=agreement, share=divergence - before))
-            before = divergence
+            distance = self._distance(found)
+            share = distance.divergence - before
+            rungs.append(Rung(cause=cause, divergence=distance.divergence, agreement=distance.agreement, share=share))
+            before = distance.divergence
         return tuple(rungs)
 
     @property
@@ -201,13 +233,13 @@ class Ladder:
         """The tokens of the prompt as the schema cuts them."""
         return tuple(token_id for piece in self.pieces for token_id in piece.token_ids)
 
-    def of_plan(self, plan: Plan, executor: Executor) -> float:
-        """Return the divergence of plain prefill from another plan of the prompt."""
-        return self._divergence(self._linked(plan.tokens, executor))
+    def of_plan(self, plan: Plan, executor: Executor) -> Distance:
+        """Return the distance of plain prefill from this plan of the prompt, or from another one."""
+        return self._distance(self._linked(plan.tokens, executor))
 
     def of_tokens(self, token_ids: Sequence[int]) -> float:
         """Return the divergence of plain prefill from other tokens of the prompt, without gaps."""
-        return self._divergence(self._predictions(token_ids, range(len(token_ids))))
+        return self._distance(self._predictions(token_ids, range(len(token_ids)))).divergence
 
     def modules(self, divergence: float) -> Iterator[ModuleGain]:
         """Yield the gain of each reused module, for a request with this divergence."""
@@ -218,12 +250,11 @@ class Ladder:
                 runs = counts.setdefault(layout.runs[reuse.run].module, {})
                 runs[reuse.run] = runs.get(reuse.run, 0) + reuse.part.num_tokens
         for module, runs in counts.items():
-            found = self.of_plan(recompute(self.plan, runs), self._executor)
+            found = self.of_plan(recompute(self.plan, runs), self._executor).divergence
             num_tokens = sum(runs.values())
             yield ModuleGain(module=module, num_tokens=num_tokens, divergence=found, gain=divergence - found)
 
     def _whole(self) -> tuple[int, ...]:
-        """Return the tokens of the prompt's text, each text between two frames tokenized as a whole."""
         token_ids: list[int] = []
         for is_frame, group in groupby(self.pieces, key=lambda piece: piece.is_frame):
             own = [token_id for piece in group for token_id in piece.token_ids]
@@ -248,8 +279,10 @@ class Ladder:
         )
         return executor.logits(continued)[-self.num_places :].double().log_softmax(-1)
 
-    def _divergence(self, found: torch.Tensor) -> float:
-        return 0.0 if found is self._plain else mean_divergence(found, self._plain)
+    def _distance(self, found: torch.Tensor) -> Distance:
+        if found is self._plain:
+            return Distance(0.0, self.num_places, self.num_places)
+        return compare_predictions(found, self._plain)
 
 
 def equal_gain(distance: float) -> float:
@@ -277,6 +310,12 @@ def largest_first(items: Iterable[_Item], gain: Callable[[_Item], float], distan
         groups[-1].append((index, item))
         last = gain(item)
     return tuple(item for group in groups for _, item in sorted(group, key=itemgetter(0)))
+
+
+def compare_predictions(here: torch.Tensor, there: torch.Tensor) -> Distance:
+    """Return the distance of `there` from `here`; both are log-probabilities `[places, V]`."""
+    agreeing = here.argmax(-1) == there.argmax(-1)
+    return Distance(mean_divergence(here, there), int(agreeing.sum()), len(agreeing))
 
 
 def mean_divergence(here: torch.Tensor, there: torch.Tensor) -> float:

@@ -12,13 +12,13 @@ import torch
 from transformers import AutoTokenizer
 
 from promptcache.bench.quality import QualitySettings, _further_answers, compare_quality
-from promptcache.bench.quality_answers import Chunk, Outcome, distance, plain_answers, plain_token_ids
+from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers, plain_token_ids
 from promptcache.bench.quality_documents import Quiz, QuizSlot
 from promptcache.bench.quality_sets import LONG, SETS, SHORT, draw_quizzes
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
-from promptcache.runtime import used_tokens
+from promptcache.runtime import compare_predictions, used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -115,7 +115,7 @@ def test_distances_count_places() -> None:
     there = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]]).log()
     here = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]]).log()
 
-    found = distance(here, there)
+    found = compare_predictions(here, there)
 
     assert (found.num_agreeing, found.num_places, found.agreement) == (1, 2, 0.5)
     assert found.divergence == pytest.approx((0.5 - 0.25) * math.log(2) / 2)
