@@ -113,6 +113,7 @@ class Engine(Unpicklable):
         model: The model; the engine changes it in place.
         tokenizer: Turns text into token IDs.
         store: Holds the KV of all encodings.
+        repair, positions: The settings of schemas that state none.
     """
 
     _instead = "make one in each process; processes share a folder, Engine(…, store=…)"
@@ -165,7 +166,7 @@ class Engine(Unpicklable):
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
-        default_repair = Repair.parse(repair)
+        self.repair = Repair.parse(repair)
         (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
         _PACK.check("pack", pack, InvalidValue)
         FLAG.check("strict_template", strict_template, InvalidValue)
@@ -194,7 +195,7 @@ class Engine(Unpicklable):
             self._catalog,
             self.tokenizer,
             self.model.context_length,
-            default_repair,
+            self.repair,
             strict_template=strict_template,
         )
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)

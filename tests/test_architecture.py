@@ -33,11 +33,12 @@ MAY_IMPORT = {
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
 FRONT_ENDS = {
-    "cli": {"bench", "picture", "scale", "server", "testing"},
+    "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
     "bench": {"demo", "scale", "server", "testing"},
     "client": set(),
     "demo": set(),
+    "fidelity": {"bench", "testing"},
     "picture": set(),
     "scale": {"server"},
     "server": {"picture"},

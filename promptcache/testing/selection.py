@@ -6,6 +6,7 @@ completes them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence, Set
 
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from promptcache.language import CheckedSchema, open_solver
 from promptcache.language import list_selections as list_valid
 
 MAX_LISTED = 4096
+_MAX_WANTED = 8
 
 
 def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStrategy[frozenset[str]]:
@@ -75,6 +77,30 @@ def _smallest_of(listed: Sequence[frozenset[str]]) -> SearchStrategy[frozenset[s
 def list_selections(schema: CheckedSchema, limit: int = MAX_LISTED) -> Sequence[frozenset[str]] | None:
     """Return every valid selection, the smallest first, or None where there are more than `limit`."""
     return list_valid(schema.rules, limit)
+
+
+def sample_selections(schema: CheckedSchema, count: int, seed: int) -> tuple[frozenset[str], ...]:
+    """Return at most `count` different valid selections at random, without Hypothesis: the same for the same seed.
+
+    Where they cannot be listed, a few modules are drawn, and the solver adds what they need.
+    """
+    chance, listed = random.Random(seed), list_selections(schema)
+    if listed is not None:
+        return tuple(chance.sample(listed, min(count, len(listed))))
+    found: dict[frozenset[str], None] = {}
+    paths = tuple(schema.modules)
+    with open_solver(schema.rules) as solver:
+        for _ in range(count):
+            present: list[str] = []
+            absent: list[str] = []
+            num_wanted = chance.randint(0, _MAX_WANTED)
+            for number, path in enumerate(chance.sample(paths, len(paths))):
+                if number < num_wanted and solver.is_possible([*present, path], absent):
+                    present.append(path)
+                elif solver.is_possible(present, [*absent, path]):
+                    absent.append(path)
+            found[solver.selection(present, absent) or frozenset()] = None
+    return tuple(found)
 
 
 def can_be_completed(schema: CheckedSchema, modules: Set[str]) -> bool:

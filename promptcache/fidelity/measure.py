@@ -1,0 +1,260 @@
+"""Measurement of fidelity: each prompt of a schema under each setting, compared with plain prefill.
+
+Nothing is added to the engine: encodings are in a store of the measurement. KV of all settings is in memory at once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from promptcache.bench.harness import Progress, interleave, silent
+from promptcache.bench.intervals import clustered_interval
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
+from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
+from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
+from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
+from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
+from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
+from promptcache.language import CheckedSchema, Sees, Selection
+from promptcache.layout import Encoding, Level, Plan, RequestTokens
+from promptcache.runtime import (
+    Cause,
+    Distance,
+    Executor,
+    Ladder,
+    ModuleGain,
+    SchemaState,
+    check_room,
+    choose_placement,
+    generate,
+    largest_first,
+    open_pool,
+    promoted,
+    schema_state,
+)
+from promptcache.testing.subject import SchemaSource, read_schema
+
+MIN_ROUNDS = 8
+"""Least number of timings of each setting, over all prompts."""
+
+_PLAIN = "plain prefill"
+
+
+def measure_fidelity(
+    engine: Engine,
+    schema: SchemaSource,
+    *,
+    num_prompts: int = 8,
+    seed: int = 0,
+    max_new_tokens: int = DEFAULT_AUDIT_TOKENS,
+    settings: Sequence[Setting] = SETTINGS,
+    keep: Codec | str = Codec.FULL,
+    progress: Progress = silent,
+) -> Fidelity:
+    """Measure how far cached requests of a schema are from plain prefill, for the schema as it is and other settings.
+
+    Args:
+        engine: Its model, tokenizer and default settings are used; it gets no schema and no KV.
+        schema: A path, XML text, or a schema.
+        num_prompts: Random valid prompts beside the examples of the schema. More than 0 needs Hypothesis.
+        seed: Seed of the random prompts.
+        max_new_tokens: Limit of the compared places, which are those of plain prefill's greedy answer.
+        settings: Settings to compare with the schema as it is. Those that change nothing are left out.
+        keep: Codec of the stored KV, as for `Engine.add_schema`.
+        progress: Called before each prompt.
+
+    Raises:
+        InvalidValue: There are no prompts, or an argument is not allowed.
+        SchemaError: The schema is not valid.
+        PromptError: An example is too long for its slots.
+        ContextLengthExceeded: An example and its answer need more positions than the model has.
+    """
+    whole(0, unit="prompts").check("num_prompts", num_prompts, InvalidValue)
+    whole(1, unit="tokens").check("max_new_tokens", max_new_tokens, InvalidValue)
+    checked = read_schema(schema)
+    planner = _SettingPlanner(engine, checked, codec_named(keep), max_new_tokens)
+    prompts = [*example_prompts(checked)]
+    if num_prompts:
+        state, drawn = planner.state(AS_IT_IS), random_prompts(checked, engine.tokenizer, num_prompts, seed)
+        prompts += [each for each in drawn if planner.has_room(state, each.selection)]
+    if not prompts:
+        raise InvalidValue(f"schema '{checked.name}' has no valid example; write one, or allow random prompts")
+    as_it_is = planner.planned(AS_IT_IS, prompts)
+    variants, refused = [as_it_is], []
+    for setting in settings:
+        try:
+            variant = planner.planned(setting, prompts)
+        except PromptCacheError as error:
+            refused.append((setting.name, str(error)))
+            continue
+        if variant.work != as_it_is.work:
+            variants.append(variant)
+    measured = []
+    measurement = _Measurement(engine, variants, max_new_tokens, rounds=-(-MIN_ROUNDS // len(prompts)))
+    for index, _ in enumerate(prompts):
+        progress("measuring prompts", index, len(prompts))
+        measured.append(measurement.of_prompt(index))
+    distance = statistics.fmean(each.distances[AS_IT_IS.name].divergence for each in measured)
+    return Fidelity(
+        schema=checked.name,
+        prompts=tuple(_prompt(prompt, each) for prompt, each in zip(prompts, measured, strict=True)),
+        settings=tuple(_figures(variant, measured, planner) for variant in variants),
+        refused=tuple(refused),
+        causes=tuple((cause, statistics.fmean(each.shares[cause] for each in measured)) for cause in Cause),
+        modules=largest_first(_module_means(measured), lambda each: each.gain, distance),
+        plain_ttft_s=statistics.median(each.ttft_s[_PLAIN] for each in measured),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlannedSetting:
+    """The plans of all prompts under one setting, and the encodings that the store has for them."""
+
+    setting: Setting
+    plans: tuple[Plan, ...]
+    encodings: frozenset[Encoding]
+    leaks: bool
+
+    @property
+    def work(self) -> object:
+        """What is stored, reused and computed: settings with equal work are one setting."""
+        return self.encodings, tuple(plan.tokens for plan in self.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class _SettingPlanner:
+    """Plans prompts of a schema under each setting, with room for an answer."""
+
+    engine: Engine
+    schema: CheckedSchema
+    codec: Codec
+    max_new_tokens: int
+
+    def planned(self, setting: Setting, prompts: Sequence[MeasuredPrompt]) -> _PlannedSetting:
+        """Return the plans of all prompts under a setting.
+
+        Raises:
+            PromptCacheError: The schema, the model or its context length refuses the setting.
+        """
+        state = self.state(setting)
+        selections = [each.selection for each in prompts]
+        states = [promoted(state, each) if setting == PROMOTED else state for each in selections]
+        return _PlannedSetting(
+            setting=setting,
+            plans=tuple(self.plan(each, selection) for each, selection in zip(states, selections, strict=True)),
+            encodings=frozenset(chain(state.encodings, *(each.encodings for each in states))),
+            leaks=any(module.sees is Sees.EARLIER for module in state.schema.modules.values()),
+        )
+
+    def state(self, setting: Setting) -> SchemaState:
+        """Return the state of the schema under a setting, as `Engine.add_schema` makes it."""
+        schema, model = setting.apply(self.schema), self.engine.model
+        given = schema.positions
+        placement = self.engine.positions if given is None else choose_placement(model, given)
+        return schema_state(schema, self.engine.tokenizer, model.context_length, self.codec, placement)
+
+    def plan(self, state: SchemaState, selection: Selection) -> Plan:
+        """Return the plan of a prompt.
+
+        Raises:
+            ContextLengthExceeded: The prompt and an answer need more positions than the model has.
+        """
+        repair = state.schema.repair or self.engine.repair
+        plan = state.plan(replace(selection, schema=state.schema), self.engine.tokenizer, repair)
+        check_room(plan, self.max_new_tokens, self.engine.model.context_length)
+        return plan
+
+    def has_room(self, state: SchemaState, selection: Selection) -> bool:
+        """Return whether `plan` has enough positions for a prompt."""
+        try:
+            self.plan(state, selection)
+        except ContextLengthExceeded:
+            return False
+        return True
+
+    def nbytes(self, encodings: frozenset[Encoding]) -> int:
+        """Return the stored bytes of encodings."""
+        return sum(stored_bytes(self.codec, self.engine.model.shape, each.num_tokens) for each in encodings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptFigures:
+    """One prompt under all settings, by their names. Shares and modules are those of the schema as it is."""
+
+    distances: dict[str, Distance]
+    ttft_s: dict[str, float]
+    shares: dict[Cause, float]
+    modules: tuple[ModuleGain, ...]
+
+
+class _Measurement:
+    def __init__(
+        self, engine: Engine, variants: Sequence[_PlannedSetting], max_new_tokens: int, *, rounds: int
+    ) -> None:
+        self._engine = engine
+        self._variants = variants
+        self._max_new_tokens = max_new_tokens
+        self._rounds = rounds
+        store = MemoryStore(engine.model.shape)
+        self._executor = Executor(engine.model, store, lambda: engine.fingerprint, open_pool(engine.model, store))
+
+    def of_prompt(self, index: int) -> _PromptFigures:
+        """Measure one prompt under every setting."""
+        plans = {each.setting.name: each.plans[index] for each in self._variants}
+        engine, executor = self._engine, self._executor
+        ladder = Ladder(plans[AS_IT_IS.name], executor, engine.tokenizer, engine.end_ids, self._max_new_tokens)
+        distances = {name: ladder.of_plan(plan, executor) for name, plan in plans.items()}
+        num_tokens = len(ladder.whole_ids)
+        plain = RequestTokens(parts=(), token_ids=ladder.whole_ids, position_ids=tuple(range(num_tokens)))
+        tokens = {_PLAIN: plain, **{name: plan.tokens for name, plan in plans.items()}}
+        calls = {name: partial(self._first_token, each) for name, each in tokens.items()}
+        samples = interleave(calls, self._rounds, engine.model.device)
+        return _PromptFigures(
+            distances=distances,
+            ttft_s={name: each.median for name, each in samples.items()},
+            shares={each.cause: each.share for each in ladder.rungs()},
+            modules=tuple(ladder.modules(distances[AS_IT_IS.name].divergence)),
+        )
+
+    def _first_token(self, tokens: RequestTokens) -> object:
+        model, greedy = self._engine.model, {"do_sample": False}
+        return generate(model, self._executor.link(tokens), eos_ids=(), max_new_tokens=1, options=greedy)
+
+
+def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], planner: _SettingPlanner) -> SettingFidelity:
+    """Return the figures of a setting over all prompts."""
+    name = variant.setting.name
+    distances = [each.distances[name] for each in measured]
+    value, low, high = clustered_interval([[each.divergence] for each in distances])
+    return SettingFidelity(
+        setting=variant.setting,
+        repair=str(variant.plans[0].repair),
+        leaks=variant.leaks,
+        divergence=Interval(value=value, low=low, high=high),
+        agreement=statistics.fmean(each.agreement for each in distances),
+        same_answer=statistics.fmean(each.same_answer for each in distances),
+        exact=statistics.fmean(plan.level is Level.EXACT for plan in variant.plans),
+        ttft_s=statistics.median(each.ttft_s[name] for each in measured),
+        relative_ttft=statistics.median(each.ttft_s[name] / each.ttft_s[_PLAIN] for each in measured),
+        nbytes=planner.nbytes(variant.encodings),
+    )
+
+
+def _prompt(prompt: MeasuredPrompt, measured: _PromptFigures) -> PromptFidelity:
+    found = measured.distances[AS_IT_IS.name]
+    return PromptFidelity(name=prompt.name, xml=prompt.xml, divergence=found.divergence, same_answer=found.same_answer)
+
+
+def _module_means(measured: Sequence[_PromptFigures]) -> list[ModuleMean]:
+    """Return the mean gain of each module over the prompts that reuse it."""
+    gains: dict[str, list[float]] = {}
+    for each in chain.from_iterable(prompt.modules for prompt in measured):
+        gains.setdefault(each.module, []).append(each.gain)
+    return [
+        ModuleMean(module=module, gain=statistics.fmean(found), num_prompts=len(found))
+        for module, found in gains.items()
+    ]

@@ -1,0 +1,168 @@
+"""Results of a measurement of fidelity, and the rule by which a setting is recommended.
+
+Divergences are in nats, as everywhere in Python. The command shows millinats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from promptcache.diagnostics import Short
+from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
+from promptcache.language import Repair, RepairKind
+from promptcache.runtime import EQUAL_GAIN, Cause
+
+EQUAL_TTFT = 0.1
+"""Share by which two times to first token may differ and still count as equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Mean over prompts with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SettingFidelity(Short):
+    """Figures of one setting, each over all prompts and compared with plain prefill.
+
+    Attributes:
+        setting: The setting.
+        repair: The setting `repair` of its requests.
+        leaks: Whether the text of modules that a prompt does not select can change its answer.
+        divergence: Mean KL divergence of plain prefill from the setting, in nats.
+        agreement: Mean share of places with the same most probable token.
+        same_answer: Share of prompts with the same greedy answer.
+        exact: Share of prompts of level `exact`.
+        ttft_s: Median time from a plan to the first token, with all KV in memory.
+        relative_ttft: The same as a share of plain prefill's.
+        nbytes: Stored bytes of the schema.
+    """
+
+    setting: Setting
+    repair: str
+    leaks: bool
+    divergence: Interval
+    agreement: float
+    same_answer: float
+    exact: float
+    ttft_s: float
+    relative_ttft: float
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        """Name of the setting."""
+        return self.setting.name
+
+    @property
+    def highest_equal(self) -> float:
+        """Highest mean divergence that does not count as worse than this one.
+
+        It is the upper end of the interval, and at least a tenth of a millinat above the mean.
+        """
+        return max(self.divergence.high, self.divergence.value + EQUAL_GAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PromptFidelity(Short):
+    """Distance of one prompt of the schema as it is.
+
+    Attributes:
+        name: Name or number of the example, or "random 1".
+        xml: The prompt.
+        divergence: KL divergence of plain prefill from the request, in nats.
+        same_answer: Whether the greedy answer is that of plain prefill.
+    """
+
+    name: str
+    xml: str
+    divergence: float
+    same_answer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModuleMean(Short):
+    """Mean effect of computing a module again in the context of each prompt that has it.
+
+    Attributes:
+        module: Its path; "" is the schema's text outside modules.
+        gain: Mean reduction of the divergence in nats; it may be negative.
+        num_prompts: Number of these prompts.
+    """
+
+    module: str
+    gain: float
+    num_prompts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fidelity(Short):
+    """Distance of a schema's cached requests from plain prefill, for several settings.
+
+    Attributes:
+        schema: Name of the schema.
+        prompts: The prompts that were measured.
+        settings: Figures of the schema as it is, then of each other setting.
+        refused: Settings that the model or the schema refuses, with the reason.
+        causes: Where the divergence of the schema as it is comes from: mean shares of the rungs of `Audit`.
+        modules: Modules of the schema as it is, the largest mean gain first.
+        plain_ttft_s: Median time to the first token of plain prefill.
+    """
+
+    schema: str
+    prompts: tuple[PromptFidelity, ...]
+    settings: tuple[SettingFidelity, ...]
+    refused: tuple[tuple[str, str], ...]
+    causes: tuple[tuple[Cause, float], ...]
+    modules: tuple[ModuleMean, ...]
+    plain_ttft_s: float
+
+    @property
+    def as_it_is(self) -> SettingFidelity:
+        """The figures of the schema as it is."""
+        return self.settings[0]
+
+    def recommend(self, max_divergence: float | None = None, *, allow_leak: bool = False) -> SettingFidelity | None:
+        """Return the setting that `recommend` chooses, or None."""
+        return recommend(self.settings, max_divergence, allow_leak=allow_leak)
+
+
+def recommend(
+    settings: Iterable[SettingFidelity], max_divergence: float | None = None, *, allow_leak: bool = False
+) -> SettingFidelity | None:
+    """Return the fastest setting that is near enough to plain prefill, or None if none is.
+
+    1. Settings that an attribute can state take part, without those that leak, unless `allow_leak` is set or the schema
+       as it is leaks.
+    2. Near enough is a mean divergence of at most `max_divergence`. Without a limit, it is `highest_equal` of the
+       nearest setting that does not compute everything again (`repair="all"`).
+    3. The lowest TTFT is taken. TTFTs that differ by at most `EQUAL_TTFT` count as equal; of these the nearest setting
+       is taken, and of equally near ones the first.
+    4. The schema stays as it is if that is among these, and its mean is at most `highest_equal` of the choice.
+
+    Args:
+        settings: The schema as it is first.
+        max_divergence: In nats.
+        allow_leak: Also recommend settings with which unselected text can change answers.
+    """
+    settings = tuple(settings)
+    as_it_is = next((each for each in settings if each.setting == AS_IT_IS), None)
+    may_leak = allow_leak or (as_it_is is not None and as_it_is.leaks)
+    stated = [each for each in settings if each.setting != PROMOTED and (may_leak or not each.leaks)]
+    if max_divergence is None:
+        cheap = [each for each in stated if Repair.parse(each.repair).kind is not RepairKind.ALL] or stated
+        max_divergence = min(cheap, key=lambda each: each.divergence.value).highest_equal
+    allowed = [each for each in stated if each.divergence.value <= max_divergence]
+    if not allowed:
+        return None
+    fastest = min(each.relative_ttft for each in allowed)
+    fast = [each for each in allowed if each.relative_ttft <= fastest * (1 + EQUAL_TTFT)]
+    chosen = min(fast, key=lambda each: round(each.divergence.value / EQUAL_GAIN))
+    if as_it_is in fast and as_it_is is not None and as_it_is.divergence.value <= chosen.highest_equal:
+        return as_it_is
+    return chosen

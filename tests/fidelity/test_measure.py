@@ -1,0 +1,180 @@
+"""Measurements of fidelity: exact settings are plain prefill, one prompt is an audit, and equal settings are one."""
+
+from __future__ import annotations
+
+import pytest
+
+from promptcache import Engine
+from promptcache.diagnostics import InvalidValue
+from promptcache.fidelity import Setting, measure_fidelity
+from promptcache.fidelity.prompts import DEFAULT_QUESTION, random_prompts
+from promptcache.language import check_schema, parse_schema
+from promptcache.runtime import Cause
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+NOISE = 1e-9  # the tiny model computes in float64
+PLACES = 4
+PROMPT = '<prompt schema="s"><a/><b/>Well?</prompt>'
+MODULES = 'Root.<module name="a">alpha</module><module name="b">beta goes</module>'
+
+
+def schema(modules: str, *prompts: str, attributes: str = "") -> str:
+    """A schema with prompts as its examples."""
+    examples = "".join(f'<example valid="true">{prompt}</example>' for prompt in prompts)
+    return f'<schema name="s"{attributes}>{modules}{examples}</schema>'
+
+
+def settings(*names: str) -> list[Setting]:
+    return [Setting.named(name) for name in names]
+
+
+def test_exact_settings_are_plain_prefill(engine: Engine) -> None:
+    """Computed again or promoted, a prompt has no distance and is exact; as it is, it has one."""
+    found = measure_fidelity(
+        engine,
+        schema(MODULES, PROMPT),
+        num_prompts=0,
+        max_new_tokens=PLACES,
+        settings=settings("repair=all", "promoted"),
+    )
+
+    assert [each.name for each in found.settings] == ["as it is", "repair=all", "promoted"]
+    assert found.as_it_is.divergence.value > 1e-4
+    assert found.as_it_is.exact == 0
+    for each in found.settings[1:]:
+        assert each.divergence.high < NOISE
+        assert (each.exact, each.agreement, each.same_answer) == (1, 1, 1)
+
+
+def test_plain_prefill_has_no_distance_from_itself(engine: Engine) -> None:
+    """A schema that caches nothing is plain prefill under every setting: it has no distance, and they are one."""
+    uncached = MODULES.replace('name="a"', 'name="a" cache="false"').replace('name="b"', 'name="b" cache="false"')
+    found = measure_fidelity(
+        engine, schema(uncached, PROMPT), num_prompts=0, max_new_tokens=PLACES, settings=settings("repair=all")
+    )
+
+    assert [each.name for each in found.settings] == ["as it is"]
+    assert found.as_it_is.divergence.value < NOISE
+    assert found.recommend() is found.as_it_is
+
+
+def test_one_prompt_is_an_audit(engine: Engine) -> None:
+    """The distance, causes and gains of a schema with one prompt are those of `Engine.audit`."""
+    text = schema(MODULES, PROMPT)
+    found = measure_fidelity(engine, text, num_prompts=0, max_new_tokens=PLACES, settings=())
+    engine.add_schema(text)
+    audit = engine.audit(PROMPT, max_new_tokens=PLACES)
+
+    assert found.as_it_is.divergence.value == pytest.approx(audit.divergence, abs=NOISE)
+    assert [share for _, share in found.causes] == pytest.approx([each.share for each in audit.rungs], abs=NOISE)
+    assert [cause for cause, _ in found.causes] == list(Cause)
+    gains = {each.module: each.gain for each in audit.modules}
+    assert {each.module: each.gain for each in found.modules} == pytest.approx(gains, abs=NOISE)
+    assert sum(share for _, share in found.causes) == pytest.approx(found.as_it_is.divergence.value, abs=NOISE)
+
+
+def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
+    """The stored bytes are those that `Engine.warm` reports, also for a changed attribute."""
+    found = measure_fidelity(
+        engine, schema(MODULES, PROMPT), num_prompts=0, max_new_tokens=1, settings=settings("sees=nothing", "promoted")
+    )
+    sizes = {each.name: each.nbytes for each in found.settings}
+    for name, attributes in (("as it is", ""), ("sees=nothing", ' sees="nothing"')):
+        own = Engine(tiny_model(), ByteTokenizer())
+        own.add_schema(schema(MODULES, attributes=attributes))
+        assert sizes[name] == own.warm()[0].nbytes
+    assert sizes["sees=nothing"] < sizes["as it is"] < sizes["promoted"]
+
+
+def test_settings_without_effect_are_left_out(engine: Engine) -> None:
+    """What the schema states already, and what changes no encoding and no plan, is not compared."""
+    one = '<module name="a" required="true">alpha</module>'
+    alone = measure_fidelity(engine, schema(one, '<prompt schema="s"><a/>?</prompt>'), num_prompts=0, max_new_tokens=1)
+    stated = measure_fidelity(
+        engine,
+        schema(MODULES, PROMPT, attributes=' sees="nothing" repair="first-8"'),
+        num_prompts=0,
+        max_new_tokens=1,
+        settings=settings("sees=nothing", "repair=first-8", "sees=stand-ins"),
+    )
+
+    assert [each.name for each in alone.settings] == ["as it is"]
+    assert [each.name for each in stated.settings] == ["as it is", "sees=stand-ins"]
+    assert {each.repair for each in stated.settings} == {"first-8"}
+
+
+def test_a_refused_setting_is_left_out_with_its_reason(engine: Engine) -> None:
+    """With fixed positions the schema needs more positions than the model has; the rest is measured."""
+    modules = MODULES.replace('name="a"', 'name="a" reserve="4090"')
+    found = measure_fidelity(
+        engine,
+        schema(modules, PROMPT),
+        num_prompts=0,
+        max_new_tokens=2,
+        settings=settings("positions=fixed", "repair=all"),
+    )
+
+    assert [name for name, _ in found.refused] == ["positions=fixed"]
+    assert "4096" in found.refused[0][1].replace(",", "")
+    assert [each.name for each in found.settings] == ["as it is", "repair=all"]
+
+
+def test_text_that_is_seen_early_leaks(engine: Engine) -> None:
+    """Of all settings only `sees="earlier"` lets text of unselected modules change an answer."""
+    found = measure_fidelity(engine, schema(MODULES, PROMPT), num_prompts=0, max_new_tokens=1)
+
+    assert [each.name for each in found.settings if each.leaks] == ["sees=earlier"]
+
+
+def test_the_engine_keeps_what_it_has() -> None:
+    """A measurement adds neither schema nor KV to the engine."""
+    own = Engine(tiny_model(), ByteTokenizer())
+    before = (tuple(own.store.keys()), own.store.nbytes())
+
+    measure_fidelity(own, schema(MODULES, PROMPT), num_prompts=1, max_new_tokens=1, settings=())
+
+    assert own.schemas == {}
+    assert (tuple(own.store.keys()), own.store.nbytes()) == before
+
+
+def test_random_prompts_follow_their_seed() -> None:
+    """Prompts are valid and the same for one seed; required arguments are filled, and texts are those of examples."""
+    modules = "".join(
+        f'<module name="{name}">x <parameter name="p" length="9" required="true"/></module>' for name in "abcd"
+    )
+    examples = ['<prompt schema="s">Who?</prompt>', '<prompt schema="s"><user>When?</user></prompt>']
+    checked = check_schema(parse_schema(schema(modules, *examples)))
+    bare = check_schema(parse_schema(schema(modules)))
+
+    def drawn(seed: int) -> list[str]:
+        return [each.xml for each in random_prompts(checked, ByteTokenizer(), 6, seed)]
+
+    assert len(drawn(0)) == 6
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert {xml.partition("Wh")[2] for xml in drawn(0)} == {"o?</prompt>", "en?</prompt>"}
+    assert all(xml.count(" p=") == sum(f"<{name}" in xml for name in "abcd") for xml in drawn(0))
+    assert all(DEFAULT_QUESTION in each.xml for each in random_prompts(bare, ByteTokenizer(), 3, 0))
+
+
+def test_random_prompts_of_many_modules() -> None:
+    """Selections that are too many to be listed are drawn module by module, and are valid and different, too."""
+    names = "bcdefghijklmn"  # 2^13 selections without the rule
+    modules = "".join(f'<module name="{name}">{name}</module>' for name in names)
+    checked = check_schema(parse_schema(schema(f'<module name="a" requires="n">a</module>{modules}')))
+
+    drawn = [each.selection.modules for each in random_prompts(checked, ByteTokenizer(), 20, 1)]
+
+    assert drawn == [each.selection.modules for each in random_prompts(checked, ByteTokenizer(), 20, 1)]
+    assert len(set(drawn)) == len(drawn) > 10
+    assert all("n" in each for each in drawn if "a" in each)
+    assert any("a" in each for each in drawn)
+
+
+def test_wrong_arguments_are_refused(engine: Engine) -> None:
+    """A schema without prompts, and a setting that does not exist, are typed errors."""
+    with pytest.raises(InvalidValue, match="no valid example"):
+        measure_fidelity(engine, schema(MODULES), num_prompts=0)
+    for name in ("sees=everything", "repair", "keep=int8", ""):
+        with pytest.raises(InvalidValue, match="there is no setting"):
+            Setting.named(name)

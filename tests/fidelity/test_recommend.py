@@ -1,0 +1,67 @@
+"""The rule of the recommendation, on made-up figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from promptcache.fidelity import AS_IT_IS, PROMOTED, Interval, Setting, SettingFidelity
+from promptcache.fidelity.report import recommend
+
+
+def figures(name: str, divergence: float, ttft: float, spread: float = 0.0, repair: str = "slots") -> SettingFidelity:
+    """A setting with a mean divergence in nats, half the width of its interval, and its TTFT."""
+    known = {each.name: each for each in (AS_IT_IS, PROMOTED)}
+    return SettingFidelity(
+        setting=known.get(name) or Setting.named(name),
+        repair=name.partition("=")[2] if name.startswith("repair") else repair,
+        leaks=name == "sees=earlier",
+        divergence=Interval(value=divergence, low=divergence - spread, high=divergence + spread),
+        agreement=1.0,
+        same_answer=1.0,
+        exact=0.0,
+        ttft_s=ttft,
+        relative_ttft=ttft,
+        nbytes=1,
+    )
+
+
+AS_IS = figures("as it is", 0.050, 0.30)
+FIRST = figures("repair=first-8", 0.010, 0.40)
+ALL = figures("repair=all", 0.0, 0.9)
+LEAK = figures("sees=earlier", 0.002, 0.30)
+BOUND = figures("promoted", 0.0, 0.30)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "expected"),
+    [
+        ((AS_IS, FIRST, ALL, BOUND), 0.1, "as it is"),  # the fastest of all
+        ((AS_IS, FIRST, ALL, BOUND), 0.02, "repair=first-8"),
+        ((AS_IS, FIRST, ALL, BOUND), 0.001, "repair=all"),
+        ((AS_IS, FIRST, BOUND), 0.001, None),  # a promotion is no attribute
+        ((AS_IS, FIRST, ALL), None, "repair=first-8"),  # the nearest that does not compute everything again
+        ((AS_IS, figures("repair=first-8", 0.045, 0.40, 0.01), ALL), None, "as it is"),  # within its interval
+        ((AS_IS, LEAK, FIRST), 0.02, "repair=first-8"),  # never a leak
+        ((AS_IS, figures("sees=nothing", 0.010, 0.31)), 0.1, "sees=nothing"),  # TTFTs are equal, and it is nearer
+        ((AS_IS, figures("sees=nothing", 0.045, 0.31, 0.01)), 0.1, "as it is"),  # no change for noise
+        ((figures("as it is", 3e-6, 0.3), figures("repair=first-8", 1e-6, 0.5)), None, "as it is"),  # nor for rounding
+        ((figures("as it is", 0.0, 0.9, repair="all"),), None, "as it is"),
+    ],
+)
+def test_the_fastest_setting_that_is_near_enough(
+    settings: Sequence[SettingFidelity], limit: float | None, expected: str | None
+) -> None:
+    """Each rule of `recommend` has a case that only this rule decides."""
+    chosen = recommend(settings, limit)
+
+    assert (chosen and chosen.name) == expected
+
+
+def test_a_leak_has_to_be_allowed() -> None:
+    """`sees="earlier"` is recommended if that is allowed, and not otherwise."""
+    settings = (AS_IS, LEAK, FIRST)
+
+    assert recommend(settings, 0.005) is None
+    assert recommend(settings, 0.005, allow_leak=True) is LEAK
