@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from promptcache.bench.harness import BenchReport
 from promptcache.bench.quality_ways import way_named
@@ -90,22 +90,76 @@ def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], h
         line = [(cost, distance) for cost, distance, way in points if way_named(way).repair is not None]
         axes.plot([cost for cost, _ in line], [distance for _, distance in line], color=look["color"])
         for cost, distance, way in points:
-            labels.append(
-                axes.annotate(
-                    way,
-                    (cost, distance),
-                    _PLACES[0],
-                    textcoords="offset points",
-                    verticalalignment="center",
-                    fontsize="xx-small",
-                    color=look["color"],
-                )
-            )
-    axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
-    axes.grid(visible=True, alpha=0.25)
+            labels.append(_point_label(axes, way, (cost, distance), look["color"]))
+    _set_quality_axes(axes)
     figure.legend(loc="outside right upper", frameon=False)
     keep_apart(figure, axes, labels)
     _save(figure, path, report.title, _caption(model, hardware))
+
+
+class QualityPoint(NamedTuple):
+    """Quality and cost of one setting.
+
+    Attributes:
+        name: Label of the point.
+        cost: TTFT in percent of plain prefill's.
+        distance, low, high: KL divergence from plain prefill in millinats, and its 95 % interval.
+    """
+
+    name: str
+    cost: float
+    distance: float
+    low: float
+    high: float
+
+
+def plot_points(
+    points: Sequence[QualityPoint],
+    path: Path,
+    title: str,
+    *,
+    model: Mapping[str, str],
+    hardware: Mapping[str, object],
+) -> None:
+    """Plot points of quality against time with their intervals into an SVG file. Errors are those of `plot`."""
+    figure = _figure((7.5, 5))
+    axes = figure.subplots()
+    labels = []
+    for point, look in zip(points, _looks(), strict=False):
+        spread = [[max(0.0, point.distance - point.low)], [max(0.0, point.high - point.distance)]]  # but for rounding
+        axes.errorbar(
+            point.cost,
+            point.distance,
+            spread,
+            clip_on=False,
+            elinewidth=1,
+            capsize=3,
+            markersize=6,
+            color=look["color"],
+            marker=look["marker"],
+        )
+        labels.append(_point_label(axes, point.name, (point.cost, point.distance), look["color"], "small"))
+    _set_quality_axes(axes)
+    axes.set_xlim(0, 1.25 * max(point.cost for point in points))  # room for the label of the last point
+    keep_apart(figure, axes, labels)
+    _save(figure, path, title, _caption(model, hardware), "svg")
+
+
+def _point_label(axes: Axes, name: str, place: tuple[float, float], colour: str, size: str = "xx-small") -> Annotation:
+    return axes.annotate(
+        name,
+        place,
+        _PLACES[0],
+        textcoords="offset points",
+        verticalalignment="center",
+        fontsize=size,
+        color=colour,
+    )
+
+
+def _set_quality_axes(axes: Axes) -> None:
+    axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
+    axes.grid(visible=True, alpha=0.25)
 
 
 def keep_apart(figure: Figure, axes: Axes, labels: Sequence[Annotation]) -> None:
@@ -149,11 +203,12 @@ def _figure(size: tuple[float, float]) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
-def _save(figure: Figure, path: Path, title: str, caption: str) -> None:
+def _save(figure: Figure, path: Path, title: str, caption: str, kind: str | None = None) -> None:
+    """Save a figure in a format; None takes that of the file's name."""
     figure.suptitle(title, fontsize="medium")
     figure.supxlabel(caption, fontsize="x-small", color="dimgray")
     try:
-        figure.savefig(path)
+        figure.savefig(path, format=kind)
     except ValueError as error:
         raise PromptCacheError(f"cannot draw '{path}': {error}") from error
 

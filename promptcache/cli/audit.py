@@ -36,11 +36,12 @@ from promptcache.picture import audit_html
 if TYPE_CHECKING:
     from promptcache.runtime import Audit
 
-_MEANINGS = {
+MEANINGS = {
     "tokens": "cut into tokens where the schema cuts",
     "positions": "gaps in positions",
     "context": "text that modules have not seen",
 }
+"""What each cause of a distance is."""
 _BAR = 24  # columns of the longest bar
 
 
@@ -110,10 +111,10 @@ def _lines(audit: Audit) -> Iterator[Text]:
         f" · same token at {num_same} of {counted(audit.num_places, 'place')} · {answer}",
     )
     yield Text("\nwhere the distance comes from, in millinats")
-    yield from _table([(each.cause.value, each.share, _MEANINGS[each.cause]) for each in audit.rungs])
+    yield from bar_lines([(each.cause.value, each.share, MEANINGS[each.cause]) for each in audit.rungs])
     if audit.modules:
         yield Text("\nwhat computing a module again in this prompt would gain")
-        yield from _table(
+        yield from bar_lines(
             [(each.module or "(root)", each.gain, counted(each.num_tokens, "token")) for each in audit.modules]
         )
     yield Text("\nwhat helps: tried on this prompt" if audit.advice else "\nnothing that was tried helps")
@@ -122,7 +123,7 @@ def _lines(audit: Audit) -> Iterator[Text]:
         yield Text(f"  {'':8}  price: {each.price}", style="dim")
 
 
-def _table(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
+def bar_lines(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
     """Yield a line for each name with its millinats, its words and a bar."""
     name_columns = max(len(name) for name, _, _ in rows)
     words_columns = max(len(words) for _, _, words in rows)

@@ -117,7 +117,7 @@ def test_files(
     """
     folder = model_folder(model or "demo")
     if num_prompts or model is not None:
-        _find_hypothesis()
+        find_hypothesis("laws need Hypothesis", "--prompts 0 without --model to check the examples only")
     engine = None
     if model is not None:
         show_loading(show, model)
@@ -230,13 +230,16 @@ def _failure(check: Callable[[], None], case: PromptCase | None = None) -> str |
     return "\n".join((str(broken), *prompts))
 
 
-def _find_hypothesis() -> None:
-    """Check that Hypothesis is installed, and keep its files out of the working directory."""
+def find_hypothesis(problem: str, alternative: str) -> None:
+    """Check that Hypothesis is installed, and keep its files out of the working directory.
+
+    Raises:
+        EnvironmentMissing: It is not; the message has the problem and what to do instead.
+    """
     from importlib.util import find_spec
 
     if find_spec("hypothesis") is None:
-        fix = "pip install 'promptcache[testing]', or --prompts 0 without --model to check the examples only"
-        raise EnvironmentMissing(f"laws need Hypothesis: {fix}")
+        raise EnvironmentMissing(f"{problem}: pip install 'promptcache[testing]', or {alternative}")
     if "hypothesis" not in sys.modules:
         try:
             caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

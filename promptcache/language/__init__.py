@@ -86,7 +86,15 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.patterns import python_pattern
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
-from promptcache.language.syntax.source import HEAD_BYTES, MAX_BYTES, decode, read_document, root_tag, source_of
+from promptcache.language.syntax.source import (
+    HEAD_BYTES,
+    MAX_BYTES,
+    decode,
+    read_document,
+    root_tag,
+    source_of,
+    with_root_attribute,
+)
 from promptcache.language.syntax.values import accepts_all, refusal
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import NOT_IN_XML
@@ -204,6 +212,7 @@ __all__ = [
     "text_of",
     "walk",
     "walk_checked",
+    "with_root_attribute",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

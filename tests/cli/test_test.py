@@ -138,7 +138,7 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "hypothesis")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
 
-    test_command._find_hypothesis()
+    test_command.find_hypothesis("laws need Hypothesis", "--prompts 0")
 
     assert Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]).is_relative_to(tempfile.gettempdir())
 

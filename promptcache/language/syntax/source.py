@@ -54,6 +54,23 @@ def root_tag(data: bytes) -> RootTag | None:
     return RootTag(root[1], {each[1]: unescape(each[2] if each[2] is not None else each[3]) for each in found})
 
 
+def with_root_attribute(data: bytes, name: str, value: str) -> bytes:
+    """Return a valid document with an attribute of its root element set. All other bytes stay as they are.
+
+    Args:
+        value: Text without quotes, "&" and "<".
+    """
+    text = data.decode("utf-8")
+    root = _ROOT.match(text, pos=int(text.startswith("\ufeff")))
+    assert root is not None, "a valid document has a root element"
+    for written in _ATTRIBUTE.finditer(text, *root.span(2)):
+        if written[1] == name:
+            start, stop = written.span(2 if written[2] is not None else 3)
+            return f"{text[:start]}{value}{text[stop:]}".encode()
+    end = root.start(2) + len(root[2].rstrip("/").rstrip())
+    return f'{text[:end]} {name}="{value}"{text[end:]}'.encode()
+
+
 def diagnostic(
     code: str,
     message: str,

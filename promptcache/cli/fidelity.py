@@ -1,0 +1,303 @@
+"""`promptcache fidelity`: how far reuse is from plain prefill over a schema's prompts, and which settings to use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from promptcache.cli.audit import MEANINGS, bar_lines
+from promptcache.cli.console import progress, show_loading, stdout
+from promptcache.cli.engine import load_engine
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.files import (
+    InputDocument,
+    check_target,
+    checked_schema,
+    files_read,
+    read,
+    replace_file,
+)
+from promptcache.cli.options import (
+    Output,
+    context_option,
+    device_option,
+    dtype_option,
+    keep_option,
+    model_option,
+    output_file,
+    schema_argument,
+    with_json,
+)
+from promptcache.cli.sources import Sources
+from promptcache.cli.test import find_hypothesis
+from promptcache.diagnostics import counted, millinats_text, size_text
+from promptcache.language import is_template, with_root_attribute
+
+if TYPE_CHECKING:
+    from promptcache.engine import Engine
+    from promptcache.fidelity import Fidelity, Interval, SettingFidelity
+
+_MAX_MODULES = 5
+_LEAK = "the text of modules that a prompt does not select can change its answer"
+
+
+@click.command("fidelity")
+@schema_argument
+@model_option()
+@device_option
+@dtype_option
+@click.option(
+    "--prompts",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=8,
+    help="Random valid prompts beside the schema's examples; 0 takes the examples only.",
+)
+@click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), default=0, help="Seed of the random prompts.")
+@click.option(
+    "--max-new-tokens", metavar="N", type=click.IntRange(min=1), default=32, help="Maximum number of places to compare."
+)
+@click.option(
+    "--setting",
+    "settings",
+    metavar="SETTING",
+    multiple=True,
+    help="Compare only this, such as sees=nothing, repair=first-8, positions=fixed or promoted; repeat it for more.",
+)
+@keep_option
+@click.option(
+    "--max-kl",
+    metavar="MILLINATS",
+    type=click.FloatRange(min=0.0),
+    help="Highest mean KL divergence that is good enough; the command fails if the schema as it is has more.",
+)
+@click.option(
+    "--allow-leak", is_flag=True, help='Also recommend sees="earlier", with which unselected text can matter.'
+)
+@click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")
+@output_file("--svg", words="Draw KL divergence over TTFT into an SVG file. Needs matplotlib.")
+@context_option
+@with_json
+def command(
+    sources: Sources,
+    schema: str,
+    model: str,
+    device: str | None,
+    dtype: str,
+    prompts: int,
+    seed: int,
+    max_new_tokens: int,
+    settings: tuple[str, ...],
+    keep: str,
+    max_kl: float | None,
+    allow_leak: bool,
+    write: bool,
+    svg: Path | None,
+) -> Output:
+    """Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.
+
+    SCHEMA is a schema file; - is standard input.
+    """
+    document = read(schema, sources)
+    if write:
+        _check_writable(document)
+    checked = checked_schema(document)
+    if svg is not None:
+        check_target(svg, files_read(sources, checked))
+        _find_matplotlib()
+    if prompts:
+        find_hypothesis("random prompts need Hypothesis", "--prompts 0 to take the examples only")
+    with progress() as show:
+        show_loading(show, model)
+        from promptcache.fidelity import SETTINGS, Setting, measure_fidelity
+
+        chosen = tuple(map(Setting.named, dict.fromkeys(settings))) or SETTINGS
+        engine = load_engine(model, device, dtype)
+        fidelity = measure_fidelity(
+            engine,
+            checked,
+            num_prompts=prompts,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            settings=chosen,
+            keep=keep,
+            progress=show,
+        )
+    limit = None if max_kl is None else max_kl / 1000
+    recommended = fidelity.recommend(limit, allow_leak=allow_leak)
+    written = write and _write(document, recommended)
+    if svg is not None:
+        _draw(fidelity, svg, model, engine)
+    failed = limit is not None and fidelity.as_it_is.divergence.value > limit and not written
+    place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": model}
+    verdict = {
+        "recommended": recommended and recommended.name,
+        "max_kl": limit,
+        "written": written,
+        "passed": not failed,
+    }
+    return Output(
+        data=_data(fidelity) | place | verdict,
+        text=partial(_print, fidelity, recommended, limit, written=written, failed=failed),
+        code=ExitCode.FINDINGS if failed else ExitCode.OK,
+    )
+
+
+def _check_writable(document: InputDocument) -> None:
+    """Refuse `--write` for a schema that is not a plain file, before anything is measured.
+
+    Raises:
+        UsageMistake: It is standard input or a template.
+    """
+    if document.path is None:
+        raise UsageMistake("--write changes a schema file, and this schema is standard input: write it to a file first")
+    if is_template(document.name):
+        raise UsageMistake(f"--write: {document.name} is a template; write the attribute into it by hand")
+
+
+def _find_matplotlib() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise EnvironmentMissing("--svg needs matplotlib: pip install 'promptcache[plot]'")
+
+
+def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool:
+    """Write the recommended attribute into the root element; return whether there is one.
+
+    Raises:
+        UsageMistake: The file was changed while the schema was measured.
+        OSError: The file cannot be written.
+    """
+    if document.path is None or recommended is None or not recommended.setting.attribute:
+        return False
+    if document.path.read_bytes() != document.data:
+        raise UsageMistake(f"--write: {document.name} was changed while it was measured; nothing was written")
+    setting = recommended.setting
+    replace_file(document.path, with_root_attribute(document.data, setting.attribute, setting.value))
+    return True
+
+
+def _draw(fidelity: Fidelity, svg: Path, model: str, engine: Engine) -> None:
+    from promptcache.bench.harness import hardware
+    from promptcache.bench.plot import QualityPoint, plot_points
+
+    points = [
+        QualityPoint(
+            name=each.name,
+            cost=100 * each.relative_ttft,
+            distance=1000 * each.divergence.value,
+            low=1000 * each.divergence.low,
+            high=1000 * each.divergence.high,
+        )
+        for each in fidelity.settings
+    ]
+    title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')}, mean and 95 % interval"
+    shape = engine.model.shape
+    facts = {"model": model, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    plot_points(points, svg, title, model=facts, hardware=hardware())
+
+
+def _data(fidelity: Fidelity) -> dict[str, Any]:
+    return {
+        **asdict(fidelity),
+        "settings": [{**asdict(each), "setting": each.name} for each in fidelity.settings],
+        "refused": [{"setting": name, "reason": reason} for name, reason in fidelity.refused],
+        "causes": [{"cause": cause, "share": share} for cause, share in fidelity.causes],
+    }
+
+
+def _print(
+    fidelity: Fidelity,
+    recommended: SettingFidelity | None,
+    limit: float | None,
+    *,
+    written: bool,
+    failed: bool,
+) -> None:
+    console = stdout()
+    console.print(_table(fidelity))
+    for line in (*_causes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)):
+        console.print(line, soft_wrap=True)
+
+
+def _table(fidelity: Fidelity) -> Table:
+    title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')} beside plain prefill (95 % intervals)"
+    columns = (
+        "setting",
+        "KL divergence, millinats",
+        "same token, %",
+        "same answer, %",
+        "exact, %",
+        "TTFT, %",
+        "stored",
+    )
+    table = Table(*columns, title=title)
+    for each in fidelity.settings:
+        shares = (each.agreement, each.same_answer, each.exact, each.relative_ttft)
+        table.add_row(
+            each.name, _interval(each.divergence), *(f"{100 * share:.0f}" for share in shares), size_text(each.nbytes)
+        )
+    return table
+
+
+def _interval(interval: Interval) -> str:
+    value, low, high = map(millinats_text, (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high})"
+
+
+def _causes(fidelity: Fidelity) -> Iterator[Text]:
+    yield Text("\nwhere the distance comes from as the schema is, in millinats")
+    yield from bar_lines([(cause.value, share, MEANINGS[cause]) for cause, share in fidelity.causes])
+    if fidelity.modules:
+        yield Text("\nwhat computing a module again would gain, the worst first")
+        yield from bar_lines(
+            [
+                (each.module or "(root)", each.gain, f"in {counted(each.num_prompts, 'prompt')}")
+                for each in fidelity.modules[:_MAX_MODULES]
+            ]
+        )
+    worst = max(fidelity.prompts, key=lambda each: each.divergence)
+    yield Text(f"\nfurthest prompt: {worst.name}, {millinats_text(worst.divergence)} millinats")
+    for name, reason in fidelity.refused:
+        yield Text(f"left out: {name}: {reason}", style="dim")
+
+
+def _verdict(
+    fidelity: Fidelity, recommended: SettingFidelity | None, limit: float | None, *, written: bool, failed: bool
+) -> Iterator[Text]:
+    """Yield whether the schema is near enough, the recommended setting, and a nearer setting that leaks."""
+    here = fidelity.as_it_is.divergence.value
+    if limit is not None and here > limit:
+        above = f"{millinats_text(here - limit)} above the limit of {millinats_text(limit)}"
+        yield Text(f"the schema as it is: {millinats_text(here)} millinats, {above}", style="red" if failed else "")
+    if recommended is None:
+        nearest = min(fidelity.settings, key=lambda each: each.divergence.value)
+        yield Text(
+            f"no setting that can be recommended is near enough; the nearest is {nearest.name} with "
+            f"{_cost(nearest)}. `promptcache audit` shows what would help a prompt"
+        )
+    elif recommended is fidelity.as_it_is:
+        yield Text("recommended: keep the schema as it is", style="bold")
+    else:
+        done = "written into the root element" if written else "in the root element; --write writes it"
+        yield Text.assemble(
+            ("recommended: ", "bold"), (recommended.setting.xml, "bold"), f" {done} ({_cost(recommended)})"
+        )
+    leaking = fidelity.recommend(limit, allow_leak=True)
+    if leaking is not None and leaking.leaks and leaking is not fidelity.as_it_is:
+        if recommended is leaking:
+            yield Text(f"note: with this setting {_LEAK}")
+        else:
+            yield Text(f"note: --allow-leak recommends {leaking.setting.xml} ({_cost(leaking)}), with which {_LEAK}")
+
+
+def _cost(each: SettingFidelity) -> str:
+    return f"{millinats_text(each.divergence.value)} millinats, TTFT {100 * each.relative_ttft:.0f} % of plain prefill"

@@ -1,0 +1,204 @@
+"""`promptcache fidelity`: its tables, exit codes and files. Most tests have made-up figures instead of a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, ModuleMean, PromptFidelity, Setting, SettingFidelity
+from promptcache.language import parse_schema, with_root_attribute
+from promptcache.runtime import Cause
+from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+SCHEMA = """\
+<?xml version="1.0"?>
+<!-- <schema name="old"> -->
+<schema  name='notes'
+         version="1.0" >
+  <module name="a">Alpha.</module>
+  <module name="b">Beta é.</module>
+  <example valid="true"><prompt schema="notes"><a/><b/>Well?</prompt></example>
+</schema>
+"""
+
+
+def figures(setting: Setting, millinats: float, ttft: float) -> SettingFidelity:
+    mean = millinats / 1000
+    return SettingFidelity(
+        setting=setting,
+        repair=setting.value if setting.attribute == "repair" else "slots",
+        leaks=setting.value == "earlier",
+        divergence=Interval(value=mean, low=mean, high=mean),
+        agreement=0.75,
+        same_answer=0.5,
+        exact=0.0,
+        ttft_s=ttft,
+        relative_ttft=ttft,
+        nbytes=2048,
+    )
+
+
+MEASURED = Fidelity(
+    schema="notes",
+    prompts=(PromptFidelity(name="both", xml='<prompt schema="notes"/>', divergence=0.02, same_answer=False),),
+    settings=(
+        figures(AS_IT_IS, 20.0, 0.3),
+        figures(Setting.named("repair=first-8"), 5.0, 0.5),
+        figures(Setting.named("sees=earlier"), 1.0, 0.3),
+    ),
+    refused=(("positions=fixed", "it needs 9 positions"),),
+    causes=((Cause.TOKENS, 0.0), (Cause.POSITIONS, 0.0), (Cause.CONTEXT, 0.02)),
+    modules=(ModuleMean(module="b", gain=0.015, num_prompts=1),),
+    plain_ttft_s=0.1,
+)
+
+
+@pytest.fixture
+def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The schema's file; every measurement gives `MEASURED`."""
+    engine = SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(dtype=torch.float32, device="cpu")))
+    monkeypatch.setattr(import_module("promptcache.cli.fidelity"), "load_engine", lambda *_: engine)
+    monkeypatch.setattr(import_module("promptcache.fidelity"), "measure_fidelity", lambda *_, **__: MEASURED)
+    (folder / "notes.xml").write_text(SCHEMA, encoding="utf-8")
+    return folder / "notes.xml"
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_schema_above_the_limit_fails(command: Command) -> None:
+    """With --max-kl the exit code says whether the schema as it is is near enough, and the text what to do."""
+    passed, failed = (command("fidelity", "notes.xml", "--max-kl", limit) for limit in ("25", "8"))
+    free, hopeless = command("fidelity", "notes.xml"), command("fidelity", "notes.xml", "--max-kl", "2")
+
+    assert [each.exit_code for each in (passed, failed, free, hopeless)] == [0, 1, 0, 1]
+    assert "the schema as it is: 20.0 millinats, 12.0 above the limit of 8.0" in failed.stdout
+    assert 'recommended: repair="first-8"' in failed.stdout
+    assert "keep the schema as it is" in passed.stdout
+    assert "no setting that can be recommended is near enough" in hopeless.stdout
+    assert 'note: --allow-leak recommends sees="earlier"' in failed.stdout
+    allowed = command("fidelity", "notes.xml", "--max-kl", "8", "--allow-leak")
+    assert 'recommended: sees="earlier"' in allowed.stdout
+    assert "note: with this setting the text of modules that a prompt does not select" in allowed.stdout
+    assert "left out: positions=fixed: it needs 9 positions" in free.stdout
+
+
+@pytest.mark.usefixtures("measured")
+def test_tables_show_what_the_json_has(command: Command) -> None:
+    """Every setting has a row with its millinats; JSON has nats, and the verdict."""
+    data = json.loads(command("fidelity", "notes.xml", "--max-kl", "8", "--json").stdout)
+    text = command("fidelity", "notes.xml").stdout
+
+    for each in data["settings"]:
+        value = f"{1000 * each['divergence']['value']:.1f}"
+        assert re.search(rf"{each['setting']} +│ {value} \({value} to {value}\) +│ 75 +│ 50 ", text)
+    assert (data["recommended"], data["passed"], data["written"]) == ("repair=first-8", False, False)
+    assert data["schema"] == {"name": "notes", "file": "notes.xml"}
+    assert data["causes"][2] == {"cause": "context", "share": 0.02}
+
+
+def test_write_changes_the_attribute_only(command: Command, measured: Path) -> None:
+    """--write sets the recommended attribute of the root element; a second run replaces its value."""
+    result = command("fidelity", "notes.xml", "--max-kl", "8", "--write")
+    first = measured.read_bytes()
+
+    assert result.exit_code == 0
+    assert 'repair="first-8" written into the root element' in result.stdout
+    assert first.decode().replace(' repair="first-8"', "") == SCHEMA
+    measured.write_bytes(first.replace(b"first-8", b"slots"))
+    assert command("fidelity", "notes.xml", "--max-kl", "8", "--write").exit_code == 0
+    assert measured.read_bytes() == first
+
+
+def test_write_leaves_a_schema_that_is_good_enough(command: Command, measured: Path) -> None:
+    """Nothing is written if the schema as it is is recommended, or if nothing is."""
+    for limit in ("25", "2"):
+        command("fidelity", "notes.xml", "--max-kl", limit, "--write")
+        assert measured.read_text(encoding="utf-8") == SCHEMA
+
+
+def test_write_refuses_what_is_no_plain_file(command: Command, measured: Path) -> None:
+    """Standard input and templates are refused before anything is measured, and so is a file that changed meanwhile."""
+    Path("notes.xml.j2").write_text(SCHEMA, encoding="utf-8")
+    stdin = command("fidelity", "-", "--write", stdin=SCHEMA)
+    template = command("fidelity", "notes.xml.j2", "--write")
+
+    assert (stdin.exit_code, "standard input" in stdin.stderr) == (2, True)
+    assert (template.exit_code, "is a template" in template.stderr) == (2, True)
+
+    def edited(*_: object, **__: object) -> Fidelity:
+        measured.write_text(SCHEMA + "<!-- new -->", encoding="utf-8")
+        return MEASURED
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("promptcache.fidelity"), "measure_fidelity", edited)
+        changed = command("fidelity", "notes.xml", "--max-kl", "8", "--write")
+    assert (changed.exit_code, "was changed while it was measured" in changed.stderr) == (2, True)
+    assert measured.read_text(encoding="utf-8") == SCHEMA + "<!-- new -->"
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_picture_has_a_point_for_each_setting(command: Command, folder: Path) -> None:
+    """--svg draws every setting with its name; a target that was read is refused."""
+    pytest.importorskip("matplotlib")
+    drawn = command("fidelity", "notes.xml", "--svg", "notes.svg")
+    refused = command("fidelity", "notes.xml", "--svg", "notes.xml")
+    svg = (folder / "notes.svg").read_text(encoding="utf-8")
+
+    assert drawn.exit_code == 0
+    assert svg.startswith("<?xml")
+    assert all(f"<!-- {each.name} -->" in svg for each in MEASURED.settings)
+    assert (refused.exit_code, "what is read" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<schema name="s"/>',
+        '<schema name="s" />',
+        '<schema name="s"\n\tversion="1.0"\n>\n</schema>',
+        "<schema name='s' sees='stand-ins'>x</schema>",
+        '<schema sees = "stand-ins" name="s">sees="stand-ins"</schema>',
+        '\ufeff<?xml version="1.0"?>\r\n<!-- <schema sees="x"> -->\r\n<schema name="s">é\r\n</schema>',
+        '<schema name="s" separator=">">x</schema>',
+    ],
+)
+def test_a_root_attribute_is_set_and_nothing_else(document: str) -> None:
+    """Parsed, the document has the attribute; without it, it has the bytes that it had."""
+    old = parse_schema(document.encode())
+    changed = with_root_attribute(document.encode(), "sees", "nothing")
+    new = parse_schema(changed)
+
+    assert (new.sees, new.name, new.version, new.separator) == ("nothing", old.name, old.version, old.separator)
+    start = document.index("<schema name") if "<!--" in document else 0
+    assert without(document[start:]) == without(changed.decode()[start:])
+    assert document[:start] == changed.decode()[:start]
+
+
+def without(text: str) -> str:
+    """Leave out the first attribute `sees`."""
+    return re.sub(r""" sees ?= ?["'](stand-ins|nothing)["']""", "", text, count=1)
+
+
+@pytest.mark.long
+def test_the_demo_model_is_measured(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command measures a schema with the shipped model: computed again, a prompt is exact."""
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)
+    (folder / "notes.xml").write_text(SCHEMA, encoding="utf-8")
+    words = ("fidelity", "notes.xml", "--prompts", "1", "--max-new-tokens", "2", "--setting", "repair=all", "--json")
+    result = command(*words, "--device", "cpu", "--max-kl", "0")
+    data = json.loads(result.stdout)
+
+    assert [each["setting"] for each in data["settings"]] == ["as it is", "repair=all"]
+    assert [each["name"] for each in data["prompts"]] == ["example 1", "random 1"]
+    assert data["settings"][1]["exact"] == 1
+    assert data["settings"][1]["divergence"]["value"] < data["settings"][0]["divergence"]["value"]
+    assert result.exit_code == 1
+    assert command("fidelity", "notes.xml", "--setting", "sees=all").exit_code == 2
