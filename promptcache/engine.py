@@ -32,6 +32,7 @@ from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_name
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Placement, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan, continued
 from promptcache.runtime import (
+    DEFAULT_MAX_DIVERGENCE,
     LOGPROBS,
     Audit,
     AutoPromotions,
@@ -39,6 +40,7 @@ from promptcache.runtime import (
     Chat,
     ChatEngine,
     Completion,
+    EngineStats,
     Executor,
     Model,
     ModelInputs,
@@ -55,6 +57,7 @@ from promptcache.runtime import (
     TemplateOptions,
     TokenQueue,
     WarmReport,
+    WatchedFidelity,
     adapt_tokenizer,
     answer,
     answer_batch,
@@ -76,6 +79,7 @@ from promptcache.runtime import (
     open_history,
     open_pool,
     open_promoter,
+    open_watcher,
     promote,
     read_options,
     reasoning_split,
@@ -132,6 +136,8 @@ class Engine(Unpicklable):
         strict_template: bool = False,
         promote: str = "off",
         promote_bytes: int | None = None,
+        watch: int = 0,
+        max_divergence: float = DEFAULT_MAX_DIVERGENCE,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -158,10 +164,14 @@ class Engine(Unpicklable):
                 exact one. "off" promotes only what `promote` names.
             promote_bytes: Limit of the KV that is promoted automatically. It is part of the memory budget of the store.
                 None means a quarter of that budget, or 1 GiB without one.
+            watch: Compare every N-th request with plain prefill, in idle time, and report in `stats`; 0 compares none.
+            max_divergence: The limit of the mean divergence of the requests that are compared, in nats. A warning is
+                logged above it.
 
         Raises:
-            InvalidValue: There is no such repair, or `history_bytes`, `pack`, `promote` or `promote_bytes` is another
-                value than these, or `promote` is "auto" and the store is of another class than those of this library.
+            InvalidValue: There is no such repair, or `history_bytes`, `pack`, `promote`, `promote_bytes`, `watch` or
+                `max_divergence` is another value than these, or `promote` is "auto" and the store is of another class
+                than those of this library.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -201,6 +211,7 @@ class Engine(Unpicklable):
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
         if self._promoter is not None:
             self._catalog.on_drop = self._promoter.end_unneeded
+        self._watcher = open_watcher(self._executor, self.tokenizer, lambda: self.end_ids, watch, max_divergence)
 
     @classmethod
     def from_pretrained(
@@ -218,6 +229,8 @@ class Engine(Unpicklable):
         strict_template: bool = False,
         promote: str = "off",
         promote_bytes: int | None = None,
+        watch: int = 0,
+        max_divergence: float = DEFAULT_MAX_DIVERGENCE,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -232,7 +245,7 @@ class Engine(Unpicklable):
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
-            promote, promote_bytes: As for `Engine`.
+            promote, promote_bytes, watch, max_divergence: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -254,6 +267,8 @@ class Engine(Unpicklable):
             strict_template=strict_template,
             promote=promote,
             promote_bytes=promote_bytes,
+            watch=watch,
+            max_divergence=max_divergence,
         )
 
     @property
@@ -367,10 +382,12 @@ class Engine(Unpicklable):
             if new is old or self._catalog.replace(old, new):
                 return number
 
-    @property
-    def auto_promotions(self) -> AutoPromotions:
-        """What automatic promotion has done so far; all figures are 0 with `promote="off"`."""
-        return AutoPromotions() if self._promoter is None else self._promoter.figures
+    def stats(self) -> EngineStats:
+        """Return figures of the work in idle time: automatic promotion, and comparison with plain prefill."""
+        return EngineStats(
+            promotions=AutoPromotions() if self._promoter is None else self._promoter.figures,
+            fidelity=WatchedFidelity() if self._watcher is None else self._watcher.figures,
+        )
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""
@@ -822,6 +839,7 @@ class Engine(Unpicklable):
             logprobs=logprobs,
             salt=salt,
             exact=None if deterministic or self._promoter is None else self._promoter.exact,
+            note=None if self._watcher is None else self._watcher.note,
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:

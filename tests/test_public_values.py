@@ -259,6 +259,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.unpin": Call(function=engine.unpin, valid={"schema": "travel"}),
         "Engine.promote": Call(function=engine.promote, valid={"prompt": PROMPT, "promote_bytes": 2**30}, use=repr),
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
+        "Engine.stats": Call(function=engine.stats),
         "Engine.clear_history": Call(function=engine.clear_history),
         "Engine.chat": Call(
             function=engine.chat, valid={"prompt": CHAT, "salt": "a"}, use=lambda chat: chat.say("a", max_new_tokens=1)

@@ -24,11 +24,13 @@ def load_engine(
     pack: bool | None = None,
     promote: str = "off",
     promote_bytes: int | None = None,
+    watch: int = 0,
+    max_divergence: float = 0.1,
 ) -> Engine:
     """Load a model and return an engine over a store, by default over memory.
 
     Args:
-        pack, promote, promote_bytes: As for `Engine`.
+        pack, promote, promote_bytes, watch, max_divergence: As for `Engine`.
 
     Raises:
         UsageMistake: There is no such kind of device.
@@ -46,6 +48,8 @@ def load_engine(
         pack=pack,
         promote=promote,
         promote_bytes=promote_bytes,
+        watch=watch,
+        max_divergence=max_divergence,
     )
 
 

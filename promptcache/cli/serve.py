@@ -158,6 +158,20 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @click.option(
     "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
 )
+@click.option(
+    "--watch",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Compare every N-th request with plain prefill, in idle time; not with --ray.",
+)
+@click.option(
+    "--max-kl",
+    metavar="MILLINATS",
+    type=click.FloatRange(min=0),
+    default=100.0,
+    help="With --watch, warn if compared requests are further from plain prefill in the mean.",
+)
 @keep_option
 @context_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
@@ -201,6 +215,8 @@ def command(
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         if options["promote_bytes"] is not None and (ray or options["promote"] == "off"):
             raise UsageMistake("--promote-bytes needs --promote auto, and a server without --ray")
+        if options["watch"] and ray:
+            raise UsageMistake("--watch needs a server without --ray")
         from promptcache.server import create_app, serve
 
         settings = _settings(options)
@@ -371,6 +387,8 @@ def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
             store,
             promote=options["promote"],
             promote_bytes=options["promote_bytes"],
+            watch=options["watch"],
+            max_divergence=options["max_kl"] / 1000,
         )
     engine.store.probe()
     for each in schemas:

@@ -70,11 +70,14 @@ from promptcache.runtime.serving import (
     logits_batch,
     score,
 )
+from promptcache.runtime.stats import EngineStats
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.runtime.warm import warm
+from promptcache.runtime.watch import DEFAULT_MAX_DIVERGENCE, WatchedFidelity, open_watcher
 
 __all__ = [
+    "DEFAULT_MAX_DIVERGENCE",
     "DEFAULT_NEW_TOKENS",
     "EQUAL_GAIN",
     "LOGPROBS",
@@ -90,6 +93,7 @@ __all__ = [
     "ChatEngine",
     "Completion",
     "Distance",
+    "EngineStats",
     "Executor",
     "FinishReason",
     "FrequentPrefix",
@@ -132,6 +136,7 @@ __all__ = [
     "TokenQueue",
     "Usage",
     "WarmReport",
+    "WatchedFidelity",
     "adapt_tokenizer",
     "answer",
     "answer_batch",
@@ -160,6 +165,7 @@ __all__ = [
     "open_history",
     "open_pool",
     "open_promoter",
+    "open_watcher",
     "plain_logits",
     "prefilled",
     "promote",

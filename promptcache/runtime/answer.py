@@ -40,6 +40,7 @@ class Request:
         exact: Returns the exact plan of `plan` if its combination is promoted now, else None; counts its use. None for
             a request that is always answered by `plan`.
         promoted: Whether `plan` is such an exact plan.
+        note: Called with the plan that is used, when the request begins; None calls nothing.
     """
 
     plan: Plan
@@ -55,6 +56,7 @@ class Request:
     history: bool = True
     exact: Callable[[Plan], Plan | None] | None = None
     promoted: bool = False
+    note: Callable[[Plan], None] | None = None
 
 
 def reasoning_split(request: Request) -> ReasoningSplit:
@@ -82,12 +84,20 @@ MAX_LOST_TOKENS = 256
 """Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
 
 
-def with_promoted(request: Request, executor: Executor) -> Request:
-    """Return the request with its exact plan, if the combination that it reuses is promoted.
+def begun(request: Request, executor: Executor) -> Request:
+    """Return the request with the plan that is used, and note it.
 
-    A request that would lose much history stays as it is, such as the next turn of a long conversation that began
-    before the promotion.
+       This is its exact plan if the combination that it reuses is promoted.
+    A request that would lose much history stays as it is,
+       such as the next turn of a long conversation that began before the promotion.
     """
+    used = _with_promoted(request, executor)
+    if used.note is not None:
+        used.note(used.plan)
+    return used
+
+
+def _with_promoted(request: Request, executor: Executor) -> Request:
     plan = None if request.exact is None else request.exact(request.plan)
     if plan is None:
         return request
@@ -102,7 +112,7 @@ def with_promoted(request: Request, executor: Executor) -> Request:
 def answer(request: Request, executor: Executor) -> Completion:
     """Fetch, link and generate one planned request."""
     with executor.activity:
-        return _answer(with_promoted(request, executor), executor)
+        return _answer(begun(request, executor), executor)
 
 
 def _answer(request: Request, executor: Executor) -> Completion:

@@ -19,6 +19,7 @@ import torch
 from promptcache.diagnostics import Short
 from promptcache.layout import LayoutLeaf, LayoutNode, LeafKind, Level, Origin, Plan, Prefill, RequestTokens, recompute
 from promptcache.runtime.executor import Executor
+from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.tokenizer import Tokenizer
 
@@ -193,16 +194,27 @@ class Ladder:
     """
 
     def __init__(
-        self, plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Sequence[int], max_new_tokens: int
+        self,
+        plan: Plan,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        max_new_tokens: int,
+        check: StopCheck | None = None,
     ) -> None:
-        """Compute the greedy answer after plain prefill."""
+        """Compute the greedy answer after plain prefill.
+
+        Args:
+            check: Called in each layer of plain prefill. What it raises ends it.
+        """
+        self._check = check
         self.plan = plan
         self.model = executor.model
         self.pieces = tuple(prompt_pieces(plan, tokenizer))
         self._tokenizer = tokenizer
         self._executor = executor
         self.whole_ids = self._whole()
-        self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens)
+        self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens, check)
         self.num_places = len(self.answer_ids)
         self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
 
@@ -265,7 +277,7 @@ class Ladder:
         """Return log-probabilities `[places, V]` from plain prefill of a prompt and the answer."""
         answer = self.answer_ids[:-1]
         after = range(positions[-1] + 1, positions[-1] + 1 + len(answer))
-        logits = _plain_logits(self.model, (*token_ids, *answer), (*positions, *after), self.num_places)
+        logits = _plain_logits(self.model, (*token_ids, *answer), (*positions, *after), self.num_places, self._check)
         return logits.double().log_softmax(-1)
 
     def _linked(self, tokens: RequestTokens, executor: Executor) -> torch.Tensor:
@@ -399,10 +411,12 @@ def _leaves(nodes: Sequence[LayoutNode | LayoutLeaf]) -> Iterator[LayoutLeaf]:
 
 
 @torch.no_grad()
-def _plain_logits(model: Model, token_ids: Sequence[int], positions: Sequence[int], num_last: int) -> torch.Tensor:
+def _plain_logits(
+    model: Model, token_ids: Sequence[int], positions: Sequence[int], num_last: int, check: StopCheck | None
+) -> torch.Tensor:
     """Return the logits `[num_last, V]` of the last tokens, from one plain causal pass at explicit positions."""
     start = len(token_ids) - num_last
-    cache = model.plain_cache(model.shape.num_layers)
+    cache = checked_cache(model.plain_cache(model.shape.num_layers), check)
     if start:
         tokens, places, mask = _inputs(model, token_ids, positions, 0, start)
         model.encode(tokens, places, cache, mask)
@@ -411,9 +425,11 @@ def _plain_logits(model: Model, token_ids: Sequence[int], positions: Sequence[in
 
 
 @torch.no_grad()
-def _greedy(model: Model, token_ids: Sequence[int], eos_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
+def _greedy(
+    model: Model, token_ids: Sequence[int], eos_ids: Sequence[int], max_new_tokens: int, check: StopCheck | None
+) -> tuple[int, ...]:
     """Return the most probable continuation of a prompt, the end token included."""
-    cache = model.plain_cache(model.shape.num_layers)
+    cache = checked_cache(model.plain_cache(model.shape.num_layers), check)
     all_ids, start = list(token_ids), 0
     while len(all_ids) < len(token_ids) + max_new_tokens and not (start and all_ids[-1] in eos_ids):
         stop = len(all_ids)

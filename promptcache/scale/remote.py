@@ -29,9 +29,9 @@ from promptcache.language import (
 )
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
-    AutoPromotions,
     Catalog,
     Completion,
+    EngineStats,
     FinishReason,
     Listener,
     Planner,
@@ -170,10 +170,9 @@ class RemoteEngine:
         """The schemas by name."""
         return {state.schema.name: state.schema for state in self._catalog.states}
 
-    @property
-    def auto_promotions(self) -> AutoPromotions:
-        """Nothing: replicas promote nothing by themselves."""
-        return AutoPromotions()
+    def stats(self) -> EngineStats:
+        """Return no figures: replicas promote and compare nothing by themselves."""
+        return EngineStats()
 
     def set_schemas(self, packed: Sequence[str]) -> None:
         """Serve these packed schemas and no others. Running requests keep those with which they were planned.

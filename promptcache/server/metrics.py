@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from promptcache.kv import Store
-from promptcache.runtime import AutoPromotions, Completion, ServiceCounts, ServiceObserver
+from promptcache.runtime import Completion, EngineStats, ServiceCounts, ServiceObserver
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -23,14 +24,14 @@ class ServerMetrics(ServiceObserver):
     """
 
     def __init__(
-        self, counts: Callable[[], ServiceCounts], store: Store | None, promotions: Callable[[], AutoPromotions]
+        self, counts: Callable[[], ServiceCounts], store: Store | None, stats: Callable[[], EngineStats]
     ) -> None:
         """Create the metrics of a server.
 
         Args:
             counts: Returns what the service has to do.
             store: The store of the engine; None if its KV is elsewhere.
-            promotions: Returns what automatic promotion has done.
+            stats: Returns what the engine has done in idle time.
         """
         self._registry = registry = CollectorRegistry()
 
@@ -46,8 +47,16 @@ class ServerMetrics(ServiceObserver):
         gauge("requests_running", "Requests in the batch.").set_function(lambda: counts().num_running)
         gauge("requests_waiting", "Requests in the queue.").set_function(lambda: counts().num_waiting)
         gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
-        gauge("promoted_combinations", "Promoted combinations.").set_function(lambda: promotions().num_combinations)
-        gauge("promoted_bytes", "KV of promotions.").set_function(lambda: promotions().nbytes)
+        gauge("promoted_combinations", "Promoted combinations.").set_function(
+            lambda: stats().promotions.num_combinations
+        )
+        gauge("promoted_bytes", "KV of promotions.").set_function(lambda: stats().promotions.nbytes)
+        gauge("watched_requests", "Requests that were compared with plain prefill.").set_function(
+            lambda: stats().fidelity.num_compared
+        )
+        gauge("watched_divergence_nats", "Mean KL divergence of plain prefill from the last of these.").set_function(
+            lambda: nan if (mean := stats().fidelity.divergence) is None else mean
+        )
         if store is not None:
             registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "endpoint")

@@ -20,7 +20,7 @@ from promptcache.kv import Codec, Store
 from promptcache.language import CheckedSchema, Placement, Schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
-    AutoPromotions,
+    EngineStats,
     Listener,
     Progress,
     PromptSource,
@@ -100,9 +100,8 @@ class ServedEngine(Protocol):
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The schemas by name."""
 
-    @property
-    def auto_promotions(self) -> AutoPromotions:
-        """What automatic promotion has done."""
+    def stats(self) -> EngineStats:
+        """Return what it has done in idle time."""
 
     def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
         """Return the plan of a prompt."""
@@ -191,7 +190,7 @@ class ServerState:
         self.draining = False
         self.num_connections: Callable[[], int] = lambda: 0
         self.calls = LoopCalls()
-        self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, lambda: engine.auto_promotions)
+        self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:

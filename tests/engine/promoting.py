@@ -90,12 +90,12 @@ class PromotingEngine(RuleBasedStateMachine):
     @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS), deterministic=st.booleans())
     def ask(self, prompt: str, way: str, deterministic: bool) -> None:
         """Ask a prompt, and compare the answer with the modular or the exact one."""
-        before = self.engine.auto_promotions
+        before = self.engine.stats().promotions
         completion = answered(self.engine, prompt, way, deterministic=deterministic)
         usage = completion.usage
         if deterministic:
             assert not usage.promoted
-        assert (self.engine.auto_promotions.num_hits > before.num_hits) is usage.promoted
+        assert (self.engine.stats().promotions.num_hits > before.num_hits) is usage.promoted
         if usage.promoted:
             assert completion.level is Level.EXACT
             assert usage.num_encoded_tokens == 0
@@ -138,14 +138,14 @@ class PromotingEngine(RuleBasedStateMachine):
             if left[0] < 0:
                 raise Interrupted
 
-        while num_waiting := self.engine.auto_promotions.num_waiting:
+        while num_waiting := self.engine.stats().promotions.num_waiting:
             keys = set(self.engine.store.keys())
             try:
                 promoter.work(check)
             except Interrupted:
                 assert left[0] == -1
                 assert set(self.engine.store.keys()) <= keys
-                assert self.engine.auto_promotions.num_waiting == num_waiting
+                assert self.engine.stats().promotions.num_waiting == num_waiting
                 return
         num_encoded = len(set(self.engine.store.keys()) - before)
         assert 0 <= left[0] <= num_layers - num_encoded * self.model.shape.num_layers
@@ -172,7 +172,7 @@ class PromotingEngine(RuleBasedStateMachine):
     def remove(self) -> None:
         """Remove the schema, and add it again: nothing is left of its promotions."""
         self.engine.remove_schema("s")
-        figures = self.engine.auto_promotions
+        figures = self.engine.stats().promotions
         assert (figures.num_combinations, figures.num_waiting, figures.nbytes) == (0, 0, 0)
         assert not list(self.engine.store.keys())
         self.engine.add_schema(TEXTS[self.version])
@@ -189,7 +189,7 @@ class PromotingEngine(RuleBasedStateMachine):
         completion = answered(self.engine, PROMPTS[1], "generate")
         check_answer(completion, self.engine.plan(PROMPTS[1]), self.model)
         assert not completion.usage.promoted
-        assert self.engine.auto_promotions.nbytes == 0
+        assert self.engine.stats().promotions.nbytes == 0
 
     @invariant()
     def memory_has_what_is_needed(self) -> None:
@@ -201,7 +201,7 @@ class PromotingEngine(RuleBasedStateMachine):
         nodes = {engine._executor.key(node): node for node in all_nodes(engine)}
         sizes = [nodes[key].num_tokens * self.model.shape.token_bytes for key in promoted if key in nodes]
         assert len(sizes) == len(promoted)
-        figures = engine.auto_promotions
+        figures = engine.stats().promotions
         assert sum(sizes) <= figures.nbytes <= LIMIT_TOKENS * self.model.shape.token_bytes
         if not self.is_evicted:  # by the store, which knows no contexts
             for key in promoted:

@@ -129,7 +129,7 @@ def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, cap
     completion = answered(engine, prompt("a", "b", "c"), "generate")
 
     assert completion.level is Level.MODULAR
-    assert (engine.auto_promotions.num_waiting, engine.auto_promotions.nbytes) == (0, 0)
+    assert (engine.stats().promotions.num_waiting, engine.stats().promotions.nbytes) == (0, 0)
     assert "could not be promoted" in caplog.text
 
 
@@ -137,9 +137,9 @@ def test_combinations_with_the_same_beginning_share_encodings() -> None:
     """A second combination adds only what is behind the common beginning, and a beginning adds nothing."""
     engine = engine_of(tiny_model())
     promote(engine, "a", "b", "c")
-    keys, whole = set(engine.store.keys()), engine.auto_promotions
+    keys, whole = set(engine.store.keys()), engine.stats().promotions
     promote(engine, "a", "b")
-    beginning = engine.auto_promotions
+    beginning = engine.stats().promotions
     a_b, a_b_c = (nodes_of(engine.plan(prompt(*each))) for each in (("a", "b"), ("a", "b", "c")))
 
     assert a_b == a_b_c[:1]
@@ -161,7 +161,7 @@ def test_the_least_recently_used_leaf_is_evicted() -> None:
     promote(engine, "a", "b")
     promote(engine, "b", "c")
 
-    assert engine.auto_promotions.nbytes <= limit
+    assert engine.stats().promotions.nbytes <= limit
     assert is_promoted(engine, "b", "c")
     assert is_promoted(engine, "a", "b")
     assert not is_promoted(engine, "a", "b", "c")
@@ -173,7 +173,7 @@ def test_what_is_larger_than_the_limit_is_not_promoted() -> None:
     promote(engine, "a", "b", "c")
 
     assert not is_promoted(engine, "a", "b", "c")
-    assert engine.auto_promotions.nbytes == 0
+    assert engine.stats().promotions.nbytes == 0
 
 
 def test_off_is_the_default() -> None:
@@ -183,7 +183,7 @@ def test_off_is_the_default() -> None:
     completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
 
     assert {each.level for each in completions} == {Level.MODULAR}
-    assert engine.auto_promotions.nbytes == engine.auto_promotions.num_waiting == 0
+    assert engine.stats().promotions.nbytes == engine.stats().promotions.num_waiting == 0
 
 
 def test_methods_without_answers_stay_modular() -> None:
@@ -249,7 +249,7 @@ def test_a_manual_promotion_goes_first() -> None:
     promote(engine, "a", "b", "c")
 
     assert is_promoted(engine, "a", "b", "c")
-    assert engine.auto_promotions.nbytes == 0
+    assert engine.stats().promotions.nbytes == 0
 
 
 def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,10 +273,10 @@ def test_the_thread_promotes_in_idle_time() -> None:
     engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
     for _ in range(2):
         assert not by_service(engine, prompt("a", "b")).usage.promoted
-    wait_for(lambda: engine.auto_promotions.num_combinations == 1)
+    wait_for(lambda: engine.stats().promotions.num_combinations == 1)
 
     assert by_service(engine, prompt("a", "b")).usage.promoted
-    assert engine.auto_promotions.num_hits == 1
+    assert engine.stats().promotions.num_hits == 1
     wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
 
 

@@ -117,7 +117,7 @@ class _Segmented(Linking):
         chunk_tokens: int,
         check: StopCheck | None = None,
     ) -> Cache:
-        cache = _checked(self.cache(model, positions), check)
+        cache = checked_cache(self.cache(model, positions), check)
         for start in range(0, token_ids.shape[1], chunk_tokens):
             stop = start + chunk_tokens
             model.encode(token_ids[:, start:stop], position_ids[:, start:stop], cache)
@@ -156,7 +156,8 @@ class _CheckedCache(Cache):
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
 
-def _checked(cache: Cache, check: StopCheck | None) -> Cache:
+def checked_cache(cache: Cache, check: StopCheck | None) -> Cache:
+    """Return a cache that calls `check` in each layer; the same cache without one."""
     return cache if check is None else _CheckedCache(cache.layers, check)
 
 
@@ -209,7 +210,7 @@ class _Concatenated(Linking):
         chunk_tokens: int,
         check: StopCheck | None = None,
     ) -> Cache:
-        cache = _checked(self.cache(model, positions), check)
+        cache = checked_cache(self.cache(model, positions), check)
         model.encode(token_ids, position_ids, cache, self.mask(model, positions, token_ids.shape[1]))
         return cache
 

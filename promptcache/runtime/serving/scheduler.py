@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.diagnostics import Cancelled, InvalidGeneration, QueueTimeout
-from promptcache.runtime.answer import OwnKVUsage, Request, answer, completion, with_promoted
+from promptcache.runtime.answer import OwnKVUsage, Request, answer, begun, completion
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
@@ -250,7 +250,7 @@ class Scheduler:
             if job.settings is None:
                 self._answer_alone(job)
             else:
-                job.request = with_promoted(job.request, self._executor)
+                job.request = begun(job.request, self._executor)
                 self._fetching.append(job)
 
     def _fetch(self) -> bool:
