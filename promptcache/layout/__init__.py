@@ -21,7 +21,14 @@ from promptcache.layout.diff import (
     compare_layouts,
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
-from promptcache.layout.full_context import combination, exact_plan, has_combination, in_full_context
+from promptcache.layout.full_context import (
+    Combination,
+    NewTokens,
+    combination,
+    exact_plan,
+    has_combination,
+    in_full_context,
+)
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.plan import (
     check_length,
@@ -56,6 +63,7 @@ from promptcache.layout.types import (
 
 __all__ = [
     "MAX_EARLIER_TOKENS",
+    "Combination",
     "Encoding",
     "EncodingChanges",
     "KVPart",
@@ -68,6 +76,7 @@ __all__ = [
     "MadeEncoding",
     "ModuleChanges",
     "ModuleReserve",
+    "NewTokens",
     "Origin",
     "Plan",
     "Prefill",

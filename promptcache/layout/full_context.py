@@ -6,52 +6,104 @@ The encodings of these parts form a trie: plans whose first parts are equal shar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from promptcache.layout.encoding import Encoding, KVPart
 from promptcache.layout.repair import num_exact
-from promptcache.layout.types import Level, Plan
+from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """New tokens of a plan below a reused token: contents of slots, and text that is computed again.
+
+    Attributes:
+        start: Position of the first token.
+        salt: The salt of the request if they are an argument, else None.
+    """
+
+    start: int
+    token_ids: tuple[int, ...]
+    salt: str | None = None
+
+    @property
+    def position_ids(self) -> tuple[int, ...]:
+        """Position of each token."""
+        return tuple(range(self.start, self.start + len(self.token_ids)))
+
+
+Combination: TypeAlias = tuple[KVPart | NewTokens, ...]
+"""All tokens of a plan up to the last reused one, in position order."""
 
 
 def has_combination(plan: Plan) -> bool:
-    """Return whether a plan reuses modular KV, and all of its new tokens are behind the reused ones.
+    """Return whether a plan reuses modular KV, and begins with stored KV."""
+    return plan.level is Level.MODULAR and plan.reuse[0].part.first < plan.prefill[0].start
 
-    The reused parts of such a plan are a *combination*: they can be encoded together, whatever the new tokens are.
+
+def combination(plan: Plan, salt: str | None = None) -> Combination:
+    """Return what a plan with a combination has up to its last reused token.
+
+    Args:
+        salt: Requests with arguments have equal combinations only if their salts are equal.
     """
-    return plan.level is Level.MODULAR and plan.prefill[0].start > plan.reuse[-1].part.last
+    last = plan.reuse[-1].part.last
+    new = {
+        each.start: NewTokens(each.start, each.token_ids, salt if each.origin is Origin.ARGUMENT else None)
+        for each in plan.prefill
+        if each.start < last
+    }
+    if not new:
+        return tuple(each.part for each in plan.reuse)
+    items = {each.part.first: each.part for each in plan.reuse} | new
+    return tuple(items[position] for position in sorted(items))
 
 
-def combination(plan: Plan) -> tuple[KVPart, ...]:
-    """Return the reused parts of a plan with a combination, in position order. They identify it."""
-    return tuple(each.part for each in plan.reuse)
-
-
-def in_full_context(parts: Sequence[KVPart]) -> tuple[KVPart, ...]:
-    """Return the parts of a combination with the same tokens and positions, each encoded behind those before it.
+def in_full_context(items: Combination) -> tuple[KVPart, ...]:
+    """Return parts with the tokens and positions of a combination, each encoded behind those before it.
 
     The first parts, which are exact already, stay. Each other part is a whole encoding.
     """
-    found = list(parts[: num_exact(parts, ())])
-    for part in parts[len(found) :]:
+    stored = [each for each in items if isinstance(each, KVPart)]
+    first_new = next((number for number, each in enumerate(items) if isinstance(each, NewTokens)), len(items))
+    found = stored[: num_exact(stored[:first_new], ())]
+    for each in items[len(found) :]:
         encoding = Encoding(
-            token_ids=part.token_ids,
-            position_ids=part.position_ids,
+            token_ids=each.token_ids,
+            position_ids=each.position_ids,
             context=tuple(found),
-            codec=part.encoding.codec,
+            codec=stored[0].encoding.codec,
         )
         found.append(encoding.whole)
     return tuple(found)
 
 
 def exact_plan(plan: Plan, parts: Sequence[KVPart]) -> Plan:
-    """Return a plan with the parts of its combination in full context. Its new tokens stay as they are.
+    """Return a plan with its combination in full context. All tokens stay where they are.
 
     Args:
         plan: A plan with a combination.
         parts: The result of `in_full_context` for it.
     """
-    reuse = tuple(
-        each if part == each.part else replace(each, part=part, offset=each.offset + each.part.start)
-        for each, part in zip(plan.reuse, parts, strict=True)
-    )
-    return replace(plan, reuse=reuse, level=Level.EXACT)
+    reused = {each.part.first: each for each in plan.reuse}
+    new = {each.start: each for each in plan.prefill}
+    reuse = []
+    for part in parts:
+        old = reused.get(part.first)
+        if old is None:
+            reuse.append(_reuse_of(new[part.first], part, plan.layout))
+        elif old.part == part:
+            reuse.append(old)
+        else:
+            reuse.append(replace(old, part=part, own_places=old.places(plan.layout)))
+    last = parts[-1].last
+    prefill = tuple(each for each in plan.prefill if each.start > last)
+    return replace(plan, reuse=tuple(reuse), prefill=prefill, level=Level.EXACT)
+
+
+def _reuse_of(new: Prefill, part: KVPart, layout: Layout) -> Reuse:
+    """Return the reuse of tokens that were new. Boundary tokens are at places of the slot before them."""
+    runs = layout.runs_of[new.module]
+    run = next((index for index in runs if layout.runs[index].start <= new.place < layout.runs[index].stop), runs[0])
+    return Reuse(part=part, run=run, own_places=tuple(range(new.place, new.place_stop)))

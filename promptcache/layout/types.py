@@ -289,16 +289,16 @@ class Reuse(Short):
     """Stored KV that a request uses, and the run of the layout that it belongs to.
 
     Attributes:
-        offset: Index in the run of the first token of the part's encoding; 0 if the encoding has the whole run.
+        own_places: Where the tokens are in the layout, if the part is not of the encoding of its run; else empty.
     """
 
     part: KVPart
     run: int
-    offset: int = 0
+    own_places: tuple[int, ...] = ()
 
     def places(self, layout: Layout) -> tuple[int, ...]:
         """Return where the tokens are in the layout."""
-        return layout.runs[self.run].places[self.offset + self.part.start : self.offset + self.part.stop]
+        return self.own_places or layout.runs[self.run].places[self.part.start : self.part.stop]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

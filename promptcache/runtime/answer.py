@@ -37,8 +37,8 @@ class Request:
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
-        exact: Returns the exact plan of `plan` if its combination is promoted now, else None; counts its use. None for
-            a request that is always answered by `plan`.
+        exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
+            use. None for a request that is always answered by `plan`.
         promoted: Whether `plan` is such an exact plan.
         note: Called with the plan that is used, when the request begins; None calls nothing.
     """
@@ -54,7 +54,7 @@ class Request:
     logprobs: int | None = None
     salt: str | None = None
     history: bool = True
-    exact: Callable[[Plan], Plan | None] | None = None
+    exact: Callable[[Plan, str | None], Plan | None] | None = None
     promoted: bool = False
     note: Callable[[Plan], None] | None = None
 
@@ -98,7 +98,7 @@ def begun(request: Request, executor: Executor) -> Request:
 
 
 def _with_promoted(request: Request, executor: Executor) -> Request:
-    plan = None if request.exact is None else request.exact(request.plan)
+    plan = None if request.exact is None else request.exact(request.plan, request.salt)
     if plan is None:
         return request
     if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:

@@ -20,7 +20,7 @@ from promptcache.language import (
     Sees,
     Selection,
 )
-from promptcache.layout import Level, Plan, Reuse, combination, continued, exact_plan, has_combination, in_full_context
+from promptcache.layout import Level, Plan, combination, continued, exact_plan, has_combination, in_full_context
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.laws import BrokenLaw, Law, Over
 from promptcache.testing.level_oracle import true_level
@@ -77,13 +77,12 @@ def promoted_is_plain(service: ServedSchema, selection: Selection) -> None:
         if not has_combination(plan):
             continue
         exact = exact_plan(plan, in_full_context(combination(plan)))
-        for each, other in zip(exact.reuse, plan.reuse, strict=True):
-            if _placed(each, plan) != _placed(other, plan):
-                raise BrokenLaw(f"run {other.run} has other tokens or places in full context")
+        if _placed(exact) != _placed(plan):
+            raise BrokenLaw("some tokens are others or elsewhere in full context")
         if true_level(exact) is not Level.EXACT or exact.level is not Level.EXACT:
             raise BrokenLaw(f"the level in full context is {true_level(exact)}")
         logits = service.executor.logits(exact.tokens)
-        _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill")
+        _near(service, logits, plain_logits(plan.tokens, service.model)[-len(logits) :], "plain prefill")
         logits = service.executor.logits(plan.tokens)
         _near(service, logits, reference_logits(plan.tokens, service.model), "the reference after a promotion")
 
@@ -144,10 +143,15 @@ def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, w
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
 
 
-def _placed(reuse: Reuse, plan: Plan) -> list[tuple[int, int, int]]:
-    """Return the tokens of a part with their positions and their places in the layout."""
-    part = reuse.part
-    return [*zip(part.token_ids, part.position_ids, reuse.places(plan.layout), strict=True)]
+def _placed(plan: Plan) -> list[tuple[int, int, int]]:
+    """Return the tokens of a plan, in position order, each behind its position and before its place in the layout."""
+    found: list[tuple[int, int, int]] = []
+    for reuse in plan.reuse:
+        part = reuse.part
+        found += zip(part.position_ids, part.token_ids, reuse.places(plan.layout), strict=True)
+    for new in plan.prefill:
+        found += zip(range(new.start, new.stop), new.token_ids, range(new.place, new.place_stop), strict=True)
+    return sorted(found)
 
 
 def _masked(

@@ -62,7 +62,7 @@ def nodes_of(plan: Plan) -> tuple[Encoding, ...]:
         return ()
     own = combination(plan)
     pairs = zip(in_full_context(own), own, strict=True)
-    return tuple(part.encoding for part, before in pairs if part.encoding != before.encoding)
+    return tuple(part.encoding for part, before in pairs if part != before)
 
 
 def all_nodes(engine: Engine) -> Iterator[Encoding]:
@@ -254,7 +254,7 @@ def chat_plan(engine: Engine, prompt: str) -> Plan:
 def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
     """Check that an answer has the tokens of the modular plan, and the probabilities of its level."""
     assert sorted(planned_tokens(completion.plan)) == sorted(planned_tokens(plan))
-    assert completion.plan.prefill == plan.prefill
+    assert completion.plan.prefill == plan.prefill[-len(completion.plan.prefill) :]
     tokens = plan.tokens
     is_plain = completion.usage.promoted or plan.level is Level.EXACT
     assert completion.level is (Level.EXACT if is_plain else Level.MODULAR)

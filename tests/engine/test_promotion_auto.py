@@ -386,3 +386,21 @@ class HidingStore(Store):
 
     def nbytes(self) -> int:
         return 0
+
+
+def test_arguments_and_defaults_are_promoted() -> None:
+    """Contents of slots are part of a combination; those of arguments belong to the salt of the request."""
+    engine = engine_of(tiny_model())
+    text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
+    other = text.replace('"x"', '"y"')
+    for _ in range(2):
+        engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
+        work(engine)
+    promoted = engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
+
+    assert (promoted.usage.promoted, promoted.level) == (True, Level.EXACT)
+    assert not engine.generate(text, salt="two", do_sample=False, max_new_tokens=2).usage.promoted
+    assert not engine.generate(other, salt="one", do_sample=False, max_new_tokens=2).usage.promoted
+    logits = plain_logits(engine.plan(text).tokens, engine.model)
+    assert promoted.token_ids[0] == int(logits[-1].argmax())
+    assert promoted.usage.num_new_tokens == len("Well?")

@@ -14,7 +14,7 @@ import torch
 
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Recipe
-from promptcache.layout import Encoding, Reuse
+from promptcache.layout import Encoding, KVPart, Reuse
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -667,7 +667,10 @@ def _context_without_last(patch: Patch) -> None:
 @fault("a part in full context stands where it was encoded alone", law=PLAIN)
 def _not_moved(patch: Patch) -> None:
     original = full_context.in_full_context
-    in_place = lambda parts: original([replace(part, shift=0) for part in parts])  # noqa: E731
+
+    def in_place(items: Any) -> Any:
+        return original(tuple(replace(each, shift=0) if isinstance(each, KVPart) else each for each in items))
+
     patch.setattr(engine_laws, "in_full_context", in_place)
 
 
@@ -683,10 +686,10 @@ def _no_offset(patch: Patch) -> None:
 def _promoted_absent(patch: Patch) -> None:
     original = Promoter.exact
 
-    def exact(self: Any, plan: Any) -> Any:
+    def exact(self: Any, plan: Any, salt: Any = None) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(Executor, "absent", lambda self, wanted: frozenset())
-            return original(self, plan)
+            return original(self, plan, salt)
 
     patch.setattr(Promoter, "exact", exact)
 
