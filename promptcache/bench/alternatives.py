@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +28,36 @@ def cached(model: Model, work: Workload) -> Alternative:
 
     def run() -> torch.Tensor:
         linked = link(work.tokens, work.runs, model, pool)
+        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+
+    return run
+
+
+def first_use(model: Model, work: Workload) -> Alternative:
+    """Prompt Cache, for modules that no request has used at these positions before: their keys are moved."""
+
+    def run() -> torch.Tensor:
+        linked = link(work.tokens, work.runs, model, Pool(model))
+        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
+
+    return run
+
+
+def in_place(model: Model, work: Workload) -> Alternative:
+    """Prompt Cache, for modules that are stored at the positions of the request: no key is moved."""
+    pool = Pool(model)
+    parts, runs = [], {}
+    for segment in link(work.tokens, work.runs, model).positions.segments:
+        keys, values = zip(*segment.layers().by_layer, strict=True)
+        positions = tuple(map(int, segment.position_array()))
+        encoding = _anything(positions)
+        parts.append(encoding.whole)
+        slab = Slab(keys=torch.cat(keys).clone(), values=torch.cat(values).clone())
+        runs[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
+    tokens = replace(work.tokens, parts=tuple(parts))
+
+    def run() -> torch.Tensor:
+        linked = link(tokens, runs, model, pool)
         return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
 
     return run
@@ -126,6 +157,8 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
     "concatenate": concatenated,
     "deep copy": deep_copied,
     "prompt cache": cached,
+    "first use": first_use,
+    "in place": in_place,
     "generate": generated,
     "floor": floor,
 }

@@ -22,8 +22,8 @@ from promptcache.layout.diff import (
 )
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.layout.full_context import (
-    Combination,
-    NewTokens,
+    CombinationParts,
+    InnerTokens,
     combination,
     exact_plan,
     has_combination,
@@ -63,9 +63,10 @@ from promptcache.layout.types import (
 
 __all__ = [
     "MAX_EARLIER_TOKENS",
-    "Combination",
+    "CombinationParts",
     "Encoding",
     "EncodingChanges",
+    "InnerTokens",
     "KVPart",
     "Layout",
     "LayoutChanges",
@@ -76,7 +77,6 @@ __all__ = [
     "MadeEncoding",
     "ModuleChanges",
     "ModuleReserve",
-    "NewTokens",
     "Origin",
     "Plan",
     "Prefill",

@@ -15,7 +15,7 @@ from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
 
 
 @dataclass(frozen=True, slots=True)
-class NewTokens:
+class InnerTokens:
     """New tokens of a plan below a reused token: contents of slots, and text that is computed again.
 
     Attributes:
@@ -33,7 +33,7 @@ class NewTokens:
         return tuple(range(self.start, self.start + len(self.token_ids)))
 
 
-Combination: TypeAlias = tuple[KVPart | NewTokens, ...]
+CombinationParts: TypeAlias = tuple[KVPart | InnerTokens, ...]
 """All tokens of a plan up to the last reused one, in position order."""
 
 
@@ -42,7 +42,7 @@ def has_combination(plan: Plan) -> bool:
     return plan.level is Level.MODULAR and plan.reuse[0].part.first < plan.prefill[0].start
 
 
-def combination(plan: Plan, salt: str | None = None) -> Combination:
+def combination(plan: Plan, salt: str | None = None) -> CombinationParts:
     """Return what a plan with a combination has up to its last reused token.
 
     Args:
@@ -50,7 +50,7 @@ def combination(plan: Plan, salt: str | None = None) -> Combination:
     """
     last = plan.reuse[-1].part.last
     new = {
-        each.start: NewTokens(each.start, each.token_ids, salt if each.origin is Origin.ARGUMENT else None)
+        each.start: InnerTokens(each.start, each.token_ids, salt if each.origin is Origin.ARGUMENT else None)
         for each in plan.prefill
         if each.start < last
     }
@@ -60,13 +60,13 @@ def combination(plan: Plan, salt: str | None = None) -> Combination:
     return tuple(items[position] for position in sorted(items))
 
 
-def in_full_context(items: Combination) -> tuple[KVPart, ...]:
+def in_full_context(items: CombinationParts) -> tuple[KVPart, ...]:
     """Return parts with the tokens and positions of a combination, each encoded behind those before it.
 
     The first parts, which are exact already, stay. Each other part is a whole encoding.
     """
     stored = [each for each in items if isinstance(each, KVPart)]
-    first_new = next((number for number, each in enumerate(items) if isinstance(each, NewTokens)), len(items))
+    first_new = next((number for number, each in enumerate(items) if isinstance(each, InnerTokens)), len(items))
     found = stored[: num_exact(stored[:first_new], ())]
     for each in items[len(found) :]:
         encoding = Encoding(

@@ -59,7 +59,7 @@ MAX_REMEMBERED_BYTES = 16 * 2**20
 """Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
 
 
-_Key: TypeAlias = tuple[str, Repair | None, Placement | None]
+_PlanKey: TypeAlias = tuple[str, Repair | None, Placement | None]
 """A text with what was asked for it."""
 
 
@@ -101,7 +101,7 @@ class Planner:
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
-        self._remembered: OrderedDict[_Key, tuple[SchemaState, Plan]] = OrderedDict()
+        self._remembered: OrderedDict[_PlanKey, tuple[SchemaState, Plan]] = OrderedDict()
         self._remembered_bytes = 0
         self._lock = new_lock()
 
@@ -211,7 +211,7 @@ class Planner:
         make = partial(schema_state, schema, self._tokenizer, self._context_length, state.codec, positions)
         return self._catalog.placed(state, positions, make)
 
-    def _recall(self, key: _Key) -> tuple[SchemaState, Plan] | None:
+    def _recall(self, key: _PlanKey) -> tuple[SchemaState, Plan] | None:
         with self._lock:
             known = self._remembered.get(key)
             if known is None:
@@ -222,7 +222,7 @@ class Planner:
             self._remembered.move_to_end(key)
             return known
 
-    def _remember(self, key: _Key, planned: tuple[SchemaState, Plan]) -> None:
+    def _remember(self, key: _PlanKey, planned: tuple[SchemaState, Plan]) -> None:
         with self._lock:
             self._forget(key)  # another thread may have planned the same
             self._remembered[key] = planned
@@ -230,7 +230,7 @@ class Planner:
             while self._remembered_bytes > MAX_REMEMBERED_BYTES:
                 self._forget(next(iter(self._remembered)))
 
-    def _forget(self, key: _Key) -> None:
+    def _forget(self, key: _PlanKey) -> None:
         if (known := self._remembered.pop(key, None)) is not None:
             self._remembered_bytes -= _estimated_bytes(key[0], known[1])
 

@@ -18,7 +18,7 @@ import torch
 from promptcache.diagnostics import BYTES, InvalidValue, Short, one_of
 from promptcache.kv import memory_tier
 from promptcache.layout import (
-    Combination,
+    CombinationParts,
     Encoding,
     KVPart,
     Plan,
@@ -74,7 +74,7 @@ class _Combination:
         nodes: Their encodings that are not the schema's own, in position order.
     """
 
-    def __init__(self, own: Combination) -> None:
+    def __init__(self, own: CombinationParts) -> None:
         self.parts = in_full_context(own)
         self.nodes = tuple(part.encoding for part, before in zip(self.parts, own, strict=True) if part != before)
 
@@ -108,8 +108,8 @@ class Promoter:
         self.promote_bytes = promote_bytes
         self._executor, self._catalog = executor, catalog
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
-        self._combinations: OrderedDict[Combination, _Combination | None] = OrderedDict()  # by last use
-        self._waiting: dict[Combination, None] = {}
+        self._combinations: OrderedDict[CombinationParts, _Combination | None] = OrderedDict()  # by last use
+        self._waiting: dict[CombinationParts, None] = {}
         self._nodes: OrderedDict[Encoding, int] = OrderedDict()  # bytes; by last use, and a node before its context
         self._nbytes = 0
         self._num_hits = 0
@@ -175,7 +175,7 @@ class Promoter:
                     self._forget(own)
             return True
 
-    def _next_node(self, own: Combination, found: _Combination) -> Encoding | None:
+    def _next_node(self, own: CombinationParts, found: _Combination) -> Encoding | None:
         """Return the next node to encode of a waiting combination, and make room; None if there is none."""
         with self._lock:
             if own not in self._waiting:  # it was forgotten meanwhile
@@ -194,7 +194,7 @@ class Promoter:
                     self._free([next(iter(self._nodes))])  # the least recently used, and no other has it as context
             return node
 
-    def _encode(self, own: Combination, node: Encoding, check: StopCheck) -> bool:
+    def _encode(self, own: CombinationParts, node: Encoding, check: StopCheck) -> bool:
         """Encode a node of a waiting combination, and return whether it is in memory now."""
         is_kept = is_added = False
         self._catalog.hold(node)
@@ -226,7 +226,7 @@ class Promoter:
         """End the thread."""
         self._thread.end()
 
-    def _used(self, own: Combination) -> _Combination | None:
+    def _used(self, own: CombinationParts) -> _Combination | None:
         """Count a use, and return the combination if all of its nodes were encoded."""
         if own not in self._combinations:
             self._came(own)
@@ -244,7 +244,7 @@ class Promoter:
         self._came(own)
         return None
 
-    def _came(self, own: Combination) -> None:
+    def _came(self, own: CombinationParts) -> None:
         """Count a combination that is not remembered; the second time, let it wait for idle time."""
         number = hash(own)
         if number not in self._came_once:
@@ -266,14 +266,14 @@ class Promoter:
             if node in self._nodes:
                 self._nodes.move_to_end(node)
 
-    def _lose(self, own: Combination, found: _Combination) -> None:
+    def _lose(self, own: CombinationParts, found: _Combination) -> None:
         """Forget a combination some of whose KV the store has evicted."""
         lost = [node for node in found.nodes if self._executor.absent([node])]
         with self._lock:
             self._forget(own)
             self._free([node for node in lost if node in self._nodes])
 
-    def _forget(self, own: Combination) -> None:
+    def _forget(self, own: CombinationParts) -> None:
         """Forget a combination. Its nodes stay until others need the room."""
         self._combinations.pop(own, None)
         self._waiting.pop(own, None)
@@ -293,7 +293,7 @@ class Promoter:
                 self._waiting.clear()
                 self._free(tuple(self._nodes))
 
-    def _is_needed(self, own: Combination) -> bool:
+    def _is_needed(self, own: CombinationParts) -> bool:
         return all(self._catalog.needs(each.encoding) for each in own if isinstance(each, KVPart))
 
     def _size(self, node: Encoding) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from promptcache.language import Context, Repair
+from promptcache.language import CheckedModule, Context, FinalText, Repair, walk_checked
 from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
@@ -145,7 +145,8 @@ def _telling_stand_ins(patch: Patch) -> None:
     original = lay_out.stand_in_ids
 
     def stand_in_ids(schema: Any, tokenizer: Any) -> Any:
-        texts = [text.text for module in schema.modules.values() for text in module.children if hasattr(text, "text")]
+        modules = [item for item in walk_checked(schema.children) if isinstance(item, CheckedModule)]
+        texts = [text.text for module in modules for text in module.children if isinstance(text, FinalText)]
         return tuple(tokenizer.tokenize(text) for text in texts[: len(original(schema, tokenizer))])
 
     patch.setattr(lay_out, "stand_in_ids", stand_in_ids)
@@ -408,7 +409,7 @@ def _last_repaired(patch: Patch) -> None:
             middle = each.part.stop - num_first.get(each.part, 0)
             first, last = replace(each.part, stop=middle), replace(each.part, start=middle)
             kept += [replace(each, part=first)] if first.num_tokens else []
-            new += repair._prefill(last, layout.runs[each.run]) if last.num_tokens else []
+            new += repair._prefill(replace(each, part=last), layout) if last.num_tokens else []
         return kept, sorted(new, key=lambda each: each.start)
 
     patch.setattr(repair, "_recomputed", recomputed)
