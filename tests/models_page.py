@@ -68,7 +68,7 @@ TAIL = """
 - Sliding windows count positions, not cache slots. The gap of an absent module counts.
 - Real weights: SmolLM2-135M-Instruct, a Llama of 135 M parameters, has distances of 1.6e-06 to 2.5e-06 in float32, and of 1.8e-02 to 2.8e-02 in
   bfloat16, on two prompts with `repair` slots, first-4 and all. `make test-real` makes its folder and checks the law. What reuse costs in
-  quality on it is in [Benchmarks](benchmarks.md#a-real-model).
+  quality on it is in [Fidelity](fidelity.md#measurements).
 
 Refused by the tests, with the reason:
 
