@@ -27,7 +27,7 @@ from promptcache.kv.store_config import (
     open_blob_tiers,
     open_store,
 )
-from promptcache.kv.tiered import Pace, TieredStore
+from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
 from promptcache.lazy import lazy_names
 
@@ -60,7 +60,6 @@ __all__ = [
     "Lookup",
     "MemoryStore",
     "OnWait",
-    "Pace",
     "Recipe",
     "RemoteTier",
     "Slab",

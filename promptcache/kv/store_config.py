@@ -14,7 +14,7 @@ from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, i
 from promptcache.kv.files.blob_tier import BlobTier, Verify
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.store import Store, Tier
-from promptcache.kv.tiered import Pace, TieredStore
+from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
 
 _LOCATION = Kind("the path of a folder, or a URL,", PATH.takes)
@@ -29,7 +29,6 @@ _KINDS: Mapping[str, Kind] = {
     "url_options": Kind(
         "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
     ),
-    "pace": instance("a Pace", Pace) | None,
 }
 
 
@@ -48,7 +47,6 @@ class StoreConfig:
         mmap: Whether to memory-map the files of the folder. Choose False if other programs write to the folder.
         timeout_s: Timeout of each operation on the URL.
         url_options: Options of the file system of fsspec, such as credentials.
-        pace: Measured speeds. A tier is used only where loading is faster than encoding. None: always load.
     """
 
     folder: str | os.PathLike[str] | None = None
@@ -60,7 +58,6 @@ class StoreConfig:
     mmap: bool = True
     timeout_s: float = 10.0
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -100,7 +97,7 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
-    return TieredStore(memory, open_blob_tiers(source), host=host, pace=source.pace)
+    return TieredStore(memory, open_blob_tiers(source), host=host)
 
 
 def memory_tier(store: Store) -> MemoryStore | None:

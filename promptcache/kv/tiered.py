@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import torch
 
 from promptcache.diagnostics import (
-    ABOVE_0,
     FUNCTION,
     TEXT,
     CorruptEncoding,
@@ -54,41 +53,6 @@ _log = logging.getLogger(__name__)
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Measured speeds: a store with a `Pace` loads an encoding only where loading is faster than encoding.
-
-    Attributes:
-        encode_tokens_per_s: Tokens that the model encodes in a second.
-        load_bytes_per_s: Throughput of each tier, in bytes of KV as the model computes it. A tier without a figure is
-            always used.
-        latency_s: Seconds until the first byte, by tier. 0 for a tier without a figure.
-
-    Raises:
-        StoreError: A throughput is not above 0, or a latency is below 0.
-    """
-
-    encode_tokens_per_s: float
-    load_bytes_per_s: Mapping[Tier, float]
-    latency_s: Mapping[Tier, float]
-
-    def __post_init__(self) -> None:
-        for name, figure in (
-            ("encode_tokens_per_s", self.encode_tokens_per_s),
-            *((f"load_bytes_per_s of {tier}", each) for tier, each in self.load_bytes_per_s.items()),
-        ):
-            ABOVE_0.check(name, figure, StoreError)
-        for tier, figure in self.latency_s.items():
-            _SECONDS.check(f"latency_s of {tier}", figure, StoreError)
-
-    def is_worth_loading(self, tier: Tier, num_tokens: int, nbytes: int) -> bool:
-        """Return whether a tier loads `nbytes` faster than the model encodes `num_tokens`."""
-        if tier not in self.load_bytes_per_s:
-            return True
-        loading_s = self.latency_s.get(tier, 0.0) + nbytes / self.load_bytes_per_s[tier]
-        return loading_s < num_tokens / self.encode_tokens_per_s
 
 
 class TierHealth:
@@ -154,7 +118,6 @@ class TieredStore(Unpicklable, Store):
         blob_tiers: Sequence[BlobTier] = (),
         *,
         host: MemoryStore | None = None,
-        pace: Pace | None = None,
     ) -> None:
         """Combine tiers.
 
@@ -162,12 +125,8 @@ class TieredStore(Unpicklable, Store):
             memory: Store on the model's device.
             blob_tiers: Persistent tiers, fastest first.
             host: Store in host memory.
-            pace: Load only where that is faster than encoding. None: always load, so that the work of a request does
-                not depend on measured speeds.
         """
         self.memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
-        self._pace = pace
-        self._num_tokens: dict[str, int] = {}
         self._notes: dict[str, Mapping[str, str]] = {}
         self._health = TierHealth()
         self._faults = FaultLog()
@@ -272,7 +231,6 @@ class TieredStore(Unpicklable, Store):
         """Announce keys to the tiers in memory."""
         for memory in self._memories:
             memory.reserve(sizes)
-        self._num_tokens.update(sizes)
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Set facts to write beside encodings, by key. Later facts are merged with earlier ones."""
@@ -283,7 +241,6 @@ class TieredStore(Unpicklable, Store):
     def forget(self, keys: Iterable[str]) -> None:
         """Free the memory, reservations and facts of keys that are not needed any more. Blob tiers keep them."""
         for key in checked_keys(keys):
-            self._num_tokens.pop(key, None)
             self._notes.pop(key, None)
             for memory in self._memories:
                 memory.delete(key)
@@ -397,7 +354,7 @@ class TieredStore(Unpicklable, Store):
         faults = {key: FaultLog() for key in keys}
         found: dict[str, Lookup] = {}
         for rank, tier in enumerate(self.blob_tiers):
-            wanted = [key for key in keys if key not in found and self._is_worth_loading(tier, key)]
+            wanted = [key for key in keys if key not in found]
             for key, stored in self._read(tier, wanted, faults):
                 if stored is not None:
                     self._write(stored, self.blob_tiers[:rank], faults[key])
@@ -418,12 +375,6 @@ class TieredStore(Unpicklable, Store):
         if self.host is not None:
             self.host.offer(stored.recipe, keys, values)
         return self.memory.offer(stored.recipe, keys, values) or self.memory.unmanaged(keys, values)
-
-    def _is_worth_loading(self, tier: BlobTier, key: str) -> bool:
-        num_tokens = self._num_tokens.get(key)
-        if self._pace is None or num_tokens is None:
-            return True
-        return self._pace.is_worth_loading(tier.kind, num_tokens, num_tokens * self.memory.shape.token_bytes)
 
     def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
         for tier in tiers:

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache import Engine, StoreConfig
-from promptcache.kv import Codec, DiskTier, MemoryStore, Pace, Tier, TieredStore
+from promptcache import Engine
+from promptcache.kv import Codec, DiskTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.completion import KVSource
@@ -152,35 +152,3 @@ def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
 
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     assert 1e-6 < distance(answers[0], full) < 0.5
-
-
-PACED = (
-    '<schema name="books">The shelf holds:<module name="a">Old books.</module><module name="b">Maps.</module></schema>'
-)
-PACED_PROMPT = '<prompt schema="books"><a/><b/>Which?</prompt>'
-
-
-def paced_engine(folder: Path, pace: Pace | None = None) -> Engine:
-    """A small model whose store has a folder."""
-    made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=folder, pace=pace))
-    made.add_schema(PACED)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("encode_tokens_per_s", "source"), [(None, KVSource.LOAD), (1e12, KVSource.MISS), (1e-3, KVSource.LOAD)]
-)
-def test_the_disk_is_read_only_where_that_is_faster(
-    tmp_path: Path, encode_tokens_per_s: float | None, source: KVSource
-) -> None:
-    """A `Pace` decides between loading and encoding; the answer stays the same."""
-    first = paced_engine(tmp_path)
-    first.warm()
-    pace = encode_tokens_per_s and Pace(
-        encode_tokens_per_s=encode_tokens_per_s, load_bytes_per_s={Tier.DISK: 1e6}, latency_s={}
-    )
-
-    made = paced_engine(tmp_path, pace or None).generate(PACED_PROMPT, do_sample=False, max_new_tokens=6)
-
-    assert {each.source for each in made.usage.modules} == {source}
-    assert made.token_ids == first.generate(PACED_PROMPT, do_sample=False, max_new_tokens=6).token_ids

@@ -14,9 +14,7 @@ from promptcache.kv import (
     Codec,
     KVHandle,
     KVShape,
-    Lookup,
     MemoryStore,
-    Pace,
     Recipe,
     StoredEncoding,
     Tier,
@@ -207,24 +205,6 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     mapped = tier.latest.tensors
     assert (run.keys.data_ptr(), run.values.data_ptr()) == (mapped["keys"].data_ptr(), mapped["values"].data_ptr())
     assert store.memory.allocated_bytes == 0
-
-
-def test_a_pace_skips_slow_tiers(tmp_path: Path) -> None:
-    """With a `Pace`, a tier that is slower than encoding is not used."""
-    made, tier = recipe("a"), DiskTier(tmp_path)
-    TieredStore(memory(), (tier,)).put(made, *kv())
-
-    def found(latency_s: float | None) -> Lookup:
-        pace = None
-        if latency_s is not None:
-            pace = Pace(encode_tokens_per_s=100, load_bytes_per_s={Tier.DISK: 1e9}, latency_s={Tier.DISK: latency_s})
-        store = TieredStore(memory(), (tier,), pace=pace)
-        store.reserve([(made.key, 4)])
-        return store.get(made.key)
-
-    assert found(None).run is not None
-    assert found(0.039).run is not None
-    assert found(0.041).run is None
 
 
 def test_a_failing_tier_is_logged_once_and_reported_every_time(
