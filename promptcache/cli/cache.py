@@ -1,4 +1,4 @@
-"""`promptcache cache`: look into the folder of a store, verify it, clean it up, and move encodings by archives.
+"""`promptcache cache`: look into the folder of a store, verify it, and clean it up.
 
 Only `export` loads a model: each file has a header that names its schema and module.
 """
@@ -10,33 +10,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, open_folder, store_config
-from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
-from promptcache.cli.files import check_target, files_read
+from promptcache.cli.console import progress
+from promptcache.cli.engine import open_folder
+from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.options import (
-    FILE,
     CommandGroup,
     Output,
-    context_option,
-    device_option,
-    dtype_option,
-    keep_option,
     limit_option,
-    model_option,
-    output_file,
-    schemas_argument,
     store_option,
     with_json,
 )
 from promptcache.cli.output import fact_text, tell
 from promptcache.cli.sources import Sources
-from promptcache.cli.warm import loss_facts, loss_text, read_schemas
+from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
@@ -208,78 +198,6 @@ def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
         tier.delete(key)
 
     return _each(what, store, "removed", remove)
-
-
-@command.command("export")
-@schemas_argument
-@output_file("-o", "--output", required=True, words="The archive to write.")
-@model_option()
-@device_option
-@dtype_option
-@keep_option
-@folder_option
-@context_option
-@with_json
-def export(
-    sources: Sources,
-    schemas: tuple[str, ...],
-    output: Path,
-    model: str,
-    device: str | None,
-    dtype: str,
-    keep: str,
-    store: str,
-) -> Output:
-    """Pack the encodings of schemas, as one model computed them, into an archive.
-
-    SCHEMA is a schema file; - is standard input.
-    """
-    checked = read_schemas(schemas, sources)
-    check_target(output, files_read(sources, *checked))
-    open_folder(store)
-    from promptcache.kv import write_archive
-
-    with progress() as show:
-        show_loading(show, model)
-        engine = load_engine(model, device, dtype, store_config(store, None))
-        keys: dict[str, None] = {}
-        for schema in checked:
-            engine.add_schema(schema.source, keep=keep)
-            keys |= dict.fromkeys(engine.keys(schema.name))
-        tier = open_folder(store)
-        missing = len(keys.keys() - set(tier.keys()))
-        if missing:
-            raise EnvironmentMissing(
-                f"{missing:,} of {counted(len(keys), 'encoding')} are not in {store}; run `promptcache warm` "
-                "first, with the same model, dtype and --keep"
-            )
-        show("packing", 0, None)
-        about = {"schemas": ", ".join(schema.name for schema in checked), "model": model, "keep": keep}
-        moved = write_archive(tier, tuple(keys), output, about)
-    text = f"packed {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}, into {output}\n"
-    return Output(data={"archive": str(output), **moved._asdict()}, text=text)
-
-
-@command.command("import")
-@click.argument("archive", metavar="ARCHIVE", type=FILE)
-@folder_option
-@limit_option
-@with_json
-def import_(_sources: Sources, archive: Path, store: str, limit: int | None) -> Output:
-    """Verify all encodings of an archive, then put them into a store."""
-    from promptcache.kv import DiskTier, config_of, read_archive
-
-    if config_of(store).folder is None:
-        raise UsageMistake(f"--store {store}: only folders take archives")
-    if archive.exists() and not (archive.is_file() or archive.is_dir()):
-        raise UsageMistake(f"{archive} is a pipe or a device; an archive is read twice, so that it has to be a file")
-    with progress() as show:
-        show("verifying and unpacking", 0, None)
-        moved = read_archive(archive, DiskTier(store, budget_bytes=limit))
-    there = len(moved.keys) - moved.new
-    text = f"verified {counted(len(moved.keys), 'encoding')}, {size_text(moved.nbytes)}; "
-    text += f"put {moved.new:,} into {store}" + (f", {there:,} were there\n" if there else "\n")
-    return Output(data={"archive": str(archive), **moved._asdict()}, text=text)
 
 
 def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object]) -> Output:

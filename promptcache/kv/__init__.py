@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
 from promptcache.kv.eviction import GreedyDual, cost_at
-from promptcache.kv.files.archive import ArchiveReport, read_archive, write_archive
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
@@ -46,7 +45,6 @@ _LAZY = {
 __all__ = [
     "FORMAT_VERSION",
     "Allocation",
-    "ArchiveReport",
     "BlobTier",
     "Buffers",
     "Codec",
@@ -81,11 +79,9 @@ __all__ = [
     "memory_tier",
     "open_blob_tiers",
     "open_store",
-    "read_archive",
     "signature",
     "signed",
     "stored_bytes",
-    "write_archive",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _LAZY)

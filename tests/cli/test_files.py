@@ -109,7 +109,6 @@ def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
         ["grammar", "travel.xml", "-o", "travel.xml"],
         ["grammar", "whole.xml", "-o", "support.xml"],
         ["layout", "card.xml.j2", "--context", "card.json", "--svg", "card.json"],
-        ["cache", "export", "travel.xml", "-o", "link.xml", "--store", "nowhere"],
     ],
 )
 def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:

@@ -144,14 +144,6 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
         (("warm", "travel.xml", "--store", "~nobody-here/x"), 3, "no such user here"),
         (("cache", "ls", "--store", "prompts"), 3, "is no store"),
         (("cache", "ls", "--store", "s3://x"), 2, "only folders can be looked into"),
-        (("cache", "export", "travel.xml", "-o", "prompts", "--store", "x"), 3, "Is a directory: prompts"),
-        (("cache", "export", "travel.xml", "-o", "-", "--store", "x"), 2, "the name of a file is expected"),
-        (("cache", "export", "travel.xml", "-o", "/dev/null", "--store", "x"), 2, "is a pipe or a device"),
-        (("cache", "export", "travel.xml", "-o", "no/a.tar", "--store", "x"), 3, "such file or directory: no/a.tar"),
-        (("cache", "import", "travel.xml", "--store", "x"), 3, "is not an archive"),
-        (("cache", "import", "gone.tar", "--store", "x"), 3, "gone.tar"),
-        (("cache", "import", "prompts", "--store", "x"), 3, "Is a directory: prompts"),
-        (("cache", "import", "/dev/zero", "--store", "x"), 2, "is a pipe or a device"),
     ],
 )
 def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
@@ -306,24 +298,6 @@ def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None
     assert all(each["pinned"] for each in left)
     typo = command("cache", "rm", "travel", "--store", "kept")
     assert (typo.exit_code, typo.stdout) == (2, "")
-
-
-def test_archives_carry_a_schema_to_another_store(command: Command) -> None:
-    """An archive has all that a request needs in another store; an incomplete store is not exported."""
-    early = command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")
-    command("warm", "travel.xml", *ON_CPU)
-    command("cache", "export", "travel.xml", "-o", "a.tar", "--device", "cpu", "--store", "kept")
-    moved = data(command("cache", "import", "a.tar", "--store", "other", "--json"))
-    shutil.rmtree("kept")
-    there = only(command("warm", "travel.xml", "--device", "cpu", "--store", "other", "--json"))
-    command("cache", "rm", "travel/miami", "--store", "other")
-    part = command("cache", "export", "travel.xml", "-o", "b.tar", "--device", "cpu", "--store", "other")
-
-    assert early.exit_code == 3
-    assert (there["num_encoded"], moved["new"]) == (0, there["num_encodings"])
-    assert part.exit_code == 3
-    assert "1 of " in part.stderr
-    assert not Path("b.tar").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every tier records signatures of models beside its encodings, and archives have those of their models."""
+"""Every tier records signatures of models beside its encodings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from promptcache.kv import (
     MemoryStore,
     StoredEncoding,
     TieredStore,
-    read_archive,
     signature,
-    signed,
-    write_archive,
 )
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
-from tests.kv.stored import content, small
 
 KEYS, VALUES = (torch.rand(2, 1, 3, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
 TIERS: dict[str, Callable[[Path], BlobTier]] = {
@@ -94,24 +90,3 @@ def test_stores_without_records_take_every_model_for_itself() -> None:
 
     for each in (FIRST, ROUNDED, OTHER):
         assert store().recognize(each) == in_memory.recognize(each) == (each.recipe.key,)
-
-
-def test_an_archive_has_the_signature_of_its_model(tmp_path: Path) -> None:
-    """Exported KV comes with the signature that its fingerprint names, and with no other."""
-    encoding = small("model")
-    encoding = replace(encoding, recipe=replace(encoding.recipe, fingerprint=signed("model", FIRST.recipe.key)))
-    source, target = DiskTier(tmp_path / "from"), DiskTier(tmp_path / "to")
-    source.write(encoding)
-    for each in (FIRST, OTHER, ANOTHER):
-        store(source).recognize(each)
-    packed = write_archive(source, [encoding.recipe.key], tmp_path / "a.tar", {})
-    report = read_archive(tmp_path / "a.tar", target)
-
-    assert packed.keys == report.keys == (encoding.recipe.key,) == tuple(target.keys())
-    assert packed.nbytes == report.nbytes
-    assert keys(target) == [FIRST.recipe.key]
-    place = target.signatures(FIRST.recipe.fingerprint)
-    found = None if place is None else place.read(FIRST.recipe.key)
-    assert found is not None
-    assert content(found) == content(FIRST)
-    assert keys(target, ANOTHER.recipe.fingerprint) == []

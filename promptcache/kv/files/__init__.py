@@ -1,1 +1,1 @@
-"""Blob tiers: encodings as files in a folder or under a URL, their format, and archives of them."""
+"""Blob tiers: encodings as files in a folder or under a URL, and their format."""
