@@ -59,7 +59,7 @@ class IncrementalText:
         count = len(self._pending)
         whole = self._text([*self._before, *self._pending])
         if whole.endswith(_REPLACEMENT):  # perhaps a part of a character
-            if not self._text([token_id]):
+            if not self._text([token_id, token_id]):  # of one space alone, decoders remove the space
                 self._pending.pop()  # a control token, which is no part of it
                 return ""
             if count <= _MAX_OPEN:

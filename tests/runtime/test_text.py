@@ -83,7 +83,7 @@ def test_text_ends_before_the_first_stop_string(text: str, stop_strings: list[st
 @example([_LETTER, 0x0A, 0xF0, 0x9F])
 @example([_LETTER, 0x0A, 0xF0, *[_LETTER] * 3])
 @example([0xF0, _CONTROL, _CONTROL, _CONTROL, 0x9F, 0x98, 0x80])
-@example([0xC3, _CONTROL, 0x80])
+@example([0xC3, 0x20, 0x80])
 def test_pieces_of_any_tokens_are_the_text_of_the_answer(name: str, drawn: list[int]) -> None:
     """Whatever the bytes: pieces join to the text of the answer, and all text is out once a letter follows."""
     token_ids, text = _token_ids(name, drawn), _TOKENIZERS[name].decode
@@ -95,8 +95,7 @@ def test_pieces_of_any_tokens_are_the_text_of_the_answer(name: str, drawn: list[
     whole = whole_text(text, token_ids)
 
     assert out + answer.finish(whole) == whole
-    decoded = text(token_ids)
-    assert whole == decoded or (name.startswith("byte fallback") and "\N{REPLACEMENT CHARACTER}" in decoded)
+    assert whole == text(token_ids) or (name.startswith("byte fallback") and "\N{REPLACEMENT CHARACTER}" in whole)
 
 
 @pytest.mark.parametrize("name", _TOKENIZERS)
