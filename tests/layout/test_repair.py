@@ -65,7 +65,8 @@ def test_a_full_repair_is_exact(data, schema):
 
     assert plan.level is true_level(plan) is Level.EXACT
     if slots.level is Level.EXACT:
-        assert (plan.reuse, plan.prefill) == (slots.reuse, slots.prefill)
+        assert plan.reuse == slots.reuse  # of the same new tokens, the last may have another origin
+        assert sorted(planned_tokens(plan)) == sorted(planned_tokens(slots))
 
 
 @pytest.mark.law

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import Origin, Plan, lay_out, run_states
+from promptcache.layout import Origin, Plan, StateKind, lay_out, run_states
 from promptcache.picture import layout_svg
 from promptcache.picture.chart import ChartRow, Look, Section
 from promptcache.picture.rows import make_chart
@@ -203,7 +203,7 @@ def test_hovering_lights_up_what_a_module_attends_to(schema):
         if row.sees is None:
             continue
         path = order[row.modules.start]
-        own = [state for state in states if not state.scaffolds and layout.runs[state.run].module == path]
+        own = [state for state in states if state.kind is StateKind.PLAIN and layout.runs[state.run].module == path]
         seen = {states[index].run for state in own for index in state.sees}
         seen -= {*layout.runs_of[path], *range(layout.has_bos)}
         lit = {run for other in rows if row.sees in other.seen_in for part in other.marks for run in part.runs}

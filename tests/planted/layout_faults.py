@@ -452,13 +452,13 @@ def _per_part(patch: Patch) -> None:
 
 @fault("tokens that are computed again lose the gap between them", law=REPAIR)
 def _gap_lost(patch: Patch) -> None:
-    def prefill(part: Any, run: Any) -> Any:
+    def prefill(reuse: Any, layout: Any) -> Any:
         yield Prefill(
-            start=part.first,
-            place=run.place(part.start),
-            token_ids=part.token_ids,
+            start=reuse.part.first,
+            place=reuse.places(layout)[0],
+            token_ids=reuse.part.token_ids,
             origin=Origin.REPAIRED,
-            module=run.module,
+            module=layout.runs[reuse.run].module,
         )
 
     patch.setattr(repair, "_prefill", prefill)

@@ -710,7 +710,7 @@ def _interruption_ends(patch: Patch) -> None:
 
 @fault("a forward pass in idle time does not check for requests", law=PROMOTED)
 def _unchecked(patch: Patch) -> None:
-    patch.setattr(linking, "_checked", lambda cache, check: cache)
+    patch.setattr(linking, "checked_cache", lambda cache, check: cache)
 
 
 @fault("promotions outlive a change of the model", law=PROMOTED)
