@@ -15,22 +15,11 @@ if TYPE_CHECKING:
     from promptcache.kv import DiskTier, StoreConfig
 
 
-def load_engine(
-    model: str,
-    device: str | None,
-    dtype: str,
-    store: StoreConfig | None = None,
-    *,
-    pack: bool | None = None,
-    promote: str = "off",
-    promote_bytes: int | None = None,
-    watch: int = 0,
-    max_divergence: float = 0.1,
-) -> Engine:
+def load_engine(model: str, device: str | None, dtype: str, store: StoreConfig | None = None, **options: Any) -> Engine:
     """Load a model and return an engine over a store, by default over memory.
 
     Args:
-        pack, promote, promote_bytes, watch, max_divergence: As for `Engine`.
+        options: Others of `Engine.from_pretrained`.
 
     Raises:
         UsageMistake: There is no such kind of device.
@@ -40,17 +29,7 @@ def load_engine(
     from promptcache.engine import Engine
 
     logging.getLogger("promptcache.kv").addHandler(logging.NullHandler())  # commands print faults from the usage
-    return Engine.from_pretrained(
-        model,
-        device=device_named(device),
-        dtype=dtype,
-        store=store,
-        pack=pack,
-        promote=promote,
-        promote_bytes=promote_bytes,
-        watch=watch,
-        max_divergence=max_divergence,
-    )
+    return Engine.from_pretrained(model, device=device_named(device), dtype=dtype, store=store, **options)
 
 
 def device_named(name: str | None) -> torch.device | None:

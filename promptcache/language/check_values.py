@@ -100,23 +100,8 @@ def _kind(field: Field[Any]) -> Kind:
 
 
 _NODES = (
-    *(
-        Text,
-        Doc,
-        StandIn,
-        Parameter,
-        Turn,
-        Module,
-        Union,
-        Scaffold,
-        Require,
-        Exclude,
-        Choose,
-        Assert,
-        RuleList,
-        Example,
-    ),
-    SchemaDocument,
+    *(Text, Doc, StandIn, Parameter, Turn, Module, Union, Scaffold),
+    *(Require, Exclude, Choose, Assert, RuleList, Example, SchemaDocument),
 )
 _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {
     node: tuple((field.name, _kind(field), field.default) for field in fields(node)) for node in _NODES

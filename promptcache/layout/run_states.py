@@ -47,9 +47,10 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
         if run.cached:
-            maker.add_plain(run, visibility.plain(run))
+            visible = visibility.plain(run)
+            maker.add_plain(run, visible)
             if run.module:
-                maker.add_behind(run, *visibility.behind(run))
+                maker.add_behind(run, *visibility.behind(run, visible))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
     return tuple(maker.states)
@@ -218,15 +219,18 @@ class _Visibility:
         bos = [0] if self._layout.has_bos and path else []
         return self.before(run, [*bos, *self._layout.runs_of[path]])
 
-    def behind(self, run: Run) -> tuple[int, list[int], int]:
+    def behind(self, run: Run, visible: list[int]) -> tuple[int, list[int], int]:
         """Return what the run of a module attends to behind others.
+
+        Args:
+            visible: The result of `plain` for it.
 
         Returns:
             The number of stand-ins, the runs, and the run that the stand-ins are before: the first one of a module that
             may be absent.
         """
         schema, path = self._layout.schema, run.module
-        visible, guaranteed = self.plain(run), schema.guaranteed[path]
+        guaranteed = schema.guaranteed[path]
         first = next((each for each in self._may_be_absent if each.module not in guaranteed), run)
         if schema.modules[path].context is Context.GUARANTEED:
             if schema.modules[path].sees is Sees.STAND_INS and first.module in self._in_turns:

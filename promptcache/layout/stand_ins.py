@@ -12,7 +12,7 @@ from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, Chec
 from promptcache.tokenizer import Tokenizer
 
 MAX_STAND_IN_TOKENS = 256
-"""Limit of the tokens of all stand-ins of a schema. Modules further behind have the same stand-ins."""
+"""Limit of the tokens of the stand-ins before a module. Modules further behind have the same stand-ins."""
 
 STAND_INS = (
     "The door of the harbour office is blue.",

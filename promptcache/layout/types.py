@@ -289,7 +289,8 @@ class Reuse(Short):
     """Stored KV that a request uses, and the run of the layout that it belongs to.
 
     Attributes:
-        own_places: Where the tokens are in the layout, if the part is not of the encoding of its run; else empty.
+        own_places: Where the tokens of the part's encoding are in the layout, if it is not the encoding of the run;
+            else empty.
     """
 
     part: KVPart
@@ -298,7 +299,8 @@ class Reuse(Short):
 
     def places(self, layout: Layout) -> tuple[int, ...]:
         """Return where the tokens are in the layout."""
-        return self.own_places or layout.runs[self.run].places[self.part.start : self.part.stop]
+        places = self.own_places or layout.runs[self.run].places
+        return places[self.part.start : self.part.stop]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

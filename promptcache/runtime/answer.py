@@ -87,9 +87,8 @@ MAX_LOST_TOKENS = 256
 def begun(request: Request, executor: Executor) -> Request:
     """Return the request with the plan that is used, and note it.
 
-       This is its exact plan if the combination that it reuses is promoted.
-    A request that would lose much history stays as it is,
-       such as the next turn of a long conversation that began before the promotion.
+    This is its exact plan if the combination that it reuses is promoted. A request that would lose much history stays
+    as it is, such as the next turn of a long conversation that began before the promotion.
     """
     used = _with_promoted(request, executor)
     if used.note is not None:

@@ -184,7 +184,7 @@ class Catalog:
     def announce(self) -> None:
         """Announce all encodings to the store, whose keys have changed with the model."""
         with self._lock:
-            for state in self._states.values():
+            for state in (*self._states.values(), *(made for _, made in self._placed.values())):
                 self._announce(state)
 
     def _announce(self, state: SchemaState) -> None:

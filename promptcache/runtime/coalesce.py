@@ -2,8 +2,8 @@
 
 A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. So small
 neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used again
-without copying. If there is no room for another one, the memory of one that is not in use is written anew: copying into
-fresh memory takes several times as long.
+without copying. If there is no room for another one, one that is not in use is overwritten: copying into fresh memory
+takes several times as long.
 """
 
 from __future__ import annotations

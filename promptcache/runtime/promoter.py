@@ -240,7 +240,7 @@ class Promoter:
             return None
         if found is not None and all(node in self._nodes for node in found.nodes):
             return found
-        self._forget(own)  # some of its nodes were evicted: counting begins anew
+        self._forget(own)  # some of its nodes were evicted: its count restarts
         self._came(own)
         return None
 
