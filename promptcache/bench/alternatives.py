@@ -6,6 +6,7 @@ Each function takes a model and a workload. It returns a function that computes 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -15,16 +16,16 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
-from promptcache.kv import KVHandle, Slab
+from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding
-from promptcache.runtime import KVView, Model, Pool, RequestPositions, Segment, generate, link, token_tensor
+from promptcache.runtime import KVView, Model, Pool, RequestPositions, Segment, generate, link, open_pool, token_tensor
 
 Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
     """Prompt Cache: link stored modules and prefill the new tokens. The same selection was linked before."""
-    pool = Pool(model)
+    pool = open_pool(model, MemoryStore(model.shape))
 
     def run() -> torch.Tensor:
         linked = link(work.tokens, work.runs, model, pool)
@@ -34,10 +35,17 @@ def cached(model: Model, work: Workload) -> Alternative:
 
 
 def first_use(model: Model, work: Workload) -> Alternative:
-    """Prompt Cache, for modules that no request has used at these positions before: their keys are moved."""
+    """Prompt Cache, for modules that no request has used at these positions before: their keys are moved.
+
+    The copies of earlier runs make room, as in an engine that has worked for a while.
+    """
+    num_tokens = sum(part.stop - part.start for part in work.tokens.parts)
+    memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
+    pool = Pool(model, memory.buffers(num_tokens * model.shape.token_bytes))
+    states = itertools.count()
 
     def run() -> torch.Tensor:
-        linked = link(work.tokens, work.runs, model, Pool(model))
+        linked = link(work.tokens, work.runs, model, pool, state=next(states))
         return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
 
     return run
@@ -45,7 +53,7 @@ def first_use(model: Model, work: Workload) -> Alternative:
 
 def in_place(model: Model, work: Workload) -> Alternative:
     """Prompt Cache, for modules that are stored at the positions of the request: no key is moved."""
-    pool = Pool(model)
+    pool = open_pool(model, MemoryStore(model.shape))
     parts, runs = [], {}
     for segment in link(work.tokens, work.runs, model).positions.segments:
         keys, values = zip(*segment.layers().by_layer, strict=True)
@@ -65,7 +73,7 @@ def in_place(model: Model, work: Workload) -> Alternative:
 
 def generated(model: Model, work: Workload) -> Alternative:
     """Prompt Cache through transformers' `generate` for one token, as an engine runs it after planning and fetching."""
-    pool = Pool(model)
+    pool = open_pool(model, MemoryStore(model.shape))
 
     def run() -> torch.Tensor:
         linked = link(work.tokens, work.runs, model, pool)

@@ -14,7 +14,7 @@ from promptcache.bench.workload import LetterTokenizer, Sizes, letters
 from promptcache.kv import MemoryStore
 from promptcache.language import Repair, RepairKind, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan
-from promptcache.runtime import Executor, Model, Pool, choose_placement, schema_state, used_tokens
+from promptcache.runtime import Executor, Model, choose_placement, open_pool, schema_state, used_tokens
 
 ARGUMENT_TOKENS = 8
 """Tokens of each argument, the space before it included."""
@@ -49,7 +49,8 @@ def compare_repairs(
     schema_text, prompt = repair_documents(sizes)
     schema, tokenizer = check_schema(parse_schema(schema_text)), LetterTokenizer()
     state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
-    executor = Executor(model, MemoryStore(model.shape), lambda: "bench", Pool(model))
+    store = MemoryStore(model.shape)
+    executor = Executor(model, store, lambda: "bench", open_pool(model, store))
 
     def planned(num_own: int, repair: Repair) -> Plan:
         selection = resolve_prompt(parse_prompt(prompt(num_own)), schema)

@@ -24,6 +24,7 @@ from promptcache.kv.store_config import (
     config_of,
     memory_tier,
     open_blob_tiers,
+    open_buffers,
     open_store,
 )
 from promptcache.kv.tiered import TieredStore
@@ -78,6 +79,7 @@ __all__ = [
     "go_on",
     "memory_tier",
     "open_blob_tiers",
+    "open_buffers",
     "open_store",
     "signature",
     "signed",

@@ -12,6 +12,7 @@ import torch
 
 from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number, one_of
 from promptcache.kv.files.blob_tier import BlobTier, Verify
+from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
@@ -104,6 +105,21 @@ def memory_tier(store: Store) -> MemoryStore | None:
     """Return the memory on the model's device of a store; None if a store of another class hides it."""
     memory = store.memory if isinstance(store, TieredStore) else store
     return memory if isinstance(memory, MemoryStore) else None
+
+
+def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None, default_bytes: int) -> Buffers:
+    """Return buffers in the memory tier of a store, or in memory of their own if the store has no such tier.
+
+    Args:
+        store: Its budget limits the buffers, too.
+        shape: Shape of the KV.
+        limit_bytes: None means a quarter of the store's memory budget, or `default_bytes` without a budget.
+        default_bytes: Limit without a budget.
+    """
+    memory = memory_tier(store) or MemoryStore(shape)
+    if limit_bytes is None:
+        limit_bytes = default_bytes if memory.budget_bytes is None else memory.budget_bytes // 4
+    return memory.buffers(limit_bytes)
 
 
 def _check_shape(store: Store, shape: KVShape) -> None:

@@ -2,21 +2,18 @@
 
 A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. So small
 neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used again
-without copying. If there is no room for another one, one that is not in use is overwritten: copying into fresh memory
-takes several times as long.
+without copying.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 
-from promptcache.kv import KVHandle, Slab, Store, memory_tier
+from promptcache.kv import Allocation, Buffers, KVHandle, Slab, Store, open_buffers
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
@@ -26,49 +23,32 @@ SMALL_TOKENS = 256
 first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
 """
 
-IDLE_BYTES = 2**30
-"""Default size limit of the buffers that no request uses."""
-
-_SMALLEST_BUFFER = 256  # tokens
+DEFAULT_COPIES_BYTES = 2**30
+"""Default size limit of the copies that a pool keeps."""
 
 _BufferContent: TypeAlias = tuple[int, tuple[tuple[str, int, int, int], ...]]
 """The state of the model, and digest, start, stop and shift of each part."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Buffer:
-    """A slab and the parts that it holds."""
-
-    slab: Slab
-    content: _BufferContent
-
-
 class Pool:
-    """Buffers for copied segments. All methods are thread-safe. A buffer is not changed while a request uses it."""
+    """Copies of segments. All methods are thread-safe. A copy is not changed while a request uses it."""
 
-    def __init__(self, model: Model, *, small_tokens: int = SMALL_TOKENS, idle_bytes: int = IDLE_BYTES) -> None:
-        """Create an empty pool.
+    def __init__(self, model: Model, buffers: Buffers | None = None, *, small_tokens: int = SMALL_TOKENS) -> None:
+        """Create a pool without copies.
 
         Args:
             model: Its KV is copied, and its rotary embeddings move keys.
+            buffers: Memory for copies that later requests can use. None, or no room in it: a copy is in memory of its
+                own, which is shared by the requests that use it at the same time.
             small_tokens: Segments of fewer tokens are coalesced.
-            idle_bytes: Size limit of the buffers that no request uses.
         """
         self._model = model
+        self._buffers = buffers
         self._small_tokens = small_tokens
-        self._idle_limit = idle_bytes
-        self._live: dict[_BufferContent, weakref.ref[KVHandle]] = {}
-        self._idle: OrderedDict[_BufferContent, _Buffer] = OrderedDict()  # least recently used first
-        self._idle_bytes = 0
-        self._returned: deque[_Buffer] = deque()  # from finalizers, which may run while the lock is held
+        self._kept: dict[_BufferContent, Allocation] = {}
+        self._contents: dict[Allocation, _BufferContent] = {}
+        self._unkept: WeakValueDictionary[_BufferContent, KVHandle] = WeakValueDictionary()
         self._lock = new_lock()
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of the buffers that no request uses."""
-        with self._lock:
-            self._collect()
-            return self._idle_bytes
 
     def coalesce(
         self, segments: Sequence[Segment], new_positions: Sequence[int], state: int
@@ -120,87 +100,69 @@ class Pool:
         parts = tuple(part for segment in group for part in segment.parts)
         content = state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
         num_tokens = sum(segment.num_tokens for segment in group)
-        with self._lock:
-            held, slab = self._take(content, num_tokens)
         copied = 0
-        if held is None:
-            slab = Slab.empty(self._model.shape, _capacity(num_tokens)) if slab is None else slab
-            held = self._filled(slab, group)
+        if (handle := self._find(content)) is None:
+            handle = self._copy(group, content, num_tokens)
             copied = num_tokens
+        return Segment(runs=(handle,), start=handle.start, stop=handle.stop, parts=parts), copied
+
+    def _find(self, content: _BufferContent) -> KVHandle | None:
+        """Return the handle of a copy with this content; None if there is none."""
+        with self._lock:
+            kept = self._kept.get(content)
+            found = None if kept is None or self._buffers is None else self._buffers.handle(kept)
+            return self._unkept.get(content) if found is None else found
+
+    def _copy(self, group: Sequence[Segment], content: _BufferContent, num_tokens: int) -> KVHandle:
+        taken = None if self._buffers is None else self._buffers.take(num_tokens)
+        if self._buffers is None or taken is None:
+            handle = KVHandle(slab=Slab.empty(self._model.shape, num_tokens), start=0, stop=num_tokens)
+            self._fill(handle, group)
             with self._lock:
-                self._lend(held, _Buffer(slab=held.slab, content=content))
-        return Segment(runs=(held,), start=0, stop=num_tokens, parts=parts), copied
+                self._unkept[content] = handle
+            return handle
+        buffer, handle = taken
+        try:
+            self._fill(handle, group)
+        except BaseException:
+            self._buffers.drop(buffer)
+            raise
+        with self._lock:
+            self._forget_taken(self._buffers)
+            if (other := self._kept.get(content)) is not None:  # two threads have copied the same
+                self._buffers.drop(other)
+                del self._contents[other]
+            self._kept[content] = buffer
+            self._contents[buffer] = content
+        return handle
 
-    def _take(self, content: _BufferContent, num_tokens: int) -> tuple[KVHandle | None, Slab | None]:
-        """Return the handle of a buffer that holds `content`, or else free memory of that size if the pool has some."""
-        self._collect()
-        live = self._live.get(content)
-        if live is not None and (held := live()) is not None:
-            return held, None
-        if (buffer := self._taken(content)) is not None:
-            held = KVHandle(slab=buffer.slab, start=0, stop=num_tokens)
-            self._lend(held, buffer)
-            return held, None
-        wanted = _capacity(num_tokens)
-        if self._idle_bytes + wanted * self._model.shape.token_bytes <= self._idle_limit:
-            return None, None  # what idle buffers hold may be wanted again
-        fitting = (each for each, buffer in self._idle.items() if wanted <= buffer.slab.capacity <= 2 * wanted)
-        other = next(fitting, None)
-        buffer = None if other is None else self._taken(other)
-        return None, None if buffer is None else buffer.slab
+    def _forget_taken(self, buffers: Buffers) -> None:
+        """Forget the contents of the buffers that the store has taken back."""
+        while buffers.taken_back:
+            content = self._contents.pop(buffers.taken_back.popleft(), None)
+            if content is not None:
+                del self._kept[content]
 
-    def _taken(self, content: _BufferContent) -> _Buffer | None:
-        """Remove an idle buffer and return it; None if there is none with this content."""
-        buffer = self._idle.pop(content, None)
-        self._idle_bytes -= 0 if buffer is None else buffer.slab.nbytes
-        return buffer
-
-    def _lend(self, held: KVHandle, buffer: _Buffer) -> None:
-        self._live[buffer.content] = weakref.ref(held)
-        weakref.finalize(held, self._returned.append, buffer).atexit = False
-
-    def _collect(self) -> None:
-        """Take back the buffers of finished requests, and free idle buffers beyond the limit."""
-        while self._returned:
-            buffer = self._returned.popleft()
-            live = self._live.get(buffer.content)
-            if live is not None and live() is None:
-                del self._live[buffer.content]
-            self._taken(buffer.content)  # two threads may have copied the same
-            self._idle[buffer.content] = buffer
-            self._idle_bytes += buffer.slab.nbytes
-        while self._idle_bytes > self._idle_limit:
-            self._taken(next(iter(self._idle)))
-
-    def _filled(self, slab: Slab, group: Sequence[Segment]) -> KVHandle:
+    def _fill(self, handle: KVHandle, group: Sequence[Segment]) -> None:
         start = 0
         for segment in group:
             stop = start + segment.num_tokens
             keys = segment.slab.keys[:, :, segment.start : segment.stop]
-            copied = slab.keys[:, :, start:stop]
+            copied = handle.keys[:, :, start:stop]
             if segment.is_shifted:
                 encoded, placed = segment.encoded_array(), segment.position_array()
                 self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
             else:
                 copied.copy_(keys)
-            slab.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
+            handle.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
             start = stop
-        return KVHandle(slab=slab, start=0, stop=start)
 
 
 def open_pool(model: Model, store: Store) -> Pool:
-    """Return a pool that keeps at most a quarter of a store's memory budget, beside that budget, or `IDLE_BYTES`."""
-    memory = memory_tier(store)
-    if memory is None or memory.budget_bytes is None:
-        return Pool(model)
-    return Pool(model, idle_bytes=memory.budget_bytes // 4)
+    """Return a pool that keeps copies in the memory of a store: a quarter of its budget, or `DEFAULT_COPIES_BYTES`."""
+    return Pool(model, open_buffers(store, model.shape, None, DEFAULT_COPIES_BYTES))
 
 
 def views_only(model: Model) -> Pool:
     """Return a pool that copies nothing but shifted segments, and keeps no copy."""
-    return Pool(model, small_tokens=0, idle_bytes=0)
-
-
-def _capacity(num_tokens: int) -> int:
-    """Return the buffer size for a number of tokens: a power of two, so that similar requests share buffers."""
-    return max(_SMALLEST_BUFFER, 1 << (num_tokens - 1).bit_length())
+    return Pool(model, small_tokens=0)

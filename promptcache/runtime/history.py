@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import torch
 
-from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, MemoryStore, Store, memory_tier
+from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, Store, open_buffers
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.locks import new_lock
 from promptcache.runtime.finite import num_finite
@@ -314,19 +314,7 @@ class History:
 
 def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> History | None:
     """Return a history in the memory of a store; None if `history_bytes` is 0. Otherwise as for `open_buffers`."""
-    return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes))
-
-
-def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None) -> Buffers:
-    """Return buffers in the memory tier of a store, or in memory of their own if the store has no such tier.
-
-    Args:
-        limit_bytes: None means a quarter of the store's memory budget, or `DEFAULT_HISTORY_BYTES` without a budget.
-    """
-    memory = memory_tier(store) or MemoryStore(shape)
-    if limit_bytes is None:
-        limit_bytes = DEFAULT_HISTORY_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
-    return memory.buffers(limit_bytes)
+    return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes, DEFAULT_HISTORY_BYTES))
 
 
 def stretches(tokens: RequestTokens, salt: str | None = None, state: int = 0) -> Iterator[OwnStretch]:

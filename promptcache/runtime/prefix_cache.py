@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, shown, whole
-from promptcache.kv import KVHandle, Slab, Store
+from promptcache.kv import KVHandle, Slab, Store, open_buffers
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, shared_prefixes
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.history import History, OwnKV, Recalled, open_buffers
+from promptcache.runtime.history import DEFAULT_HISTORY_BYTES, History, OwnKV, Recalled
 from promptcache.runtime.packed_rows import NewTokens, PackedRows
 from promptcache.runtime.padded_rows import PaddedRows
 from promptcache.runtime.segments import segments_of
@@ -168,7 +168,7 @@ class PrefixCache(Unpicklable):
                 "model as without a cache, or use engine.link"
             )
         self._model = model
-        self._buffers = open_buffers(store, model.shape, cache_bytes)
+        self._buffers = open_buffers(store, model.shape, cache_bytes, DEFAULT_HISTORY_BYTES)
         self._history = History(self._buffers, _GROWTH)
         self._lock = new_lock()
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore
+from promptcache.kv import MemoryStore, open_buffers
 from promptcache.language import parse_prompt
 from promptcache.layout import Plan, continued
 from promptcache.runtime import (
@@ -81,7 +81,8 @@ class Asked:
         self._model = model_named(workload.model)
         with patch("promptcache.engine.choose_linking"):  # would test each model again
             self._engine = Engine(self._model, VOCABULARY, history_bytes=None if workload.has_history else 0)
-        self._engine._executor.pool = Pool(self._model, small_tokens=workload.small_tokens)
+        copies = open_buffers(self._engine.store, self._model.shape, None, default_bytes=2**20)
+        self._engine._executor.pool = Pool(self._model, copies, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
         if workload.promoted is not None:
             self._engine.promote(workload.promoted)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import KVHandle, Slab
+from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.segments import Segment
 from promptcache.testing.tiny_model import tiny_model
+from tests.kv.stored import recipe
 
 MODEL = tiny_model()
 SHAPE = MODEL.shape
@@ -58,26 +60,36 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
     assert num_copied == sum(one.num_tokens for one in found if all(one is not each for each in given_segments))
 
 
+def pool_in(memory: MemoryStore, limit_bytes: int = 2**20) -> Pool:
+    """Return a pool that keeps its copies in a store."""
+    return Pool(MODEL, memory.buffers(limit_bytes))
+
+
+def place(one: Segment) -> tuple[Slab, int, int]:
+    """Return where the KV of a segment is."""
+    return one.slab, one.start, one.stop
+
+
 def test_what_was_coalesced_before_is_not_copied_again() -> None:
-    """The same selection gets the same buffer, while a request holds it and after."""
-    pool, parts = Pool(MODEL), segments([3, 4])
+    """The same selection gets the same copy, while a request holds it and after."""
+    pool, parts = pool_in(MemoryStore(SHAPE)), segments([3, 4])
     (first,), copied = pool.coalesce(parts, [], 0)
 
     (second,), copied_again = pool.coalesce(parts, [], 0)
     assert (copied, copied_again) == (7, 0)
-    assert second.slab is first.slab
+    assert place(second) == place(first)
 
-    slab = first.slab
+    where = place(first)
     del first, second
     (third,), copied_later = pool.coalesce(parts, [], 0)
     assert copied_later == 0
-    assert third.slab is slab
+    assert place(third) == where
 
 
-def test_a_buffer_in_use_is_never_written() -> None:
-    """Another selection gets another buffer while a request holds the first one."""
+def test_a_copy_in_use_is_never_written() -> None:
+    """Another selection gets another copy while a request holds the first one. After it, the memory is used again."""
     one, other = segments([3, 4]), segments([5, 6])
-    pool = Pool(MODEL, idle_bytes=256 * SHAPE.token_bytes)
+    pool = pool_in(MemoryStore(SHAPE, budget_bytes=13 * SHAPE.token_bytes), 13 * SHAPE.token_bytes)
     first, _ = pool.coalesce(one, [], 0)
 
     second, _ = pool.coalesce(other, [], 0)
@@ -86,23 +98,23 @@ def test_a_buffer_in_use_is_never_written() -> None:
 
     slab = first[0].slab
     del first
-    third, _ = pool.coalesce(segments([2, 2]), [], 0)
+    third, _ = pool.coalesce(other, [], 1)
     assert third[0].slab is slab
-    assert contents(third) == [0, 1, 3, 4]
+    assert contents(third) == contents(second) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
 def test_copies_are_kept_while_there_is_room() -> None:
     """Selections that take turns are copied once each."""
-    pool = Pool(MODEL)
+    pool = pool_in(MemoryStore(SHAPE))
 
     copied = [pool.coalesce(segments([2, 3], token_id), [], 0)[1] for token_id in (0, 1, 0, 1, 0)]
 
     assert copied == [5, 5, 0, 0, 0]
 
 
-def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
-    """A buffer is found by the digests of encodings, not by positions or objects."""
-    pool = Pool(MODEL)
+def test_the_same_places_of_other_encodings_are_copied_again() -> None:
+    """A copy is found by the digests of encodings, not by positions or objects."""
+    pool = pool_in(MemoryStore(SHAPE))
     first, _ = pool.coalesce(segments([3, 4]), [], 0)
     del first
 
@@ -112,12 +124,41 @@ def test_the_same_places_of_other_encodings_are_copied_anew() -> None:
     assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_idle_buffers_are_given_back() -> None:
-    """Idle buffers stay within their limit."""
-    pool = Pool(MODEL, idle_bytes=256 * SHAPE.token_bytes)
+@pytest.mark.parametrize("budget_tokens", [None, 10])
+def test_copies_stay_within_the_limit_and_the_budget(budget_tokens: int | None) -> None:
+    """The least recently used copies make room for others."""
+    budget = None if budget_tokens is None else budget_tokens * SHAPE.token_bytes
+    memory = MemoryStore(SHAPE, budget_bytes=budget)
+    pool = pool_in(memory, 10 * SHAPE.token_bytes)
     held = [pool.coalesce(segments([2, 3], token_id), [], 0) for token_id in range(4)]
     del held
 
-    pool.coalesce(segments([4, 4]), [], 0)
+    for token_id, expected in ((1, 0), (4, 5), (1, 0), (0, 5)):
+        assert pool.coalesce(segments([2, 3], token_id), [], 0)[1] == expected
+        assert memory.allocated_bytes <= 10 * SHAPE.token_bytes
 
-    assert pool.idle_bytes <= 256 * SHAPE.token_bytes
+
+def test_an_encoding_takes_the_room_of_copies() -> None:
+    """The store evicts copies before encodings, and no copy evicts an encoding."""
+    memory = MemoryStore(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
+    pool, parts = pool_in(memory, 10 * SHAPE.token_bytes), segments([2, 3])
+    pool.coalesce(parts, [], 0)
+    made_of = recipe("encoding", 10)
+    keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
+
+    memory.put(made_of, keys, keys)
+
+    assert pool.coalesce(parts, [], 0)[1] == 5
+    assert made_of.key in memory
+
+
+def test_requests_of_one_time_share_a_copy_without_room() -> None:
+    """Without room, a copy lives as long as the requests that use it."""
+    pool, parts = pool_in(MemoryStore(SHAPE, budget_bytes=0)), segments([3, 4])
+    (first,), copied = pool.coalesce(parts, [], 0)
+    (second,), copied_again = pool.coalesce(parts, [], 0)
+    assert (copied, copied_again) == (7, 0)
+    assert place(second) == place(first)
+
+    del first, second
+    assert pool.coalesce(parts, [], 0)[1] == 7

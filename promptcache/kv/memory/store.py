@@ -304,13 +304,21 @@ class MemoryStore(Unpicklable, Store):
 
     def _allocate_buffer(self, size: int) -> tuple[Allocation, KVHandle]:
         """Allocate `size` tokens after the victims are dropped."""
-        self._collect()
         if self.budget_bytes is not None:
-            block = self._blocks[0]
-        else:
-            block = Block(self.shape, size)
-            self._blocks.append(block)
-        return block.allocate(block.compact(size))
+            self._collect()
+            block, range_ = self._blocks[0], self._blocks[0].compact(size)
+        else:  # memory that was written before is faster than fresh memory, so empty blocks are freed afterwards
+            for each in self._blocks:
+                each.collect()
+            block, range_ = self._take_anywhere(size) or self._new_block(size)
+        made = block.allocate(range_)
+        self._collect()
+        return made
+
+    def _new_block(self, size: int) -> tuple[Block, Range]:
+        block = Block(self.shape, size)
+        self._blocks.append(block)
+        return block, block.compact(size)
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
         """Evict buffers first, then encodings."""

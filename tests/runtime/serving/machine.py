@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import RequestTokens
 from promptcache.runtime.coalesce import Pool
@@ -61,7 +62,9 @@ class StepMachine(RuleBasedStateMachine):
         torch.use_deterministic_algorithms(True)  # allocated memory is filled with NaN
         self.schema = schema
         self.service = serve(schema, self.model)
-        self.batch = Batch(self.model, Pool(self.model, small_tokens=small_tokens))
+        self.batch = Batch(
+            self.model, Pool(self.model, MemoryStore(self.model.shape).buffers(2**20), small_tokens=small_tokens)
+        )
 
     @precondition(lambda self: len(self.answered) < MAX_ROWS)
     @rule(data=st.data())
