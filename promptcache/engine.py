@@ -5,9 +5,8 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
     TEXT,
-    InvalidGeneration,
     InvalidValue,
     Kind,
     Unpicklable,
@@ -29,16 +27,14 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Placement, Repair, Schema, check_schema, open_schema
-from promptcache.layout import Layout, Plan, continued
+from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
+from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     DEFAULT_MAX_DIVERGENCE,
-    LOGPROBS,
     Audit,
     AutoPromotions,
     Catalog,
     Chat,
-    ChatEngine,
     Completion,
     EngineStats,
     Executor,
@@ -48,7 +44,8 @@ from promptcache.runtime import (
     Progress,
     Promotion,
     PromptSource,
-    Request,
+    RequestBuilder,
+    RequestSettings,
     Score,
     Service,
     ServiceLimits,
@@ -65,14 +62,12 @@ from promptcache.runtime import (
     audit,
     chat_prompt,
     check_for_batch,
-    check_for_logprobs,
     check_for_stream,
     check_room,
     choose_linking,
     choose_placement,
     demoted,
     dynamic_cache_inputs,
-    is_open_in,
     linked_inputs,
     load_model,
     logits_batch,
@@ -81,8 +76,6 @@ from promptcache.runtime import (
     open_promoter,
     open_watcher,
     promote,
-    read_options,
-    reasoning_split,
     reference_logits,
     schema_state,
     score,
@@ -182,7 +175,6 @@ class Engine(Unpicklable):
         FLAG.check("strict_template", strict_template, InvalidValue)
         self.model = as_model(model, context_length)
         self.model.pack_weights(pack)
-        self._own_tokenizer = tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
         choose_linking(self.model)
         self.positions = choose_placement(self.model, positions)
@@ -206,12 +198,21 @@ class Engine(Unpicklable):
             self.tokenizer,
             self.model.context_length,
             self.repair,
+            place=partial(choose_placement, self.model),
             strict_template=strict_template,
         )
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
         if self._promoter is not None:
             self._catalog.on_drop = self._promoter.end_unneeded
         self._watcher = open_watcher(self._executor, self.tokenizer, lambda: self.end_ids, watch, max_divergence)
+        self._requests = RequestBuilder(
+            self._planner,
+            self._executor,
+            self.tokenizer,
+            tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
+            exact=None if self._promoter is None else self._promoter.exact,
+            note=None if self._watcher is None else self._watcher.note,
+        )
 
     @classmethod
     def from_pretrained(
@@ -436,7 +437,7 @@ class Engine(Unpicklable):
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt, repair, template_kwargs, self._placement(positions))
+        return self._planner.plan(prompt, repair, template_kwargs, positions)
 
     def generate(
         self,
@@ -473,34 +474,24 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
-        started = time.perf_counter()
-        options = read_options(generation, max_new_tokens)
-        request = self._request(
-            prompt,
-            repair,
-            options,
-            started,
-            logprobs,
-            salt,
-            template_kwargs,
+        settings = RequestSettings(
+            max_new_tokens=max_new_tokens,
+            repair=repair,
             positions=positions,
+            logprobs=logprobs,
+            salt=salt,
+            template_kwargs=template_kwargs,
             deterministic=deterministic,
+            generation=generation,
         )
-        return answer(request, self._executor)
+        return answer(self._requests.build(prompt, settings), self._executor)
 
     def generate_batch(
         self,
         prompts: Sequence[PromptSource],
         *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        positions: str | None = None,
-        logprobs: int | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        deterministic: bool = False,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
-        **generation: Any,
+        **settings: Any,
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
@@ -510,75 +501,32 @@ class Engine(Unpicklable):
         Args:
             prompts: Any number. As many are computed together as fit into `batch_bytes`; the others follow as these
                 end.
-            max_new_tokens: As for `generate`, for each prompt.
-            repair, positions: As for `generate`, for each prompt.
-            logprobs: As for `generate`, for each prompt.
-            salt: As for `generate`, for each prompt.
-            template_kwargs: As for `generate`, for each prompt.
-            deterministic: As for `generate`, for each prompt.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
-            generation: As for `generate`, without a streamer.
+            settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer.
 
         Raises:
             As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
             runs ends the batch.
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
-        options = read_options(generation, max_new_tokens)
-        check_for_batch(options)
-        requests = [
-            self._request(
-                each,
-                repair,
-                options,
-                time.perf_counter(),
-                logprobs,
-                salt,
-                template_kwargs,
-                positions=positions,
-                deterministic=deterministic,
-            )
-            for each in several(prompts)
-        ]
+        check_for_batch(settings)
+        asked = RequestSettings.of(settings)
+        requests = [self._requests.build(each, asked) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
-    def stream(
-        self,
-        prompt: PromptSource,
-        *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        positions: str | None = None,
-        logprobs: int | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        deterministic: bool = False,
-        **generation: Any,
-    ) -> Stream:
+    def stream(self, prompt: PromptSource, **settings: Any) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
-        started = time.perf_counter()
-        options = read_options(generation, max_new_tokens)
-        request = self._request(
-            prompt,
-            repair,
-            options,
-            started,
-            logprobs,
-            salt,
-            template_kwargs,
-            positions=positions,
-            deterministic=deterministic,
-        )
-        check_for_stream(options, self.model)
+        request = self._requests.build(prompt, RequestSettings.of(settings))
+        check_for_stream(request.options, self.model)
 
         def produce(queue: TokenQueue) -> Completion:
             return answer(streaming(request, queue), self._executor)
 
-        return Stream(produce, self._text, reasoning_split(request))
+        return Stream(produce, request.text, request.reasoning_split())
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.
@@ -587,39 +535,14 @@ class Engine(Unpicklable):
             limits: Its limits; None means those of `ServiceLimits`.
             observer: Gets figures of its work, in its thread.
         """
-
-        def request(
-            prompt: PromptSource,
-            repair: str | None,
-            salt: str | None,
-            logprobs: int | None,
-            max_new_tokens: int | None,
-            generation: Mapping[str, Any],
-            given: Sequence[int],
-            template_kwargs: TemplateOptions,
-            deterministic: bool,
-        ) -> Request:
-            started = time.perf_counter()
-            options = read_options(generation, max_new_tokens)
-            return self._request(
-                prompt,
-                repair,
-                options,
-                started,
-                logprobs,
-                salt,
-                template_kwargs,
-                given,
-                deterministic=deterministic,
-            )
-
-        return Service(self._executor, request, limits, observer)
+        return Service(self._requests, limits, observer)
 
     def chat(
         self,
         prompt: PromptSource | None = None,
         *,
         repair: str | None = None,
+        positions: str | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> Chat:
@@ -627,7 +550,7 @@ class Engine(Unpicklable):
 
         Args:
             prompt: As for `generate`, without bare text. Its turns come first. None means a plain chat.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
             template_kwargs: As for `generate`, for every answer.
 
@@ -635,7 +558,8 @@ class Engine(Unpicklable):
             InvalidValue: The prompt has bare text, which is for `Chat.say`.
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
-        return Chat(self._chat_engine, chat_prompt(prompt), repair=repair, salt=salt, template_kwargs=template_kwargs)
+        settings = RequestSettings(repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs)
+        return Chat(self._requests, chat_prompt(prompt), settings)
 
     def load_chat(self, path: str | Path, *, salt: str | None = None, template_kwargs: TemplateOptions = None) -> Chat:
         """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
@@ -647,7 +571,7 @@ class Engine(Unpicklable):
             InvalidValue: The file is not a saved chat, or cannot be read.
             UnknownSchema: The file has KV, and no schema of that name was added.
         """
-        return Chat.load(self._chat_engine, path, salt, template_kwargs)
+        return Chat.load(self._requests, path, salt, template_kwargs)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
@@ -693,7 +617,7 @@ class Engine(Unpicklable):
         if not all(tokenized):
             empty = choices[tokenized.index(())]
             raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
-        plan = self._planner.plan(prompt, repair, positions=self._placement(positions))
+        plan = self._planner.plan(prompt, repair, positions=positions)
         check_room(plan, max(map(len, tokenized)), self.model.context_length)
         return score(plan.tokens, choices, tokenized, self._executor)
 
@@ -763,84 +687,17 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        state, plan = self._planner.planned(prompt, repair, positions=self._placement(positions))
+        state, plan = self._planner.planned(prompt, repair, positions=positions)
         check_room(plan, max_new_tokens, self.model.context_length)
         return audit(plan, state, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
-    @cached_property
+    @property
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
-        configured: Any = getattr(self.model.hf.generation_config, "eos_token_id", None)
-        declared = [configured] if isinstance(configured, int) else list(configured or ())
-        return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+        return self._requests.end_ids
 
     def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
-        plan = self._planner.plan(prompt, repair, positions=self._placement(positions))
+        plan = self._planner.plan(prompt, repair, positions=positions)
         check_room(plan, num_new, self.model.context_length)
         return plan
-
-    def _placement(self, positions: str | None) -> Placement | None:
-        return None if positions is None else choose_placement(self.model, positions)
-
-    @cached_property
-    def _chat_engine(self) -> ChatEngine:
-        def request(plan: Plan, salt: str | None, generation: Mapping[str, Any], started: float) -> Request:
-            named = {name: value for name, value in generation.items() if name not in _CALL_OPTIONS}
-            options = read_options(named, None)
-            logprobs, deterministic = generation.get("logprobs"), generation.get("deterministic", False)
-            return self._planned_request(plan, options, started, logprobs, salt, deterministic=deterministic)
-
-        return ChatEngine(planner=self._planner, executor=self._executor, tokenizer=self.tokenizer, request=request)
-
-    def _request(
-        self,
-        prompt: PromptSource,
-        repair: str | None,
-        options: Mapping[str, Any],
-        started: float,
-        logprobs: int | None,
-        salt: str | None,
-        template_kwargs: TemplateOptions = None,
-        given: Sequence[int] = (),
-        *,
-        positions: str | None = None,
-        deterministic: bool = False,
-    ) -> Request:
-        self._executor.activity.note()
-        plan = continued(self._planner.plan(prompt, repair, template_kwargs, self._placement(positions)), given)
-        return self._planned_request(plan, options, started, logprobs, salt, deterministic=deterministic)
-
-    def _planned_request(
-        self,
-        plan: Plan,
-        options: Mapping[str, Any],
-        started: float,
-        logprobs: int | None,
-        salt: str | None,
-        *,
-        deterministic: bool,
-    ) -> Request:
-        FLAG.check("deterministic", deterministic, InvalidGeneration)
-        LOGPROBS.check("logprobs", logprobs, InvalidGeneration)
-        if logprobs is not None:
-            check_for_logprobs(options, self.model)
-        (TEXT | None).check("salt", salt, InvalidValue)
-        others = {name: value for name, value in options.items() if name != "max_new_tokens"}
-        return Request(
-            plan=plan,
-            eos_ids=self.end_ids,
-            max_new_tokens=check_room(plan, options.get("max_new_tokens"), self.model.context_length),
-            options=others if self._own_tokenizer is None else {"tokenizer": self._own_tokenizer, **others},
-            started=started,
-            text=self._text,
-            reasoning_tags=self.tokenizer.reasoning_tags,
-            reasoning_is_open=is_open_in(plan, self.tokenizer),
-            logprobs=logprobs,
-            salt=salt,
-            exact=None if deterministic or self._promoter is None else self._promoter.exact,
-            note=None if self._watcher is None else self._watcher.note,
-        )
-
-    def _text(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(token_ids)

@@ -336,7 +336,8 @@ class Plan(Short):
 
     `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last
     token of the last `prefill` has the highest position. Generation continues right after it, at `stop`. `warnings` say
-    where the text is not what the chat template writes for the whole conversation.
+    where the text is not what the chat template writes for the whole conversation. `tokens` are all tokens of the
+    prompt, without their origins.
     """
 
     selection: Selection
@@ -346,20 +347,20 @@ class Plan(Short):
     level: Level
     repair: Repair
     warnings: tuple[Diagnostic, ...] = ()
+    tokens: RequestTokens = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tokens = RequestTokens(
+            parts=tuple(reuse.part for reuse in self.reuse),
+            token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
+            position_ids=tuple(position for each in self.prefill for position in range(each.start, each.stop)),
+        )
+        object.__setattr__(self, "tokens", tokens)
 
     @property
     def stop(self) -> int:
         """Position of the first generated token."""
         return self.prefill[-1].stop
-
-    @property
-    def tokens(self) -> RequestTokens:
-        """All tokens of the prompt, without their origins."""
-        return RequestTokens(
-            parts=tuple(reuse.part for reuse in self.reuse),
-            token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
-            position_ids=tuple(position for each in self.prefill for position in range(each.start, each.stop)),
-        )
 
     @property
     def num_reused_tokens(self) -> int:

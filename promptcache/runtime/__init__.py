@@ -4,7 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import Request, answer, prefilled, reasoning_split, streaming
+from promptcache.runtime.answer import answer, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import (
     EQUAL_GAIN,
@@ -21,7 +21,7 @@ from promptcache.runtime.audit import (
     mean_divergence,
 )
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
-from promptcache.runtime.chat import Chat, ChatEngine, chat_prompt
+from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
 from promptcache.runtime.coalesce import Pool, open_pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
@@ -55,6 +55,7 @@ from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, 
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
 from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
+from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.serving import (
@@ -90,7 +91,6 @@ __all__ = [
     "Catalog",
     "Cause",
     "Chat",
-    "ChatEngine",
     "Completion",
     "Distance",
     "EngineStats",
@@ -117,7 +117,9 @@ __all__ = [
     "PromptSource",
     "ReasoningSplit",
     "Request",
+    "RequestBuilder",
     "RequestPositions",
+    "RequestSettings",
     "Rung",
     "SchemaState",
     "Score",
@@ -172,7 +174,6 @@ __all__ = [
     "promoted",
     "read_chat",
     "read_options",
-    "reasoning_split",
     "reference_logits",
     "schema_state",
     "score",

@@ -6,72 +6,22 @@ This file works on plans. It reads no XML.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from promptcache.kv import Codec, Tier
-from promptcache.layout import Plan, recompute
+from promptcache.layout import Plan
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
 from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.options import takes_history
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.promotion import uses_promotion
-from promptcache.runtime.reasoning import ReasoningSplit, split_answer
+from promptcache.runtime.reasoning import split_answer
+from promptcache.runtime.request import Request
 from promptcache.runtime.stream import TokenQueue
 from promptcache.runtime.text import whole_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A planned prompt and the settings of its generation.
-
-    Attributes:
-        eos_ids: Tokens that end the answer.
-        options: Options of transformers' `generate`.
-        started: Time of the call, by `time.perf_counter`.
-        text: Turns token IDs into text without special tokens.
-        reasoning_tags: The texts around reasoning, or None.
-        reasoning_is_open: Whether the prompt ends with the first of them.
-        logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
-        salt: Requests share history only with requests of the same salt.
-        history: Whether the request reads and keeps history.
-        exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
-            use. None for a request that is always answered by `plan`.
-        promoted: Whether `plan` is such an exact plan.
-        note: Called with the plan that is used, when the request begins; None calls nothing.
-    """
-
-    plan: Plan
-    eos_ids: Sequence[int]
-    max_new_tokens: int
-    options: Mapping[str, Any]
-    started: float
-    text: Callable[[Sequence[int]], str]
-    reasoning_tags: tuple[str, str] | None = None
-    reasoning_is_open: bool = False
-    logprobs: int | None = None
-    salt: str | None = None
-    history: bool = True
-    exact: Callable[[Plan, str | None], Plan | None] | None = None
-    promoted: bool = False
-    note: Callable[[Plan], None] | None = None
-
-
-def reasoning_split(request: Request) -> ReasoningSplit:
-    """Return a splitter for the text of an answer to the request."""
-    return ReasoningSplit(request.reasoning_tags, is_open=request.reasoning_is_open)
-
-
-def without_reuse(request: Request) -> Request:
-    """Return the request as plain prefill: the same tokens at the same positions, and no KV of modules or history."""
-    return replace(request, plan=prefilled(request.plan), history=False)
-
-
-def prefilled(plan: Plan) -> Plan:
-    """Return a plan that computes all tokens of another one."""
-    return recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
 
 
 def streaming(request: Request, queue: TokenQueue) -> Request:

@@ -6,9 +6,8 @@ again.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,20 @@ from promptcache.diagnostics import (
     InvalidValue,
     Unpicklable,
     counted,
+    one_of,
     shown,
     whole,
 )
 from promptcache.kv import expand_home
-from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role, open_prompt
-from promptcache.layout import Plan, RequestTokens
-from promptcache.runtime.answer import Request, answer, reasoning_split, streaming
+from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt
+from promptcache.layout import RequestTokens
+from promptcache.runtime.answer import answer, streaming
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_stream
-from promptcache.runtime.planner import Planner, TemplateOptions, check_template_kwargs
+from promptcache.runtime.planner import TemplateOptions, check_template_kwargs
 from promptcache.runtime.reasoning import split_answer
+from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.stream import Stream, TokenQueue
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn, chat_message
@@ -41,21 +41,8 @@ from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 _SALT = TEXT | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatEngine:
-    """What a chat needs of its engine.
-
-    Attributes:
-        request: Returns the request of a plan, for the salt, the options of generation that a caller gave, and the time
-            of the call.
-    """
-
-    planner: Planner
-    executor: Executor
-    tokenizer: Tokenizer
-    request: Callable[[Plan, str | None, Mapping[str, Any], float], Request]
+_POSITIONS = one_of(Placement) | None
+_OF_CHAT = ("repair", "positions", "salt", "template_kwargs")
 
 
 class Chat(Unpicklable):
@@ -64,32 +51,27 @@ class Chat(Unpicklable):
     Attributes:
         prompt: The prompt below the conversation.
         turns: The questions with their answers.
-        repair: As for `Engine`.
-        salt: As for `Engine.generate`.
-        template_kwargs: As for `Engine.generate`.
+        settings: What holds for every answer: `repair`, `positions`, `salt` and `template_kwargs`.
     """
 
     _instead = "use save and Engine.load_chat"
 
     def __init__(
         self,
-        engine: ChatEngine,
+        requests: RequestBuilder,
         prompt: Prompt,
-        *,
+        settings: RequestSettings,
         turns: tuple[ChatTurn, ...] = (),
-        repair: str | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
     ) -> None:
-        if repair is not None:
-            Repair.parse(repair)
+        if settings.repair is not None:
+            Repair.parse(settings.repair)
+        _POSITIONS.check("positions", settings.positions, InvalidValue)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
-        _SALT.check("salt", salt, InvalidValue)
-        check_template_kwargs(template_kwargs)
-        self.prompt, self.turns, self.repair, self.salt = prompt, turns, repair, salt
-        self.template_kwargs = template_kwargs
-        self._engine = engine
+        _SALT.check("salt", settings.salt, InvalidValue)
+        check_template_kwargs(settings.template_kwargs)
+        self.prompt, self.turns, self.settings = prompt, turns, settings
+        self._requests = requests
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
@@ -111,14 +93,15 @@ class Chat(Unpicklable):
 
         Args:
             text: The question.
-            generation: As for `Engine.generate`. `repair`, `salt` and `template_kwargs` are those of the whole chat.
+            generation: As for `Engine.generate`. `repair`, `positions`, `salt` and `template_kwargs` are
+                those of the whole chat.
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
             As `Engine.generate`.
         """
         before = self.turns
-        completion = answer(self._request(text, generation), self._engine.executor)
+        completion = answer(self._request(text, generation), self._requests.executor)
         self._add(before, text, completion)
         return completion
 
@@ -127,17 +110,15 @@ class Chat(Unpicklable):
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
-        check_for_stream(generation, self._engine.executor.model)
+        executor = self._requests.executor
+        check_for_stream(generation, executor.model)
         before, request = self.turns, self._request(text, generation)
 
         def produce(queue: TokenQueue) -> Completion:
-            return answer(streaming(request, queue), self._engine.executor)
+            return answer(streaming(request, queue), executor)
 
         return Stream(
-            produce,
-            request.text,
-            reasoning_split(request),
-            lambda completion: self._add(before, text, completion),
+            produce, request.text, request.reasoning_split(), lambda completion: self._add(before, text, completion)
         )
 
     def fork(self) -> Chat:
@@ -165,14 +146,7 @@ class Chat(Unpicklable):
         return self._with(prompt)
 
     def _with(self, prompt: Prompt) -> Chat:
-        return Chat(
-            self._engine,
-            prompt,
-            turns=self.turns,
-            repair=self.repair,
-            salt=self.salt,
-            template_kwargs=self.template_kwargs,
-        )
+        return Chat(self._requests, prompt, self.settings, self.turns)
 
     def save(self, path: str | Path, *, kv: bool = False) -> None:
         """Write the conversation to a file, for `Engine.load_chat`. The salt is not written.
@@ -190,57 +164,57 @@ class Chat(Unpicklable):
         """
         PATH.check("path", path, InvalidValue)
         FLAG.check("kv", kv, InvalidValue)
-        engine = self._engine
-        own = ChatKV(
-            executor=engine.executor,
-            recalled=engine.executor.recall(self._tokens(), self.salt, engine.executor.follow())
-            if kv and self.turns
-            else None,
-        )
+        executor, settings = self._requests.executor, self.settings
+        recalled = None
+        if kv and self.turns:
+            recalled = executor.recall(self._tokens(), settings.salt, executor.follow())
+        own = ChatKV(executor=executor, recalled=recalled)
         saved = SavedChat(
             prompt=self.prompt,
             turns=self.turns,
-            repair=self.repair,
+            repair=settings.repair,
+            positions=settings.positions,
             kv_sizes=own.sizes,
-            tokenizer=engine.tokenizer.fingerprint,
+            tokenizer=self._requests.tokenizer.fingerprint,
         )
         write_chat(expand_home(path), saved, own)
 
     @classmethod
     def load(
-        cls, engine: ChatEngine, path: str | Path, salt: str | None = None, template_kwargs: TemplateOptions = None
+        cls, requests: RequestBuilder, path: str | Path, salt: str | None, template_kwargs: TemplateOptions
     ) -> Chat:
         """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
         _SALT.check("salt", salt, InvalidValue)
         file = expand_home(path)
-        saved, tokenizer = read_chat(file), engine.tokenizer
+        saved, tokenizer, executor = read_chat(file), requests.tokenizer, requests.executor
         turns = saved.turns
         if saved.tokenizer != tokenizer.fingerprint:
             turns = tuple(_tokenized_again(turn, tokenizer) for turn in turns)
-        known = engine.executor.model.num_known_tokens
+        known = executor.model.num_known_tokens
         if any(each >= known for turn in turns for each in turn.token_ids):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
         turns = tuple(each if _is_as_saved(each, tokenizer) else _tokenized_again(each, tokenizer) for each in turns)
         try:
-            chat = cls(
-                engine, saved.prompt, turns=turns, repair=saved.repair, salt=salt, template_kwargs=template_kwargs
+            settings = RequestSettings(
+                repair=saved.repair, positions=saved.positions, salt=salt, template_kwargs=template_kwargs
             )
+            chat = cls(requests, saved.prompt, settings, turns)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
         if saved.kv_sizes and turns:
-            load_kv(engine.executor, chat._tokens(), salt, kv_folder(file), saved.kv_sizes)
+            load_kv(executor, chat._tokens(), salt, kv_folder(file), saved.kv_sizes)
         return chat
 
     def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
         TEXT.check("text", text, InvalidValue)
-        for name in ("repair", "salt", "template_kwargs"):
+        for name in _OF_CHAT:
             if name in generation:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
-        started = time.perf_counter()
-        plan = self._engine.planner.plan_chat(self.prompt, self.turns, text, self.repair, self.template_kwargs)
+        of_chat = {name: getattr(self.settings, name) for name in _OF_CHAT}
+        settings = replace(RequestSettings.of(generation), **of_chat)
         try:
-            return self._engine.request(plan, self.salt, generation, started)
+            return self._requests.build_chat(self.prompt, self.turns, text, settings)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
                 f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"
@@ -249,7 +223,7 @@ class Chat(Unpicklable):
     def _tokens(self) -> RequestTokens:
         """Return the tokens of the conversation up to its last answer."""
         *before, last = self.turns
-        plan = self._engine.planner.plan_chat(self.prompt, before, last.question, self.repair, self.template_kwargs)
+        plan = self._requests.plan_chat(self.prompt, before, last.question, self.settings)
         tokens = plan.tokens
         return RequestTokens(
             parts=tokens.parts,

@@ -30,12 +30,14 @@ class SavedChat:
 
     Attributes:
         kv_sizes: For each stretch of own tokens how many of its tokens are in the folder; empty without a folder.
+        positions: As for `Engine.chat`; None in files without it.
         tokenizer: Fingerprint of the tokenizer of the answers' tokens; None in files without it.
     """
 
     prompt: Prompt
     turns: tuple[ChatTurn, ...]
     repair: str | None
+    positions: str | None
     kv_sizes: tuple[int, ...]
     tokenizer: str | None
 
@@ -98,6 +100,7 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
         "prompt": None if is_plain else chat.prompt.to_xml(),
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
+        "positions": chat.positions,
         "tokenizer": chat.tokenizer,
         "turns": [asdict(turn) for turn in chat.turns],
         "kv_sizes": chat.kv_sizes,
@@ -138,6 +141,7 @@ def read_chat(path: Path) -> SavedChat:
             prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"]),
             turns=tuple(map(_turn, turns)),
             repair=data["repair"],
+            positions=data.get("positions"),
             kv_sizes=tuple(map(int, data["kv_sizes"])),
             tokenizer=data.get("tokenizer"),
         )

@@ -6,7 +6,7 @@ Plans of recent texts are cached, as long as their schema is not replaced.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from functools import cached_property, partial
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from promptcache.diagnostics import InvalidValue, Kind, PromptError, Severity, shown
+from promptcache.diagnostics import InvalidValue, Kind, PromptError, Severity, one_of, shown
 from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
@@ -85,6 +85,7 @@ class Planner:
         context_length: int,
         repair: Repair,
         *,
+        place: Callable[[str], Placement] = Placement,
         strict_template: bool = False,
     ) -> None:
         """Create a planner.
@@ -92,12 +93,15 @@ class Planner:
         Args:
             context_length: Number of positions of the model.
             repair: The setting of prompts and schemas that state none.
+            place: Returns where a request has cached text that asks for "closed" or "fixed" positions. It raises if the
+                model does not allow it.
             strict_template: Refuse prompts whose text is not what the chat template writes, instead of a warning.
         """
         self._catalog = catalog
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._repair = repair
+        self._place = place
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
@@ -118,7 +122,7 @@ class Planner:
         prompt: PromptSource,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
-        positions: Placement | None = None,
+        positions: str | None = None,
     ) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
         return self.planned(prompt, repair, template_kwargs, positions)[1]
@@ -130,10 +134,11 @@ class Planner:
         question: str,
         repair: str | None,
         template_kwargs: TemplateOptions = None,
+        positions: str | None = None,
     ) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
         asked = None if repair is None else Repair.parse(repair)
-        state = self._state(prompt)
+        state = self._placed(self._state(prompt), self._placement(positions))
         selection, answers = with_turns(resolve_prompt(prompt, state.schema), state.layout, turns, question)
         return self._planned(state, selection, asked, template_kwargs, answers)
 
@@ -142,34 +147,36 @@ class Planner:
         prompt: PromptSource,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
-        positions: Placement | None = None,
+        positions: str | None = None,
     ) -> tuple[SchemaState, Plan]:
         """Return the plan of a prompt, and the state of its schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
             template_kwargs: Variables of the chat template, such as `enable_thinking`.
-            positions: Where this request has cached text; None means the setting of its schema.
+            positions: Where this request has cached text, "closed" or "fixed"; None means the setting of its schema.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: The catalog has no schema of that name.
-            InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
+            InvalidValue: There is no such repair or placement, or `template_kwargs` is not a mapping of names.
+            UnsupportedModel: Its cached text cannot be moved.
         """
         check_template_kwargs(template_kwargs)
+        placement = self._placement(positions)
         asked = None if repair is None else Repair.parse(repair)
         if (
             isinstance(prompt, str)
             and not template_kwargs
-            and (known := self._recall((prompt, asked, positions))) is not None
+            and (known := self._recall((prompt, asked, placement))) is not None
         ):
             return known
         read = open_prompt(prompt)
-        state = self._placed(self._state(read), positions)
+        state = self._placed(self._state(read), placement)
         selection = resolve_prompt(read, state.schema)
         plan = self._planned(state, selection, asked, template_kwargs)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked, positions), (state, plan))
+            self._remember((prompt, asked, placement), (state, plan))
         return state, plan
 
     def _planned(
@@ -202,6 +209,10 @@ class Planner:
 
     def _state(self, prompt: Prompt) -> SchemaState:
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
+
+    def _placement(self, positions: str | None) -> Placement | None:
+        (one_of(Placement) | None).check("positions", positions, InvalidValue)
+        return None if positions is None else self._place(positions)
 
     def _placed(self, state: SchemaState, positions: Placement | None) -> SchemaState:
         """Return the state with cached text where a request wants it; the empty schema has none."""
@@ -236,7 +247,7 @@ class Planner:
 
 
 def _estimated_bytes(text: str, plan: Plan) -> int:
-    return 4096 + 2 * len(text) + 64 * plan.num_new_tokens + 128 * len(plan.reuse)
+    return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.reuse)
 
 
 def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:

@@ -15,10 +15,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
-from promptcache.diagnostics import PromptCacheError, ServiceClosed, UnknownSchema
+from promptcache.diagnostics import PromptCacheError, ServiceClosed, UnknownSchema, UnsupportedModel
 from promptcache.kv import Codec
 from promptcache.language import (
     DEFAULT_REPAIR,
@@ -37,6 +38,7 @@ from promptcache.runtime import (
     Planner,
     Progress,
     PromptSource,
+    RequestSettings,
     SchemaState,
     ServiceCounts,
     ServiceLimits,
@@ -163,7 +165,9 @@ class RemoteEngine:
         self._send = send
         self._keep = keep
         self._catalog = Catalog(None)
-        self._planner = Planner(self._catalog, facts.tokenizer, facts.context_length, DEFAULT_REPAIR)
+        self._planner = Planner(
+            self._catalog, facts.tokenizer, facts.context_length, DEFAULT_REPAIR, place=partial(_placement, facts)
+        )
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -198,9 +202,16 @@ class RemoteEngine:
             digest=packed_digest(packed),
         )
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
+    def plan(
+        self,
+        prompt: PromptSource,
+        *,
+        repair: str | None = None,
+        positions: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Plan:
         """Return the plan of a prompt; errors are those of `Engine.plan`."""
-        return self._planner.plan(prompt, repair, template_kwargs)
+        return self._planner.plan(prompt, repair, template_kwargs, positions)
 
     def layout(self, schema: str) -> Layout:
         """Return the positions of a schema."""
@@ -246,15 +257,9 @@ class RemoteService:
         prompt: PromptSource,
         listener: Listener,
         *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        salt: str | None = None,
-        logprobs: int | None = None,
         seed: int | None = None,
         reuse: bool = True,
-        deterministic: bool = False,
-        template_kwargs: TemplateOptions = None,
-        **generation: Any,
+        **settings: Any,
     ) -> Future[None]:
         """Submit a request, as `Service.submit`, from another thread than that of the loop.
 
@@ -269,10 +274,11 @@ class RemoteService:
         """
         if self.state is not ServiceState.READY:
             raise ServiceClosed("the server is about to end", "draining")
-        state, plan = self._planner.planned(prompt, repair, template_kwargs)
+        asked = RequestSettings.of(settings)
+        state, plan = self._planner.planned(prompt, asked.repair, asked.template_kwargs, asked.positions)
         if not reuse:
             plan = prefilled(plan)
-        options = read_options(generation, max_new_tokens)
+        options = read_options(asked.generation, asked.max_new_tokens)
         limit = check_room(plan, options.pop("max_new_tokens", None), self._facts.context_length)
         packed, digest = (state.packed, state.digest) if isinstance(state, _PackedState) else (None, None)
         attempt = Attempt(
@@ -285,11 +291,12 @@ class RemoteService:
             prompt=prompt,
             schema=digest,
             options={
-                "repair": repair,
-                "salt": salt,
-                "logprobs": logprobs,
+                "repair": asked.repair,
+                "positions": asked.positions,
+                "salt": asked.salt,
+                "logprobs": asked.logprobs,
                 "reuse": reuse,
-                "template_kwargs": template_kwargs,
+                "template_kwargs": asked.template_kwargs,
                 **options,
             },
         )
@@ -425,6 +432,13 @@ def _planned_usage(plan: Plan, num_generated_tokens: int) -> Usage:
         moved_bytes=0,
         modules=(),
     )
+
+
+def _placement(facts: ReplicaFacts, positions: str) -> Placement:
+    """Return where a request has cached text. That replicas can move keys is known if they do so by default."""
+    if positions == Placement.CLOSED and facts.positions is not Placement.CLOSED:
+        raise UnsupportedModel("the replicas have fixed positions: positions='closed' is not allowed here")
+    return Placement(positions)
 
 
 def _affinity(prompt: PromptSource) -> str:

@@ -66,6 +66,7 @@ class ServerRequest:
 
     Attributes:
         schema: The name of its schema, or None.
+        positions: Where cached text stands, as for `Engine.generate`.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
         deterministic: Whether its answer does not depend on automatic promotions.
@@ -77,10 +78,17 @@ class ServerRequest:
     schema: str | None
     body: GenerationBody
     repair: str | None = None
+    positions: str | None = None
     logprobs: int | None = None
     reuse: bool = True
     deterministic: bool = False
     template_kwargs: TemplateOptions = None
+
+    def plan(self, state: ServerState) -> Plan:
+        """Return the plan of the prompt; errors are those of `Engine.plan`."""
+        return state.engine.plan(
+            self.prompt, repair=self.repair, positions=self.positions, template_kwargs=self.template_kwargs
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,7 +191,7 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
     """
     _check(question, state)
     options = read_options(question.body.generation, _max_new_tokens(question.body, state))
-    plan = state.engine.plan(question.prompt, repair=question.repair, template_kwargs=question.template_kwargs)
+    plan = question.plan(state)
     check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
     return plan if question.reuse else prefilled(plan)
 
@@ -265,7 +273,7 @@ class _Answer:
         tags = engine.tokenizer.reasoning_tags
         if tags is None or question.endpoint is Endpoint.COMPLETIONS:
             return
-        plan = engine.plan(question.prompt, repair=question.repair, template_kwargs=question.template_kwargs)
+        plan = question.plan(self._state)
         for row in self._rows:
             row.split = ReasoningSplit(tags, is_open=is_open_in(plan, engine.tokenizer))
 
@@ -288,6 +296,7 @@ class _Answer:
             self.events.listener(row),
             max_new_tokens=_max_new_tokens(body, self._state),
             repair=self._question.repair,
+            positions=self._question.positions,
             salt=self._salt,
             logprobs=self._question.logprobs,
             reuse=self._question.reuse,

@@ -45,6 +45,7 @@ async def completions(request: Request) -> Response:
             schema=schema,
             body=body,
             repair=body.repair,
+            positions=body.positions,
             logprobs=body.logprobs,
         ),
     )
@@ -64,6 +65,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         schema=schema,
         body=body,
         repair=body.prompt_cache.repair,
+        positions=body.prompt_cache.positions,
         deterministic=body.prompt_cache.deterministic,
         logprobs=body.num_logprobs,
         template_kwargs=body.chat_template_kwargs,

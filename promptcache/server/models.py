@@ -6,7 +6,7 @@ A field that this server does not know is refused, because an answer that ignore
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -56,6 +56,7 @@ def _repair(value: str) -> str:
 
 
 _Repair: TypeAlias = Annotated[str, AfterValidator(_repair)]
+_Positions: TypeAlias = Literal["closed", "fixed"]
 _StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
@@ -138,6 +139,7 @@ class ModuleBody(_Body):
     use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
     fill: ModuleArguments = Field(default_factory=dict)
     repair: _Repair | None = None
+    positions: _Positions | None = None
     deterministic: bool = False
 
 
@@ -174,6 +176,7 @@ class PlainBody(GenerationBody):
     model: str
     prompt: str
     repair: _Repair | None = None
+    positions: _Positions | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
@@ -182,6 +185,7 @@ class PromptBody(_LogprobsBody):
 
     prompt: str
     repair: _Repair | None = None
+    positions: _Positions | None = None
     reuse: bool = True
     deterministic: bool = False
 

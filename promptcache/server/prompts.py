@@ -86,6 +86,7 @@ async def _document_request(body: PromptBody, state: ServerState) -> ServerReque
         schema=parsed.schema,
         body=body,
         repair=body.repair,
+        positions=body.positions,
         logprobs=body.num_logprobs,
         reuse=body.reuse,
         deterministic=body.deterministic,

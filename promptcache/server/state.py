@@ -103,7 +103,14 @@ class ServedEngine(Protocol):
     def stats(self) -> EngineStats:
         """Return what it has done in idle time."""
 
-    def plan(self, prompt: PromptSource, *, repair: str | None = None, template_kwargs: TemplateOptions = None) -> Plan:
+    def plan(
+        self,
+        prompt: PromptSource,
+        *,
+        repair: str | None = None,
+        positions: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Plan:
         """Return the plan of a prompt."""
 
     def layout(self, schema: str) -> Layout:

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ PLAIN = engine(0)
 
 def check_as_plain(made: Engine, chat: Chat, text: str, **options: Any) -> Completion:
     """Ask in a chat and compare with the same chat without history."""
-    without = Chat(PLAIN._chat_engine, chat.prompt, turns=chat.turns, repair=chat.repair)
+    without = Chat(PLAIN._requests, chat.prompt, replace(chat.settings, salt=None), chat.turns)
     given = {**GREEDY, "output_logits": True, **options}
     expected, found = without.say(text, **given), chat.say(text, **given)
     assert found.token_ids == expected.token_ids
@@ -133,8 +134,8 @@ class Conversations(RuleBasedStateMachine):
             chat.save(Path(folder) / "chat.json", kv=kv)
             if clear:
                 self.engine.clear_history()
-            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=chat.salt)
-        assert (loaded.turns, loaded.messages, loaded.repair) == (chat.turns, chat.messages, chat.repair)
+            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=chat.settings.salt)
+        assert (loaded.turns, loaded.messages, loaded.settings) == (chat.turns, chat.messages, chat.settings)
         self.chats.append(loaded)
 
     @rule()

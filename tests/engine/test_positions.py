@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import queue
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
+from promptcache.language import Prompt
+from promptcache.runtime import Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -19,6 +25,15 @@ def engine_with(positions: str, schema: str = SCHEMA) -> Engine:
     engine = Engine(tiny_model(), ByteTokenizer(), positions=positions)
     engine.add_schema(schema)
     return engine
+
+
+def answer_of_service(engine: Engine, **settings: str) -> tuple[int, ...]:
+    service, heard = engine.service(), queue.Queue[Any]()
+    service.submit(PROMPT, heard.put, **settings, **GREEDY)
+    while not isinstance(item := heard.get(timeout=60), Completion):
+        assert not isinstance(item, BaseException)
+    service.close()
+    return item.token_ids
 
 
 @pytest.mark.parametrize(("own", "asked"), [("closed", "fixed"), ("fixed", "closed")])
@@ -43,7 +58,25 @@ def test_a_call_answers_like_an_engine_with_these_positions(own: str, asked: str
     assert engine.link(PROMPT, positions=asked)["position_ids"].equal(other.link(PROMPT)["position_ids"])
     audit = engine.audit(PROMPT, positions=asked, max_new_tokens=2)
     assert audit.divergence == pytest.approx(other.audit(PROMPT, max_new_tokens=2).divergence)
+    assert answer_of_service(engine, positions=asked) == answer_of_service(other) == expected
     assert engine.plan(PROMPT).tokens == engine_with(own).plan(PROMPT).tokens  # calls without it are as before
+
+
+def test_a_chat_has_these_positions_for_all_answers(tmp_path: Path) -> None:
+    """A chat, one that it forks, and one that is saved and loaded answer like an engine with these positions."""
+    engine, other = engine_with("closed"), engine_with("fixed")
+    prompt = Prompt("s").use("a").use("c")
+    chat, expected = engine.chat(prompt, positions="fixed"), other.chat(prompt)
+    for text in ("One?", "Two?"):
+        assert chat.say(text, **GREEDY).plan.tokens == expected.say(text, **GREEDY).plan.tokens
+    chat.save(tmp_path / "chat.json")
+    last = expected.say("Three?", **GREEDY)
+
+    for continued in (chat.fork(), engine.load_chat(tmp_path / "chat.json")):
+        assert continued.say("Three?", **GREEDY).token_ids == last.token_ids
+    assert engine.chat(prompt).say("One?", **GREEDY).plan.tokens != other.chat(prompt).say("One?").plan.tokens
+    with pytest.raises(InvalidValue, match="positions"):
+        engine.chat(prompt, positions="open")
 
 
 def test_kv_is_kept_until_the_schema_is_replaced() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Recipe
 from promptcache.layout import Encoding, KVPart, Reuse
 from promptcache.runtime.attention import (
@@ -33,6 +32,7 @@ from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.promoter import Promoter
+from promptcache.runtime.request import RequestBuilder
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -696,10 +696,12 @@ def _promoted_absent(patch: Patch) -> None:
 
 @fault("deterministic requests use promoted KV", law=PROMOTED, quick=True)
 def _never_deterministic(patch: Patch) -> None:
-    original = Engine._planned_request
-    patch.setattr(
-        Engine, "_planned_request", lambda *args, **given: original(*args, **{**given, "deterministic": False})
-    )
+    original = RequestBuilder.build
+
+    def build(self: Any, prompt: Any, settings: Any, given: Any = ()) -> Any:
+        return original(self, prompt, replace(settings, deterministic=False), given)
+
+    patch.setattr(RequestBuilder, "build", build)
 
 
 @fault("an interruption ends a promotion", law=PROMOTED)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt
 from promptcache.layout import Plan
-from promptcache.runtime import SchemaState, promoted, schema_state
-from promptcache.runtime.answer import prefilled
+from promptcache.runtime import SchemaState, prefilled, promoted, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT

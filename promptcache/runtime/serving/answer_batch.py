@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from promptcache.diagnostics import Cancelled
-from promptcache.runtime.answer import Request, answer
+from promptcache.runtime.answer import answer
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.logprobs import TokenLogprobs
+from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.scheduler import Scheduler
 

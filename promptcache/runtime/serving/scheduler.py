@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.diagnostics import Cancelled, InvalidGeneration, QueueTimeout
-from promptcache.runtime.answer import OwnKVUsage, Request, answer, begun, completion
+from promptcache.runtime.answer import OwnKVUsage, answer, begun, completion
 from promptcache.runtime.completion import Completion, Timing
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
@@ -29,6 +29,7 @@ from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.hf.options import number_of, pop_stopping_criteria
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs, token_logprobs
+from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted, reserved_tokens
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.metrics import ServiceObserver

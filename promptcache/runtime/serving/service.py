@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,9 +20,8 @@ from promptcache.diagnostics import (
     number,
     whole,
 )
-from promptcache.runtime.answer import Request, without_reuse
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.planner import PromptSource, TemplateOptions
+from promptcache.runtime.planner import PromptSource
+from promptcache.runtime.request import RequestBuilder, RequestSettings
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
@@ -75,17 +74,14 @@ class Service(Unpicklable):
 
     def __init__(
         self,
-        executor: Executor,
-        request: Callable[..., Request],
+        requests: RequestBuilder,
         limits: ServiceLimits | None = None,
         observer: ServiceObserver | None = None,
     ) -> None:
         """Start a service.
 
         Args:
-            request: Returns the planned request of a prompt, repair, salt, number of log-probabilities, limit of new
-                tokens, options of generation, given tokens, variables of the chat template, and whether its answer does
-                not depend on automatic promotions.
+            requests: Makes the requests of prompts.
             limits: Its limits.
             observer: Gets figures of its work, in its thread.
         """
@@ -94,7 +90,7 @@ class Service(Unpicklable):
             raise InvalidValue("limits is not a ServiceLimits")
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
-        self._request = request
+        self._requests, executor = requests, requests.executor
         self._tokens = _token_list(executor.model.num_known_tokens)
         self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
@@ -124,16 +120,10 @@ class Service(Unpicklable):
         prompt: PromptSource,
         listener: Listener,
         *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        salt: str | None = None,
-        logprobs: int | None = None,
         seed: int | None = None,
         reuse: bool = True,
         given: Sequence[int] = (),
-        template_kwargs: TemplateOptions = None,
-        deterministic: bool = False,
-        **generation: Any,
+        **settings: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
 
@@ -141,14 +131,13 @@ class Service(Unpicklable):
             prompt: As for `Engine.generate`.
             listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
                 given, then with the `Completion` or an error. It must not block.
-            max_new_tokens, repair, salt, logprobs, template_kwargs, deterministic, generation: As for
-                `Engine.generate`.
             seed: Seed of the request's random generator. The same seed gives the same answer in any company.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
             given: Tokens of the answer that were generated already, by another service for example. The answer goes on
                 behind them, with the random numbers of a request that has generated them. They are part of the prompt:
                 `max_new_tokens` and `Completion` do not count them.
+            settings: As for `Engine.generate`: `max_new_tokens`, `repair`, options of transformers' `generate`, ….
 
         Raises:
             QueueFull: Too many requests or tokens wait.
@@ -160,11 +149,8 @@ class Service(Unpicklable):
         FLAG.check("reuse", reuse, InvalidValue)
         self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
-        request = self._request(
-            prompt, repair, salt, logprobs, max_new_tokens, generation, given, template_kwargs, deterministic
-        )
-        if not reuse:
-            request = without_reuse(request)
+        request = self._requests.build(prompt, RequestSettings.of(settings), given)
+        request = request if reuse else request.without_reuse()
         job = self._loop.scheduler.job(request, listener, seed, len(given))
         self._loop.add(job, self.limits)
         return Ticket(job)
