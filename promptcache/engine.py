@@ -52,7 +52,6 @@ from promptcache.runtime import (
     ServiceObserver,
     Stream,
     TemplateOptions,
-    TokenQueue,
     WarmReport,
     WatchedFidelity,
     adapt_tokenizer,
@@ -80,7 +79,6 @@ from promptcache.runtime import (
     schema_state,
     score,
     several,
-    streaming,
     warm,
 )
 from promptcache.tokenizer import Tokenizer
@@ -523,10 +521,7 @@ class Engine(Unpicklable):
         request = self._requests.build(prompt, RequestSettings.of(settings))
         check_for_stream(request.options, self.model)
 
-        def produce(queue: TokenQueue) -> Completion:
-            return answer(streaming(request, queue), self._executor)
-
-        return Stream(produce, request.text, request.reasoning_split())
+        return Stream(partial(answer, request, self._executor), request.text, request.reasoning_split())
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.

@@ -4,7 +4,6 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
-from promptcache.runtime.answer import answer, streaming
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import (
     EQUAL_GAIN,
@@ -67,12 +66,13 @@ from promptcache.runtime.serving import (
     ServiceObserver,
     ServiceState,
     Ticket,
+    answer,
     answer_batch,
     logits_batch,
     score,
 )
 from promptcache.runtime.stats import EngineStats
-from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.runtime.warm import warm
 from promptcache.runtime.watch import DEFAULT_MAX_DIVERGENCE, WatchedFidelity, open_watcher
@@ -135,7 +135,6 @@ __all__ = [
     "Ticket",
     "Timing",
     "TokenLogprobs",
-    "TokenQueue",
     "Usage",
     "WarmReport",
     "WatchedFidelity",
@@ -179,7 +178,6 @@ __all__ = [
     "score",
     "several",
     "split_answer",
-    "streaming",
     "token_tensor",
     "used_tokens",
     "warm",

@@ -1,70 +1,56 @@
-"""Answers planned requests: fetch, link, generate, and report usage and timing.
+"""Answers requests with transformers' `generate`: what a row of a shared forward pass cannot express.
 
-This file works on plans. It reads no XML.
+These are beams, several sequences, assistants, `custom_generate`, the caller's logits processors, outputs of steps, and
+models that link by concatenation.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from promptcache.kv import Codec, Tier
-from promptcache.layout import Plan
-from promptcache.runtime.completion import Completion, FinishReason, KVSource, ModuleUsage, Timing, Usage
-from promptcache.runtime.executor import Executor, Fetched
+import torch
+
+from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import generate
 from promptcache.runtime.hf.options import takes_history
 from promptcache.runtime.history import OwnKV
-from promptcache.runtime.promotion import uses_promotion
-from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.request import Request
-from promptcache.runtime.stream import TokenQueue
-from promptcache.runtime.text import whole_text
 
 
-def streaming(request: Request, queue: TokenQueue) -> Request:
-    """Return a request that puts its tokens into `queue` and stops once the reader has closed it."""
-    criteria = [*(request.options.get("stopping_criteria") or ()), queue.should_stop]
-    return replace(request, options={**request.options, "streamer": queue, "stopping_criteria": criteria})
+class TokenStreamer:
+    """A streamer that passes generated tokens on. The prompt's tokens come first and are dropped."""
+
+    def __init__(self, on_token: Callable[[int], object]) -> None:
+        self._on_token = on_token
+        self._prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Receive the prompt's tokens or the next new tokens."""
+        if self._prompt_seen:
+            for token_id in value.reshape(-1).tolist():
+                self._on_token(token_id)
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Called by `generate` at the end; does nothing, because the completion follows."""
 
 
-MAX_LOST_TOKENS = 256
-"""Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
+def answer_by_transformers(
+    request: Request,
+    executor: Executor,
+    on_token: Callable[[int], object] | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Completion:
+    """Fetch, link and generate one request that has begun.
 
-
-def begun(request: Request, executor: Executor) -> Request:
-    """Return the request with the plan that is used, and note it.
-
-    This is its exact plan if the combination that it reuses is promoted. A request that would lose much history stays
-    as it is, such as the next turn of a long conversation that began before the promotion.
+    Args:
+        on_token: Gets each token of a request with one sequence, as it is generated.
+        is_cancelled: The answer ends early once this is true.
     """
-    used = _with_promoted(request, executor)
-    if used.note is not None:
-        used.note(used.plan)
-    return used
-
-
-def _with_promoted(request: Request, executor: Executor) -> Request:
-    plan = None if request.exact is None else request.exact(request.plan, request.salt)
-    if plan is None:
-        return request
-    if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:
-        state = executor.follow()
-        known, left = (executor.recall(each.tokens, request.salt, state) for each in (request.plan, plan))
-        if known is not None and left is not None and known.num_found > left.num_found + MAX_LOST_TOKENS:
-            return request
-    return replace(request, plan=plan, promoted=True)
-
-
-def answer(request: Request, executor: Executor) -> Completion:
-    """Fetch, link and generate one planned request."""
-    with executor.activity:
-        return _answer(begun(request, executor), executor)
-
-
-def _answer(request: Request, executor: Executor) -> Completion:
     planned = time.perf_counter()
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
@@ -80,7 +66,7 @@ def _answer(request: Request, executor: Executor) -> Completion:
             linked,
             eos_ids=request.eos_ids,
             max_new_tokens=request.max_new_tokens,
-            options=request.options,
+            options=_observed(request.options, on_token, is_cancelled),
             logprobs=request.logprobs,
         )
         answer_ids = generated.sequences[0]
@@ -94,16 +80,20 @@ def _answer(request: Request, executor: Executor) -> Completion:
         decode_s=time.perf_counter() - generated.first_token_at,
     )
     own = OwnKVUsage(0 if recalled is None else recalled.num_found, linked.copied_bytes, kept_bytes)
-    made = completion(request, fetched, own, generated.sequences, generated.ended[0], timing, generated.output)
-    return replace(made, logprobs=generated.logprobs)
+    made = completion(request, fetched, own, generated.sequences, generated.ended[0], timing)
+    return replace(made, logprobs=generated.logprobs, output=generated.output)
 
 
-class OwnKVUsage(NamedTuple):
-    """What history found, and the bytes that were copied to link a request and to keep its own tokens."""
+def _observed(
+    options: Mapping[str, Any], on_token: Callable[[int], object] | None, is_cancelled: Callable[[], bool]
+) -> Mapping[str, Any]:
+    """Return options with a streamer that passes tokens on, and a criterion that stops a cancelled request."""
 
-    num_found: int
-    copied_bytes: int
-    kept_bytes: int
+    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), is_cancelled(), dtype=torch.bool, device=input_ids.device)
+
+    streamer = {} if on_token is None else {"streamer": TokenStreamer(on_token)}
+    return {**options, **streamer, "stopping_criteria": [*(options.get("stopping_criteria") or ()), criterion]}
 
 
 def own_kv(cache: Any) -> OwnKV:
@@ -111,66 +101,3 @@ def own_kv(cache: Any) -> OwnKV:
     layers = [layer.tail() for layer in cache.layers]
     stop = min(keys.shape[2] for keys, _ in layers)  # layers differ if a forward pass failed
     return tuple((keys[0, :, :stop], values[0, :, :stop]) for keys, values in layers)
-
-
-def completion(
-    request: Request,
-    fetched: Fetched,
-    own: OwnKVUsage,
-    sequences: Sequence[tuple[int, ...]],
-    ended: bool,
-    timing: Timing,
-    output: Any,
-) -> Completion:
-    """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
-    (reasoning, text), *others = (
-        split_answer(whole_text(request.text, each), request.reasoning_tags, is_open=request.reasoning_is_open)
-        for each in sequences
-    )
-    usage = Usage(
-        num_reused_tokens=request.plan.num_reused_tokens,
-        num_history_tokens=own.num_found,
-        num_new_tokens=request.plan.num_new_tokens - own.num_found,
-        num_repaired_tokens=request.plan.num_repaired_tokens,
-        num_generated_tokens=sum(len(sequence) for sequence in sequences),
-        num_encoded_tokens=fetched.num_encoded_tokens,
-        copied_bytes=own.copied_bytes,
-        kept_bytes=own.kept_bytes,
-        moved_bytes=fetched.moved_bytes,
-        faults=fetched.faults,
-        modules=_module_usage(request.plan, fetched, own.num_found),
-        promoted=request.promoted or uses_promotion(request.plan.selection),
-    )
-    return Completion(
-        text=text,
-        reasoning=reasoning,
-        token_ids=sequences[0],
-        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
-        level=request.plan.level,
-        repair=str(request.plan.repair),
-        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.runs),
-        usage=usage,
-        timing=timing,
-        plan=request.plan,
-        alternatives=tuple(each for _, each in others),
-        output=output,
-    )
-
-
-def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
-    tiers: dict[str, set[Tier | None]] = {}
-    for reuse in plan.reuse:
-        module = plan.layout.runs[reuse.run].module
-        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
-    modules = [_module(module, count, tiers[module]) for module, count in plan.num_reused_tokens_by_module.items()]
-    if num_found:
-        modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))
-    return tuple(modules)
-
-
-def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
-    if None in tiers:
-        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
-    slowest = next(tier for tier in reversed(Tier) if tier in tiers)
-    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
-    return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

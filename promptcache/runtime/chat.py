@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,14 @@ from promptcache.diagnostics import (
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt
 from promptcache.layout import RequestTokens
-from promptcache.runtime.answer import answer, streaming
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import TemplateOptions, check_template_kwargs
 from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
-from promptcache.runtime.stream import Stream, TokenQueue
+from promptcache.runtime.serving import answer
+from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn, chat_message
 from promptcache.tokenizer import Tokenizer
@@ -114,11 +115,11 @@ class Chat(Unpicklable):
         check_for_stream(generation, executor.model)
         before, request = self.turns, self._request(text, generation)
 
-        def produce(queue: TokenQueue) -> Completion:
-            return answer(streaming(request, queue), executor)
-
         return Stream(
-            produce, request.text, request.reasoning_split(), lambda completion: self._add(before, text, completion)
+            partial(answer, request, executor),
+            request.text,
+            request.reasoning_split(),
+            lambda completion: self._add(before, text, completion),
         )
 
     def fork(self) -> Chat:

@@ -1,19 +1,25 @@
 """The results that an engine returns: completions with usage and timing, and reports of warming.
 
-They hold no tensors, except the output object of transformers if a caller asks for it.
+`completion` makes the result of a request. Results hold no tensors, except transformers' output object if a caller asks
+for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Short
-from promptcache.kv import Tier
+from promptcache.kv import Codec, Tier
 from promptcache.layout import Level, Plan
+from promptcache.runtime.executor import Fetched
 from promptcache.runtime.logprobs import TokenLogprobs
+from promptcache.runtime.promotion import uses_promotion
+from promptcache.runtime.reasoning import split_answer
+from promptcache.runtime.request import Request
+from promptcache.runtime.text import whole_text
 
 
 class FinishReason(StrEnum):
@@ -165,3 +171,72 @@ class WarmReport(Short):
     found: Mapping[Tier, int]
     not_kept: Mapping[str, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+
+
+class OwnKVUsage(NamedTuple):
+    """What history found, and the bytes that were copied to link a request and to keep its own tokens."""
+
+    num_found: int
+    copied_bytes: int
+    kept_bytes: int
+
+
+def completion(
+    request: Request,
+    fetched: Fetched,
+    own: OwnKVUsage,
+    sequences: Sequence[tuple[int, ...]],
+    ended: bool,
+    timing: Timing,
+) -> Completion:
+    """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
+    (reasoning, text), *others = (
+        split_answer(whole_text(request.text, each), request.reasoning_tags, is_open=request.reasoning_is_open)
+        for each in sequences
+    )
+    usage = Usage(
+        num_reused_tokens=request.plan.num_reused_tokens,
+        num_history_tokens=own.num_found,
+        num_new_tokens=request.plan.num_new_tokens - own.num_found,
+        num_repaired_tokens=request.plan.num_repaired_tokens,
+        num_generated_tokens=sum(len(sequence) for sequence in sequences),
+        num_encoded_tokens=fetched.num_encoded_tokens,
+        copied_bytes=own.copied_bytes,
+        kept_bytes=own.kept_bytes,
+        moved_bytes=fetched.moved_bytes,
+        faults=fetched.faults,
+        modules=_module_usage(request.plan, fetched, own.num_found),
+        promoted=request.promoted or uses_promotion(request.plan.selection),
+    )
+    return Completion(
+        text=text,
+        reasoning=reasoning,
+        token_ids=sequences[0],
+        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
+        level=request.plan.level,
+        repair=str(request.plan.repair),
+        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.runs),
+        usage=usage,
+        timing=timing,
+        plan=request.plan,
+        alternatives=tuple(each for _, each in others),
+    )
+
+
+def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
+    tiers: dict[str, set[Tier | None]] = {}
+    for reuse in plan.reuse:
+        module = plan.layout.runs[reuse.run].module
+        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
+    modules = [_module(module, count, tiers[module]) for module, count in plan.num_reused_tokens_by_module.items()]
+    if num_found:
+        modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))
+    return tuple(modules)
+
+
+def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
+    if None in tiers:
+        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
+    slowest = next(tier for tier in reversed(Tier) if tier in tiers)
+    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
+    return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue
 from promptcache.language import Prompt
 from promptcache.layout import Plan, continued, recompute
@@ -103,6 +101,34 @@ def prefilled(plan: Plan) -> Plan:
     return recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
 
 
+MAX_LOST_TOKENS = 256
+"""Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
+
+
+def begun(request: Request, executor: Executor) -> Request:
+    """Return the request with the plan that is used, and note it.
+
+    This is its exact plan if the combination that it reuses is promoted. A request that would lose much history stays
+    as it is, such as the next turn of a long conversation that began before the promotion.
+    """
+    used = _with_promoted(request, executor)
+    if used.note is not None:
+        used.note(used.plan)
+    return used
+
+
+def _with_promoted(request: Request, executor: Executor) -> Request:
+    plan = None if request.exact is None else request.exact(request.plan, request.salt)
+    if plan is None:
+        return request
+    if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:
+        state = executor.follow()
+        known, left = (executor.recall(each.tokens, request.salt, state) for each in (request.plan, plan))
+        if known is not None and left is not None and known.num_found > left.num_found + MAX_LOST_TOKENS:
+            return request
+    return replace(request, plan=plan, promoted=True)
+
+
 class RequestBuilder:
     """Makes requests: it reads, checks and plans prompts. No model work. Thread-safe.
 
@@ -117,14 +143,14 @@ class RequestBuilder:
         planner: Planner,
         executor: Executor,
         tokenizer: Tokenizer,
-        hf_tokenizer: PreTrainedTokenizerBase | None = None,
+        hf_tokenizer: Any = None,
         exact: Callable[[Plan, str | None], Plan | None] | None = None,
         note: Callable[[Plan], None] | None = None,
     ) -> None:
         """Create a builder.
 
         Args:
-            hf_tokenizer: Option `tokenizer` of requests that give none; None gives none either.
+            hf_tokenizer: A tokenizer of transformers, for options that need one; None if there is none.
             exact, note: As in `Request`.
         """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer

@@ -10,9 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
-
-import torch
+from typing import TypeAlias
 
 from promptcache.diagnostics import Unpicklable
 from promptcache.runtime.completion import Completion
@@ -20,28 +18,16 @@ from promptcache.runtime.reasoning import ReasoningSplit
 from promptcache.runtime.text import IncrementalText, whole_text
 
 
-class TokenQueue:
-    """The streamer that transformers' `generate` puts tokens into. The prompt's tokens come first and are dropped."""
+class _Queue:
+    """What the generating thread passes to the reader: tokens, then the completion or an error."""
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[int | BaseException | Completion] = queue.SimpleQueue()
         self.closed = threading.Event()
-        self._prompt_seen = False
 
-    def put(self, value: torch.Tensor) -> None:
-        """Receive the prompt's tokens or the next new token."""
-        if not self._prompt_seen:
-            self._prompt_seen = True
-            return
-        for token_id in value.reshape(-1).tolist():
-            self.items.put(token_id)
 
-    def end(self) -> None:
-        """Called by `generate` at the end; does nothing, because the completion follows."""
-
-    def should_stop(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Stopping criterion: stop once the reader has closed the stream."""
-        return torch.full((input_ids.shape[0],), self.closed.is_set(), dtype=torch.bool, device=input_ids.device)
+GenerateAnswer: TypeAlias = Callable[[Callable[[int], object], Callable[[], bool]], Completion]
+"""Generates an answer. It passes each token to a function, and ends early if another one returns true."""
 
 
 class Stream(Unpicklable, Iterator[str]):
@@ -56,7 +42,7 @@ class Stream(Unpicklable, Iterator[str]):
 
     def __init__(
         self,
-        answer: Callable[[TokenQueue], Completion],
+        answer: GenerateAnswer,
         text: Callable[[Sequence[int]], str],
         split: ReasoningSplit,
         on_end: Callable[[Completion], None] | None = None,
@@ -64,7 +50,7 @@ class Stream(Unpicklable, Iterator[str]):
         """Start to answer in a thread of its own.
 
         Args:
-            answer: Generates, and puts tokens into the queue.
+            answer: Generates the answer.
             text: Returns the text of tokens.
             split: Takes the reasoning apart.
             on_end: Called in the reading thread with the completion, once all tokens are read.
@@ -72,7 +58,7 @@ class Stream(Unpicklable, Iterator[str]):
         self.completion: Completion | None = None
         self.reasoning = ""
         self._on_end = on_end
-        self._queue = TokenQueue()
+        self._queue = _Queue()
         self._decode = text
         self._text = IncrementalText(text)
         self._split = split
@@ -121,10 +107,10 @@ class Stream(Unpicklable, Iterator[str]):
         self.close()
 
 
-def _produce(answer: Callable[[TokenQueue], Completion], tokens: TokenQueue) -> None:
+def _produce(answer: GenerateAnswer, tokens: _Queue) -> None:
     leave = weakref.finalize(tokens, _leave, tokens.closed, threading.current_thread())
     try:
-        tokens.items.put(answer(tokens))
+        tokens.items.put(answer(tokens.items.put, tokens.closed.is_set))
     except BaseException as error:  # noqa: BLE001 - raised again in the reading thread
         tokens.items.put(error)
     finally:

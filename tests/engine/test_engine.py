@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from promptcache.diagnostics import (
+    Cancelled,
     ContextLengthExceeded,
     InvalidGeneration,
     ModelNotFound,
@@ -29,7 +30,7 @@ from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.runtime.completion import Completion, FinishReason, KVSource
 from promptcache.runtime.reasoning import ReasoningSplit
-from promptcache.runtime.stream import Stream, TokenQueue, _leave
+from promptcache.runtime.stream import Stream, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
@@ -231,10 +232,9 @@ def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
     def words(token_ids: Sequence[int]) -> str:
         return " ".join(str(token_id) for token_id in token_ids if token_id != answer.token_ids[1])
 
-    def produce(queue: TokenQueue) -> Completion:
-        queue.put(torch.tensor([0]))
+    def produce(on_token: Callable[[int], object], _: Callable[[], bool]) -> Completion:
         for token_id in answer.token_ids:
-            queue.put(torch.tensor([token_id]))
+            on_token(token_id)
         return replace(answer, text=words(answer.token_ids))
 
     pieces = list(Stream(produce, words, ReasoningSplit(None, is_open=False)))
@@ -299,7 +299,8 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
     leave()
 
     assert not thread.is_alive()
-    list(stream)
+    with pytest.raises(Cancelled):
+        list(stream)
     list(engine.stream(PROMPT, **GREEDY))
     assert at_exit() == []
 

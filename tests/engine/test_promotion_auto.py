@@ -254,7 +254,7 @@ def test_a_manual_promotion_goes_first() -> None:
 
 def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that would lose much history keeps its modular plan; a new conversation is exact."""
-    monkeypatch.setattr(module_of("promptcache.runtime.answer"), "MAX_LOST_TOKENS", 8)
+    monkeypatch.setattr(module_of("promptcache.runtime.request"), "MAX_LOST_TOKENS", 8)
     engine = engine_of(tiny_model())
     chat = engine.chat(prompt("a", "b", "c", text=""))
     for _ in range(2):

@@ -39,7 +39,9 @@ from tests.planted.targets import module_of
 encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
 batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptcache.runtime.attention.step")
-tails, scheduler = (module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler"))
+tails, scheduler, decoder = (
+    module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler", "decoder")
+)
 generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
 changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
@@ -570,9 +572,9 @@ def _stop_overlooked(patch: Patch) -> None:
 
 @fault("a row of a service is penalized for its new tokens only", law=REQUESTS)
 def _new_tokens_penalized(patch: Patch) -> None:
-    original = scheduler.SampledRow
+    original = decoder.SampledRow
     patch.setattr(
-        scheduler,
+        decoder,
         "SampledRow",
         lambda **row: original(**row | {"seen": row["seen"][len(row["seen"]) - row["num_new"] :]}),
     )

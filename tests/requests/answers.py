@@ -120,7 +120,7 @@ class Asked:
             salt=ask.salt,
             **expected.options.given,
         )
-        return expected.checked(completion, partial(_seeded, ask.seed), expected.streamed())
+        return expected.checked(completion, expected.draws(), expected.streamed())
 
     def _stream(self, ask: Ask) -> Completion:
         expected = self._expected(ask, Way.STREAM)
@@ -136,7 +136,7 @@ class Asked:
         assert stream.completion is not None
         if text != stream.completion.text:
             raise BrokenLaw(f"{ask}: the pieces are {text!r}, the answer is {stream.completion.text!r}")
-        return expected.checked(stream.completion, partial(_seeded, ask.seed))
+        return expected.checked(stream.completion, expected.draws())
 
     def _batch(self, asks: Sequence[Ask]) -> list[Completion | None]:
         first = asks[0]
@@ -188,7 +188,7 @@ class Asked:
             expected = self._expected(ask, Way.CHAT, turns=chat.turns)
             torch.manual_seed(ask.seed)
             completion = chat.say(ask.said, max_new_tokens=ask.max_new_tokens, **expected.options.given)
-            completions.append(expected.checked(completion, partial(_seeded, ask.seed), expected.streamed()))
+            completions.append(expected.checked(completion, expected.draws(), expected.streamed()))
         return completions
 
     def _link(self, ask: Ask) -> None:
@@ -304,10 +304,17 @@ class Expected:
 
     @property
     def by_rows(self) -> bool:
-        """Whether a batch or a service answers it as a row of a shared forward pass."""
+        """Whether it is a row of a shared forward pass, and transformers does not decode."""
         named = {name: value for name, value in self.options.given.items() if name != "logprobs"}
         options = read_options(named, None)
         return self.model.linking.takes_rows and sampling_settings(options, self.model, self.ends) is not None
+
+    def draws(self) -> Draws:
+        """Return the draws of a request that is answered alone, with the random state of torch seeded before."""
+        if not self.by_rows:
+            return partial(_seeded, self.ask.seed)
+        torch.manual_seed(self.ask.seed)
+        return partial(_drawn, RowDraws, int(torch.randint(2**62, ())))
 
     def draft(self) -> None:
         """Give the answer to the assistant, if there is one."""

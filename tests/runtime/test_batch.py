@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
+from promptcache.runtime.answer import TokenStreamer
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.linking import SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
-from promptcache.runtime.stream import TokenQueue
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -124,7 +124,7 @@ def test_options_that_no_row_expresses_give_the_answers_of_single_requests(optio
 def test_a_streamer_is_refused() -> None:
     """A streamer takes the tokens of one answer."""
     with pytest.raises(InvalidGeneration, match="use stream"):
-        ENGINE.generate_batch(PROMPTS[:1], streamer=TokenQueue())
+        ENGINE.generate_batch(PROMPTS[:1], streamer=TokenStreamer(print))
 
 
 def test_sampling_repeats_with_the_random_state_of_torch() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from promptcache import Engine
+from promptcache import Engine, Prompt
 from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, QUESTION, TRAVEL, Served, in_process
@@ -155,6 +155,27 @@ def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
     assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
     assert made["next_position"] == expected.stop
     assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
+
+
+@pytest.mark.parametrize("positions", ["closed", "fixed"])
+def test_a_request_chooses_its_positions(served: Served, engine: Engine, positions: str) -> None:
+    """Plans and answers of documents and of chats stand where their bodies say, and other values are refused."""
+    expected = engine.plan(PROMPT, positions=positions)
+    answer = engine.generate(PROMPT, positions=positions, max_new_tokens=6, do_sample=False).text
+    body = {"prompt": PROMPT, "positions": positions}
+    of_chat = {"schema": "travel", "use": ["miami"], "positions": positions}
+    chat = {"model": "demo", "messages": [QUESTION], "prompt_cache": of_chat}
+    with served.http() as client:
+        made = client.post("/v1/plan", json=body).json()
+        answered = client.post("/v1/prompts", json={**body, "max_tokens": 6, "temperature": 0}).json()
+        planned_chat = client.post("/v1/plan", json=chat).json()
+        refused = client.post("/v1/plan", json={**body, "positions": "open"})
+
+    assert made["next_position"] == expected.stop
+    assert answered["choices"][0]["message"]["content"] == answer
+    chat_prompt = Prompt("travel").use("miami").user(QUESTION["content"])
+    assert planned_chat["next_position"] == engine.plan(chat_prompt, positions=positions).stop
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "positions")
 
 
 def test_plans_and_answers_have_one_schema_and_reuse(served: Served) -> None:

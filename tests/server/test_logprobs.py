@@ -125,7 +125,7 @@ def test_an_answer_without_them_has_none(served: Served) -> None:
 def test_requests_that_run_alone_have_them_at_their_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that no row of the batch can express has the same tokens, text and numbers."""
     plain = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
-    monkeypatch.setattr("promptcache.runtime.serving.scheduler.sampling_settings", lambda *_: None)
+    monkeypatch.setattr("promptcache.runtime.serving.job.sampling_settings", lambda *_: None)
     alone = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
     stream = _of_stream(served.openai().chat.completions.create(**CHAT, temperature=0, stream=True), 1)
 

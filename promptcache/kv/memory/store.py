@@ -89,6 +89,7 @@ class MemoryStore(Unpicklable, Store):
         self.shape, self.budget_bytes, self.tier = shape, budget_bytes, tier
         block_tokens = max(1, block_bytes // shape.token_bytes)
         self._blocks: list[Block] = []
+        self._buffer_blocks: list[Block] = []  # without a budget, buffers keep no block of encodings alive
         if budget_bytes is not None:
             block_tokens = budget_bytes // shape.token_bytes
             self._blocks.append(Block(shape, block_tokens))
@@ -197,7 +198,8 @@ class MemoryStore(Unpicklable, Store):
         """Bytes of KV that is kept, or was kept and is still in use. The budget limits them."""
         with self._lock:
             self._collect()
-            return sum(each.range.size for block in self._blocks for each in block.allocations) * self.shape.token_bytes
+            blocks = chain(self._blocks, self._buffer_blocks)
+            return sum(each.range.size for block in blocks for each in block.allocations) * self.shape.token_bytes
 
     @property
     def unmanaged_bytes(self) -> int:
@@ -268,17 +270,18 @@ class MemoryStore(Unpicklable, Store):
 
     def _collect(self) -> None:
         """Free allocations that no request uses any more and, without a budget, empty blocks."""
-        for block in self._blocks:
+        for block in chain(self._blocks, self._buffer_blocks):
             block.collect()
         if self.budget_bytes is None:
             for block in [each for each in self._blocks if not each.allocations]:
                 self._reservations.remove_block(block)
                 self._blocks.remove(block)
+            self._buffer_blocks = [each for each in self._buffer_blocks if each.allocations]
 
     def _allocate(self, key: str, size: int) -> tuple[Allocation, KVHandle] | None:
         """Allocate `size` tokens for `key`, evicting others if needed. Return None if there is no room."""
         self._collect()
-        found = self._reservations.take(key, size, self._blocks) or self._take_anywhere(size)
+        found = self._reservations.take(key, size, self._blocks) or _take_from(self._blocks, size)
         if found is None and self.budget_bytes is None:
             block = Block(self.shape, max(size, self._reservations.row_tokens(key)))
             self._blocks.append(block)
@@ -290,9 +293,6 @@ class MemoryStore(Unpicklable, Store):
             return None
         block, range_ = found
         return block.allocate(range_)
-
-    def _take_anywhere(self, size: int) -> tuple[Block, Range] | None:
-        return next((found for block in self._blocks if (found := _take(block, size)) is not None), None)
 
     def _buffer_victims(self, size: int, buffers: Iterable[Allocation]) -> Sequence[Allocation] | None:
         """Return the buffers to drop to get `size` tokens that can be made adjacent; None if that is impossible."""
@@ -308,17 +308,17 @@ class MemoryStore(Unpicklable, Store):
             self._collect()
             block, range_ = self._blocks[0], self._blocks[0].compact(size)
         else:  # memory that was written before is faster than fresh memory, so empty blocks are freed afterwards
-            for each in self._blocks:
+            for each in self._buffer_blocks:
                 each.collect()
-            block, range_ = self._take_anywhere(size) or self._new_block(size)
+            found = _take_from(self._buffer_blocks, size)
+            if found is None:
+                self._buffer_blocks.append(Block(self.shape, size))
+                found = _take_from(self._buffer_blocks[-1:], size)
+            assert found is not None, "a new block has the room"
+            block, range_ = found
         made = block.allocate(range_)
         self._collect()
         return made
-
-    def _new_block(self, size: int) -> tuple[Block, Range]:
-        block = Block(self.shape, size)
-        self._blocks.append(block)
-        return block, block.compact(size)
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
         """Evict buffers first, then encodings."""
@@ -354,6 +354,11 @@ def _check_budget(shape: KVShape, budget_bytes: int) -> None:
             Slab.empty(shape, budget_bytes // shape.token_bytes)
         except RuntimeError as error:
             raise StoreError(f"a budget of {budget_bytes:,} bytes is more memory than there is; give less") from error
+
+
+def _take_from(blocks: Iterable[Block], size: int) -> tuple[Block, Range] | None:
+    """Take a range from the first block that has one."""
+    return next((found for block in blocks if (found := _take(block, size)) is not None), None)
 
 
 def _take(block: Block, size: int) -> tuple[Block, Range] | None:

@@ -1,10 +1,10 @@
 """Many requests on one model: one forward pass over tokens of any of them, a service, and scoring."""
 
 from promptcache.runtime.serving.admission import ServiceLimits
-from promptcache.runtime.serving.answer_batch import answer_batch
+from promptcache.runtime.serving.answer import answer, answer_batch
 from promptcache.runtime.serving.batch import Batch, Row
+from promptcache.runtime.serving.job import Listener
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.scheduler import Listener
 from promptcache.runtime.serving.score import Score, logits_batch, score
 from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
 
@@ -19,6 +19,7 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "Ticket",
+    "answer",
     "answer_batch",
     "logits_batch",
     "score",

@@ -23,8 +23,9 @@ from promptcache.diagnostics import (
 from promptcache.runtime.planner import PromptSource
 from promptcache.runtime.request import RequestBuilder, RequestSettings
 from promptcache.runtime.serving.admission import ServiceLimits
+from promptcache.runtime.serving.job import Job, Listener
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.scheduler import Job, Listener, Scheduler
+from promptcache.runtime.serving.scheduler import Scheduler
 
 MAX_FAILED_STEPS = 3
 """Forward passes that may fail in a row; after them the service is dead."""

@@ -53,7 +53,7 @@ from promptcache.runtime import (
 )
 from promptcache.runtime.encode import Chain
 from promptcache.runtime.history import History
-from promptcache.runtime.serving import Batch, scheduler
+from promptcache.runtime.serving import Batch, decoder
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
@@ -747,7 +747,7 @@ def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.M
     made = engine().service()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(scheduler, "sample", _fail)
+            patched.setattr(decoder, "sample", _fail)
             for _ in range(MAX_FAILED_STEPS + 1):
                 with pytest.raises(ArithmeticError):
                     ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)

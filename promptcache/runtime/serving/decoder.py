@@ -1,0 +1,193 @@
+"""The decoder: requests join with their KV, are prefilled and decoded step by step, and leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
+
+import torch
+
+from promptcache.diagnostics import InvalidGeneration
+from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
+from promptcache.runtime.encode import CHUNK_TOKENS
+from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.finite import has_finite_logits
+from promptcache.runtime.hf.model import token_tensor
+from promptcache.runtime.logprobs import token_logprobs
+from promptcache.runtime.serving.batch import Batch, Row
+from promptcache.runtime.serving.job import Job
+from promptcache.runtime.serving.metrics import ServiceObserver
+from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample
+
+
+class Decoder:
+    """The running requests of one model. Not thread-safe.
+
+    Attributes:
+        running: The jobs, in the order in which they joined.
+        num_failed: Forward passes that failed since the last one that did not.
+    """
+
+    def __init__(self, executor: Executor, observer: ServiceObserver | None = None) -> None:
+        """Create a decoder without jobs.
+
+        Args:
+            executor: Its model links in segments.
+            observer: Gets the times of steps.
+        """
+        self.running: list[Job] = []
+        self.num_failed = 0
+        self._executor = executor
+        self._observer = observer or ServiceObserver()
+        self._batch = Batch(executor.model, executor.pool)
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of KV of the running requests' own tokens."""
+        return self._batch.tails.nbytes
+
+    def join(self, job: Job, fetched: Fetched) -> None:
+        """Add a job whose KV was fetched. Nothing is computed."""
+        job.fetched, job.fetched_at = fetched, time.perf_counter()
+        tokens = job.request.plan.tokens
+        if job.reads_tokens or job.streamer is not None:
+            used_ids = tokens.used_ids
+            if job.reads_tokens:
+                seen_ids = [*used_ids, *[0] * job.request.max_new_tokens]
+                job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
+            if job.streamer is not None:
+                job.streamer.put(torch.tensor([used_ids]))
+        job.recalled = self._executor.recall(tokens, job.request.salt, fetched.state) if job.request.history else None
+        job.row = self._batch.join(tokens, fetched.runs, fetched.state, job.recalled)
+        job.pending.extend(job.row.tokens.token_ids)
+        job.joined_at = time.perf_counter()
+        self.running.append(job)
+
+    def step(self, prompt_tokens: int = CHUNK_TOKENS) -> None:
+        """Compute a token of each decoding row, then parts of prompts. There is a running job.
+
+        Args:
+            prompt_tokens: Limit of the tokens of prompts, if a row decodes.
+        """
+        work: list[tuple[Job, list[int]]] = [(job, job.token_ids[-1:]) for job in self.running if not job.pending]
+        room = prompt_tokens if work else CHUNK_TOKENS
+        for job in self.running:
+            if job.pending and room > 0:
+                chunk = [job.pending.popleft() for _ in range(min(room, len(job.pending)))]
+                work.append((job, chunk))
+                room -= len(chunk)
+        started = time.perf_counter()
+        try:
+            logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
+        except Exception as error:  # noqa: BLE001 - passed to the listeners of the step's requests
+            self.num_failed += 1
+            self._fail([job for job, _ in work], error)
+            return
+        self.num_failed = 0
+        ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
+        try:
+            if ready:
+                chosen = torch.tensor([index for index, _ in ready], device=logits.device)
+                self._choose(logits[chosen], [job for _, job in ready])
+        except Exception as error:  # noqa: BLE001 - passed to the listeners of the sampled requests
+            self._fail([job for _, job in ready], error)
+            return
+        self._observer.stepped(time.perf_counter() - started, len(work))
+
+    def end(self, job: Job, result: Completion | BaseException) -> None:
+        """Remove a job, which need not run, and pass the result to its listener. What it computed goes to history."""
+        if isinstance(result, BaseException):
+            self._keep(job)
+        if job.row is not None:
+            self.running.remove(job)
+            self._batch.leave(job.row)
+            job.row = None
+        job.tell(result)
+
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        """End the jobs of a step that failed; some of them may have ended in it."""
+        self._observer.step_failed()
+        for job in jobs:
+            if job.row is not None:
+                self.end(job, error)
+
+    def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
+        """Sample the next token of each job from the logits `[R, V]`."""
+        is_finite = has_finite_logits(logits)
+        if not is_finite.all():
+            good = is_finite.tolist()
+            for job in compress(jobs, [not each for each in good]):
+                self.end(job, self._executor.model.not_finite("the logits of this request"))
+            jobs, logits = [*compress(jobs, good)], logits[is_finite]
+            if not jobs:
+                return
+        rows = [
+            SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen[0], num_new=len(job.token_ids))
+            for job in jobs
+        ]
+        for index, (job, token_id) in enumerate(zip(jobs, sample(logits, rows), strict=True)):
+            if token_id < 0:
+                self.end(job, InvalidGeneration("under these options, no token has a probability above 0"))
+                continue
+            if job.request.logprobs is not None:
+                job.logprobs.append(token_logprobs(logits[index], token_id, job.request.logprobs))
+            self._take(job, token_id, logits[index : index + 1])
+
+    def _take(self, job: Job, token_id: int, scores: torch.Tensor) -> None:
+        """Add a token to the answer of a job, and end it if the answer is complete."""
+        job.first_token_at = job.first_token_at or time.perf_counter()
+        job.token_ids.append(token_id)
+        if job.reads_tokens:
+            job.seen[0, -1] = token_id
+        try:
+            job.listener(token_id if job.request.logprobs is None else job.logprobs[-1])
+            if job.streamer is not None:
+                job.streamer.put(torch.tensor([token_id]))
+            stopped = any(bool(torch.as_tensor(each(job.seen, scores)).all()) for each in job.criteria)
+        except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
+            self.end(job, error)
+            return
+        ended = token_id in job.ends or stopped
+        if ended or len(job.token_ids) >= job.request.max_new_tokens:
+            self._complete(job, ended)
+
+    def _complete(self, job: Job, ended: bool) -> None:
+        assert job.fetched is not None
+        now, request = time.perf_counter(), job.request
+        kept_bytes = self._keep(job)
+        found = 0 if job.recalled is None else job.recalled.num_found
+        timing = Timing(
+            plan_s=job.submitted - request.started,
+            fetch_s=job.fetched_at - job.submitted,
+            link_s=job.joined_at - job.fetched_at,
+            prefill_s=job.first_token_at - job.joined_at,
+            decode_s=now - job.first_token_at,
+        )
+        made = completion(
+            request,
+            job.fetched,
+            OwnKVUsage(found, _row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
+            (tuple(job.token_ids),),
+            ended,
+            timing,
+        )
+        self.end(job, made if request.logprobs is None else replace(made, logprobs=tuple(job.logprobs)))
+
+    def _keep(self, job: Job) -> int:
+        """Copy what a job has computed to history; return the bytes."""
+        if job.row is None or job.row.num_own == 0:
+            return 0
+        own = self._batch.own_kv(job.row)
+        return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
+
+
+def _row(job: Job) -> Row:
+    assert job.row is not None, "a running job has a row"
+    return job.row
+
+
+def _settings(job: Job) -> SamplingSettings:
+    assert job.settings is not None, "a running job has settings"
+    return job.settings

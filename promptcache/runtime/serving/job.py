@@ -1,0 +1,138 @@
+"""Jobs: requests on their way through a scheduler or a decoder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from promptcache.runtime.completion import Completion
+from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.generate import end_ids
+from promptcache.runtime.hf.options import pop_stopping_criteria
+from promptcache.runtime.history import Recalled
+from promptcache.runtime.logprobs import TokenLogprobs
+from promptcache.runtime.request import Request
+from promptcache.runtime.serving.admission import reserved_tokens
+from promptcache.runtime.serving.batch import Row
+from promptcache.runtime.serving.sampling import SamplingSettings, sampling_settings
+
+_log = logging.getLogger(__name__)
+
+Listener: TypeAlias = Callable[[int | TokenLogprobs | Completion | BaseException], None]
+"""Gets each generated token, then the completion or an error. It must not block.
+
+A token comes with its log-probabilities if the request has them. A request that transformers answers passes no tokens
+in this case; log-probabilities come with the completion.
+"""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A request that is being answered.
+
+    Attributes:
+        settings: None if no row can express the options; then transformers' `generate` answers the request.
+        is_seeded: Whether the caller gave the seed of the generator.
+        seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty or a criterion reads them.
+        pending: Prompt tokens that are not computed yet.
+        is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
+        fetching: Its KV, while another thread reads or encodes it.
+        missing_keys: Keys of KV that was not in memory at the last look.
+    """
+
+    request: Request
+    listener: Listener
+    settings: SamplingSettings | None
+    generator: torch.Generator
+    is_seeded: bool
+    criteria: Sequence[Callable[..., Any]]
+    ends: tuple[int, ...]
+    submitted: float = field(default_factory=time.perf_counter)
+    is_cancelled: bool = False
+    fetching: Future[Fetched] | None = None
+    missing_keys: frozenset[str] = frozenset()
+    fetched: Fetched | None = None
+    recalled: Recalled | None = None
+    row: Row | None = None
+    seen_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
+    pending: deque[int] = field(default_factory=deque)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    fetched_at: float = 0.0
+    joined_at: float = 0.0
+    first_token_at: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and answer that the request may add."""
+        return self.request.plan.num_new_tokens + self.request.max_new_tokens
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """All tokens of prompt and answer so far, a view `[1, T]`; empty if nothing reads them."""
+        return self.seen_ids[:, : self.seen_ids.shape[1] - self.request.max_new_tokens + len(self.token_ids)]
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a penalty or a criterion reads the tokens."""
+        return bool(self.criteria) or (self.settings is not None and self.settings.repetition_penalty != 1.0)
+
+    @property
+    def streamer(self) -> Any:
+        """The caller's streamer of transformers; None if there is none."""
+        return self.request.options.get("streamer")
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that are reserved for it."""
+        return reserved_tokens(self.request.plan.num_new_tokens, self.request.max_new_tokens)
+
+    def tell(self, result: Completion | BaseException) -> None:
+        """Pass the result to the listener. An error of the listener concerns no other job."""
+        try:
+            self.listener(result)
+        except Exception:  # noqa: BLE001 - code of the caller
+            _log.exception("a listener raised an error when its request ended")
+
+
+def jobs_of(
+    requests: Sequence[Request], listeners: Sequence[Listener], executor: Executor, seed: int | None = None
+) -> tuple[Job, ...]:
+    """Return jobs of requests with the same options. Criteria are made once for all.
+
+    Args:
+        seed: Seed of the random generator; None draws one from the random state of torch.
+    """
+    model = executor.model
+    options = dict(requests[0].options)
+    criteria = pop_stopping_criteria(options, model)
+    ends = end_ids(options, requests[0].eos_ids)
+    settings = sampling_settings(options, model, ends) if model.linking.takes_rows else None
+    return tuple(
+        Job(
+            request=request,
+            listener=listener,
+            settings=settings,
+            generator=_generator(settings, seed),
+            is_seeded=seed is not None,
+            criteria=criteria,
+            ends=ends,
+        )
+        for request, listener in zip(requests, listeners, strict=True)
+    )
+
+
+def _generator(settings: SamplingSettings | None, seed: int | None) -> torch.Generator:
+    """Return a random generator. Greedy decoding draws no seed, so it leaves the random state of torch as it is."""
+    generator = torch.Generator()
+    if seed is None and settings is not None and settings.temperature:
+        seed = int(torch.randint(2**62, ()))
+    return generator if seed is None else generator.manual_seed(seed)
