@@ -4,6 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.advice import audit
+from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.audit import (
     EQUAL_GAIN,
@@ -141,6 +142,7 @@ __all__ = [
     "adapt_tokenizer",
     "answer",
     "answer_batch",
+    "answer_by_transformers",
     "as_model",
     "audit",
     "chat_prompt",

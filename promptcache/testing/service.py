@@ -5,6 +5,8 @@ A service takes the same steps as an engine.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,10 +20,12 @@ from promptcache.runtime import (
     Executor,
     Model,
     Pool,
+    Request,
     SchemaState,
+    answer,
+    answer_by_transformers,
     choose_linking,
     choose_placement,
-    generate,
     schema_state,
 )
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -68,15 +72,22 @@ class ServedSchema:
         return self.executor.logits(self.plan(selection).tokens)
 
     def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
-        """Generate greedily from linked KV."""
-        generated = generate(
-            self.model,
-            self.executor.link(self.plan(selection).tokens),
+        """Return the tokens of a greedy answer, as an engine generates it."""
+        return next(self.answers(selection, num_tokens))
+
+    def answers(self, selection: Selection, num_tokens: int) -> Iterator[tuple[int, ...]]:
+        """Yield the tokens of a greedy answer: as a row, if the model has rows, and by transformers' `generate`."""
+        request = Request(
+            plan=self.plan(selection),
             eos_ids=(),
             max_new_tokens=num_tokens,
             options={"do_sample": False},
+            started=time.perf_counter(),
+            text=self.tokenizer.decode,
         )
-        return generated.sequences[0]
+        if self.model.linking.takes_rows:
+            yield answer(request, self.executor).token_ids
+        yield answer_by_transformers(request, self.executor).token_ids
 
     def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
         """Return the same service with an empty store of its own, for another schema if one is given."""

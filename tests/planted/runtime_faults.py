@@ -230,9 +230,9 @@ def _context_stays(patch: Patch) -> None:
 
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
 def _old_tail_lost(patch: Patch) -> None:
-    def forgetful(run: Any, layer: int, query: Any, keys: Any, values: Any, **options: Any) -> Any:
-        newest = query.shape[2]
-        return run(layer, query, keys[:, :, -newest:], values[:, :, -newest:], **options)
+    def forgetful(run: Any, layer: int, call: Any) -> Any:
+        newest = call.query.shape[2]
+        return run(layer, call._replace(keys=call.keys[:, :, -newest:], values=call.values[:, :, -newest:]))
 
     _register(patch, _WrongRun(forgetful))
 
@@ -356,15 +356,15 @@ def _narrow_window(patch: Patch) -> None:
 
 @fault("attention sinks count twice", law="cached is the reference, sinks")
 def _two_sinks(patch: Patch) -> None:
-    def run_twice(run: Any, *args: Any, scale: float, sinks: Any = None) -> Any:
-        return run(*args, scale=scale, sinks=None if sinks is None else sinks + np.log(2))
+    def run_twice(run: Any, layer: int, call: Any) -> Any:
+        return run(layer, call._replace(sinks=None if call.sinks is None else call.sinks + np.log(2)))
 
     _register(patch, _WrongRun(run_twice))
 
 
 @fault("attention sinks are left out", law="cached is the reference, sinks")
 def _no_sinks(patch: Patch) -> None:
-    _register(patch, _WrongRun(lambda run, *args, scale, sinks=None: run(*args, scale=scale)))
+    _register(patch, _WrongRun(lambda run, layer, call: run(layer, call._replace(sinks=None))))
 
 
 @fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")

@@ -12,7 +12,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from promptcache.engine import Engine
-from promptcache.runtime.attention import RequestPositions, register_backend, unregister_backend
+from promptcache.runtime.attention import AttentionCall, RequestPositions, register_backend, unregister_backend
 from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.hook import AttendingLayer
 from promptcache.runtime.hf.model import Model
@@ -49,12 +49,14 @@ def test_a_toy_backend_computes_cached_logits(family: str, backend: DenseBackend
 
 
 def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
-    """Answers with and without the toy backend are equal, alone and in a batch; it plans prefill and the first decoded token."""
+    """Answers of transformers with and without the toy backend are equal, and those of rows, which need a kernel. The
+    backend plans prefill and the first decoded token.
+    """
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(SCHEMA)
     prompts = [PROMPT, '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When?</prompt>']
 
-    answers = [engine.generate(prompt, max_new_tokens=6, **GREEDY) for prompt in prompts]
+    answers = [engine.generate(prompt, max_new_tokens=6, output_logits=True, **GREEDY) for prompt in prompts]
     calls = tuple(backend.calls)
     batch = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
     unregister_backend(backend.name)
@@ -87,13 +89,14 @@ class ConcatenatingLayer(AttendingLayer):
         self.values = torch.cat([self.values, value_states], dim=2)
         return self.tagged(self.keys), self.values
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: Any) -> torch.Tensor:
+    def attend(self, call: AttentionCall) -> torch.Tensor:
         """Attend to lower positions, and to the token itself."""
-        assert options["window"] is options["softcap"] is options["sinks"] is None
+        assert call.window is call.softcap is call.sinks is None
+        query, keys = call.query, call.keys
         own = self.positions.of_own_tokens(0, keys.shape[2] - self.positions.num_cached)
         placed = np.concatenate([*(segment.position_array() for segment in self.positions.segments), own])
         mask = torch.from_numpy(own[-query.shape[2] :, None] >= placed[None, :])
-        out, _ = dense_attention(query, keys, values, scale=options["scale"], mask=mask)
+        out, _ = dense_attention(query, keys, call.values, scale=call.scale, mask=mask)
         return out.transpose(1, 2)
 
     def get_seq_length(self) -> int:

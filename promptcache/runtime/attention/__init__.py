@@ -3,7 +3,7 @@
 This room works on tensors and positions. It knows no model, no transformers, no schema and no prompt.
 """
 
-from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
+from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionPlan, AttentionSpec
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
@@ -29,6 +29,7 @@ from promptcache.runtime.attention.step import RowChunk, StepAttention, StepToke
 
 __all__ = [
     "AttentionBackend",
+    "AttentionCall",
     "AttentionPlan",
     "AttentionSpec",
     "CpuBackend",

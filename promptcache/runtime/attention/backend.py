@@ -6,12 +6,34 @@ A backend plans a forward pass and runs once for each layer. It receives masks, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask
+
+
+class AttentionCall(NamedTuple):
+    """What the attention function of a layer is called with.
+
+    Attributes:
+        query: `[B, Hq, T, D]`, the queries of the last T own tokens.
+        keys: `[B, Hkv, n, D]`, the keys of all own tokens up to the last query. In a step, those of its T tokens.
+        values: As `keys`.
+        scale: Factor on the dot products.
+        window: A query attends to keys less than this many positions before it; None means all keys.
+        softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.
+        sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
+    """
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +45,7 @@ class AttentionSpec:
         head_dim: D, the size of the query or key of one head.
         dtype: The dtype of queries, keys and values.
         device: The device of all tensors.
-        softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.
+        softcap: As in `AttentionCall`.
     """
 
     queries: GroupedQueries
@@ -50,28 +72,12 @@ class AttentionPlan(Protocol):
     The plan of one token whose `mask.is_whole` also serves the single tokens after it, which have more own keys.
     """
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer over segments and own tokens.
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer over segments and own tokens, `[B, T, Hq, D]` in the dtype of the query.
 
         Args:
             layer: Index of the layer whose stored KV is used.
-            query: `[B, Hq, T, D]`, the queries of the last T own tokens.
-            own_keys: `[B, Hkv, n, D]`, the keys of all own tokens up to the last query.
-            own_values: As `own_keys`.
-            scale: Factor on the dot products.
-            sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
-
-        Returns:
-            `[B, T, Hq, D]` in the dtype of `query`.
+            call: Has the window and the soft cap of the plan.
         """
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from promptcache.kv import LayerViews, Slab
-from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
 from promptcache.runtime.attention.merge import PartialAttention, RowsOfSets, merge
@@ -104,27 +104,18 @@ class KernelPlan:
         self._all_rows = tuple(self._of_all_rows(calls))
         self._some_rows = tuple(self._of_some_rows(calls, device))
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`. The arguments are those of `AttentionPlan.run`."""
-        queries = self._queries
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[B, T, Hq, D]`."""
+        queries, (query, keys, values, scale, *_) = self._queries, call
         grouped = queries.group(query)
         if self._own_mask is not None:
-            partials = [self._attend_by_row(query, own_keys, own_values, scale, mask=self._own_mask)]
+            partials = [self._attend_by_row(query, keys, values, scale, mask=self._own_mask)]
         elif query.shape[0] == query.shape[2] == 1:
-            partials = [PartialAttention(*self._kernel.unmasked(grouped, own_keys, own_values, scale=scale))]
+            partials = [PartialAttention(*self._kernel.unmasked(grouped, keys, values, scale=scale))]
         else:
-            partials = self._attend_causal(query, own_keys, own_values, scale)
+            partials = self._attend_causal(query, keys, values, scale)
         partials.extend(self._attend_stored(grouped, layer, scale))
-        return queries.ungroup(merge(partials, queries, sinks))
+        return queries.ungroup(merge(partials, queries, call.sinks))
 
     def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
         """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all rows first."""

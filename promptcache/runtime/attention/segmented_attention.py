@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from promptcache.runtime.attention.backend import AttentionBackend, AttentionPlan, AttentionSpec
+from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionPlan, AttentionSpec
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
@@ -53,40 +53,23 @@ class SegmentedAttention:
         self.positions = positions
         self._plans: dict[int | None, _Planned] = {}  # the latest plan of each window
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`.
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[B, T, Hq, D]`."""
+        known = self._plans.get(call.window)
+        forward = (call.query.shape, call.keys.shape[1], call.softcap)
+        if known is None or known.forward != forward or call.keys.shape[2] not in known.num_own:
+            known = self._plans[call.window] = self._plan(call)
+        return known.plan.run(layer, call)
 
-        Args:
-            layer, query, own_keys, own_values, scale, sinks: As in `AttentionPlan.run`.
-            window: A query attends to keys less than this many positions before it; None means all keys.
-            softcap: As in `AttentionSpec`.
-        """
-        forward = (query.shape, own_keys.shape[1], softcap)
-        known = self._plans.get(window)
-        if known is None or known.forward != forward or own_keys.shape[2] not in known.num_own:
-            known = self._plans[window] = self._plan(query, own_keys, window, softcap)
-        return known.plan.run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)
-
-    def _plan(self, query: torch.Tensor, own_keys: torch.Tensor, window: int | None, softcap: float | None) -> _Planned:
-        _, num_heads, num_own, _ = own_keys.shape
-        spec = AttentionSpec.of(query, num_heads, softcap)
+    def _plan(self, call: AttentionCall) -> _Planned:
+        _, num_heads, num_own, _ = call.keys.shape
+        spec = AttentionSpec.of(call.query, num_heads, call.softcap)
         num_queries = spec.queries.num_tokens
-        mask = self.positions.forward_mask(num_own, num_queries, window)
+        mask = self.positions.forward_mask(num_own, num_queries, call.window)
         # Own tokens are in position order: later tokens, fed one by one, attend to all cached tokens too.
-        lasts = window is None and num_queries == 1 and mask.is_whole
+        lasts = call.window is None and num_queries == 1 and mask.is_whole
         return _Planned(
-            forward=(query.shape, num_heads, softcap),
+            forward=(call.query.shape, num_heads, call.softcap),
             num_own=range(num_own, sys.maxsize if lasts else num_own + 1),
             plan=choose_backend(spec).plan(mask, spec),
         )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from promptcache.kv import LayerViews
-from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.kernel_plan import Kernel, KernelPlan
 from promptcache.runtime.attention.masks import ForwardMask, KVView, PositionArray, SegmentMask
@@ -152,70 +152,38 @@ class StepPlan(KernelPlan):
             for group, each in zip(tokens.groups, mask.tails, strict=True)
         )
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[1, T, Hq, D]`.
-
-        Args:
-            layer: Index of the layer.
-            query: `[1, Hq, T, D]`.
-            own_keys: `[1, Hkv, T, D]`, the keys of the step's tokens. Tails hold them already.
-            own_values: As `own_keys`.
-            scale: Factor on the dot products.
-            sinks: As in `AttentionPlan.run`.
-        """
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`. Tails hold the keys and values of the call already."""
         queries = self._queries
         own = [
-            *(self._attend_tails(query, layer, group, mask, some, scale) for group, mask, some in self._tails),
-            *(self._attend_chunk(query, own_keys, own_values, chunk, mask, scale) for chunk, mask in self._chunks),
+            *(self._attend_tails(call, layer, group, mask, some) for group, mask, some in self._tails),
+            *(self._attend_chunk(call, chunk, mask) for chunk, mask in self._chunks),
         ]
         out, lse = own[0] if len(own) == 1 else (torch.cat(parts, dim=2) for parts in zip(*own, strict=True))
-        stored = self._attend_stored(queries.group(query.transpose(0, 2)), layer, scale)
+        stored = self._attend_stored(queries.group(call.query.transpose(0, 2)), layer, call.scale)
         partials = [PartialAttention(out, lse), *stored]
-        return queries.ungroup(merge(partials, queries, sinks)).transpose(0, 1)
+        return queries.ungroup(merge(partials, queries, call.sinks)).transpose(0, 1)
 
     def _attend_tails(
-        self,
-        query: torch.Tensor,
-        layer: int,
-        group: TailGroup,
-        mask: Any,
-        some: torch.Tensor | None,
-        scale: float,
+        self, call: AttentionCall, layer: int, group: TailGroup, mask: Any, some: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend from one token of each request to its tail; heads of a group are queries over the same keys."""
         keys, values = group.views.by_layer[layer]  # [R, Hkv, S, D]
         heads, groups = self._queries.num_kv_heads, self._queries.num_groups
-        chosen = query[0, :, group.start : group.stop]
+        chosen = call.query[0, :, group.start : group.stop]
         rows = chosen.reshape(heads, groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
         if some is not None:
             rows = rows.new_zeros((len(keys), *rows.shape[1:])).index_copy_(0, some, rows)
-        out, lse = self._attend_masked(rows, keys, values, scale, mask)  # [R, Hkv, G, D]
+        out, lse = self._attend_masked(rows, keys, values, call.scale, mask)  # [R, Hkv, G, D]
         if some is not None:
             out, lse = out.index_select(0, some), lse.index_select(0, some)
         return out.transpose(0, 1).flatten(1, 2)[None], lse.transpose(0, 1).flatten(1, 2)[None]
 
-    def _attend_chunk(
-        self,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        chunk: RowChunk,
-        mask: Any,
-        scale: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _attend_chunk(self, call: AttentionCall, chunk: RowChunk, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend among the new tokens of one request."""
-        query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in (query, own_keys, own_values))
+        query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
         queries = GroupedQueries.of(query, keys.shape[1])
-        out, lse = self._attend_masked(query, keys, values, scale, mask, causal=mask is None)
+        out, lse = self._attend_masked(query, keys, values, call.scale, mask, causal=mask is None)
         return queries.group(out), queries.group_lse(lse)
 
     def _by_group(self, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -235,29 +203,14 @@ class StepAttention:
         self.tokens = tokens
         self._plans: dict[int | None, StepPlan] = {}
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention of one layer, `[1, T, Hq, D]`; arguments as for `StepPlan.run`.
-
-        Args:
-            window: A token attends to keys less than this many positions before it; None means all keys.
-            softcap: As in `AttentionSpec`; the same in all layers.
-        """
-        plan = self._plans.get(window)
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`. All layers have the same soft cap."""
+        plan = self._plans.get(call.window)
         if plan is None:
-            spec = AttentionSpec.of(query.transpose(0, 2), own_keys.shape[1], softcap)  # T rows of one token each
-            plan = self._plans[window] = StepPlan(self.tokens, window, spec.queries, choose_kernel(spec))
-        return plan.run(layer, query, own_keys, own_values, scale=scale, sinks=sinks)
+            # T rows of one token each
+            spec = AttentionSpec.of(call.query.transpose(0, 2), call.keys.shape[1], call.softcap)
+            plan = self._plans[call.window] = StepPlan(self.tokens, call.window, spec.queries, choose_kernel(spec))
+        return plan.run(layer, call)
 
 
 def padded_positions(rows: Sequence[PositionArray]) -> PositionArray:

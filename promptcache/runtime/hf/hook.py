@@ -19,6 +19,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from promptcache.diagnostics import InvalidValue
+from promptcache.runtime.attention import AttentionCall
 
 STOCK_IMPLEMENTATIONS = ("sdpa", "eager")
 
@@ -33,28 +34,8 @@ class AttendingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # the ba
     is_compileable = False
 
     @abstractmethod
-    def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the attention `[B, T, Hq, D]` of the newest tokens.
-
-        Args:
-            query: `[B, Hq, T, D]`.
-            keys: The result of `update`, `[B, Hkv, n, D]`.
-            values: As `keys`.
-            scale: Factor on the dot products.
-            window: A query attends to keys less than this many positions before it; None means all keys.
-            softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)`; None means no cap.
-            sinks: `[Hq]` scores that take part in the softmax and have no value.
-        """
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Return the attention `[B, T, Hq, D]` of the newest tokens; keys and values are the result of `update`."""
 
     def get_max_length(self) -> int:
         """Return -1: there is no maximum."""
@@ -113,7 +94,7 @@ def _attention_function(stock: str) -> _AttentionFunction:
                 "torch.autocast is on, and stored KV has the dtype of the model: call the model outside of autocast, "
                 f"or in torch.autocast('{query.device.type}', enabled=False)"
             )
-        out = layer.attend(
+        call = AttentionCall(
             query,
             key,
             value,
@@ -122,7 +103,7 @@ def _attention_function(stock: str) -> _AttentionFunction:
             softcap=kwargs.get("softcap"),
             sinks=kwargs.get("s_aux", getattr(module, "sinks", None)),
         )
-        return out, None
+        return layer.attend(call), None
 
     return attention
 

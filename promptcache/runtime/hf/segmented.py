@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import Positions, SegmentedAttention
+from promptcache.runtime.attention import AttentionCall, Positions, SegmentedAttention
 from promptcache.runtime.hf.hook import AttendingLayer
 
 _FIRST_CAPACITY = 64
@@ -48,21 +48,9 @@ class SegmentedLayer(AttendingLayer):
         keys, values = self.tail()
         return self.tagged(keys), values
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def attend(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention of the newest tokens over the segments and the tail, `[B, T, Hq, D]`."""
-        return self.attention.run(
-            self.index, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+        return self.attention.run(self.index, call)
 
     def tail(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views of the own tokens' keys and values, `[B, Hkv, n, D]`."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import StepAttention
+from promptcache.runtime.attention import AttentionCall, StepAttention
 from promptcache.runtime.hf.hook import AttendingLayer
 
 
@@ -43,21 +43,9 @@ class StepLayer(AttendingLayer):
         self._step.write(self._index, key_states, value_states)
         return self.tagged(key_states), value_states
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def attend(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention of the step's tokens, `[1, T, Hq, D]`."""
-        return self._step.attention.run(
-            self._index, query, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+        return self._step.attention.run(self._index, call)
 
     def get_seq_length(self) -> int:
         """Return 0: requests differ in length. All positions are explicit."""

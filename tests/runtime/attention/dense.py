@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from promptcache.runtime.attention import AttentionSpec, ForwardMask, SegmentMask
+from promptcache.runtime.attention import AttentionCall, AttentionSpec, ForwardMask, SegmentMask
 
 
 def dense_attention(
@@ -56,32 +56,26 @@ class DensePlan:
     spec: AttentionSpec
     calls: list[str]
 
-    def run(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
-        *,
-        scale: float,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Concatenate keys, expand the masks, and attend."""
         self.calls.append(f"run {layer}")
+        query = call.query
         batch, _, num_queries, _ = query.shape
         views = [segment.layers().by_layer[layer] for segment in self.mask.segments]
         keys, values = (
             torch.cat([*(view[index].expand(batch, -1, -1, -1) for view in views), own], dim=2)
-            for index, own in enumerate((own_keys, own_values))
+            for index, own in enumerate((call.keys, call.values))
         )
-        num_own = own_keys.shape[2]
+        num_own = call.keys.shape[2]
         own = torch.ones((num_queries, num_own), dtype=torch.bool).tril(num_own - num_queries).expand(batch, -1, -1)
         if self.mask.own_mask is not None:
             own = self.mask.own_mask.cpu().reshape(-1, num_queries, num_own).expand(batch, -1, -1)
         masks = zip(self.mask.segments, self.mask.masks, strict=True)
         matrices = [segment_matrix(mask, batch, num_queries, segment.num_tokens) for segment, mask in masks]
         mask = torch.cat([*matrices, own], dim=2)[:, None].to(query.device)
-        out, _ = dense_attention(query, keys, values, scale=scale, mask=mask, softcap=self.spec.softcap, sinks=sinks)
+        out, _ = dense_attention(
+            query, keys, values, scale=call.scale, mask=mask, softcap=self.spec.softcap, sinks=call.sinks
+        )
         return out.transpose(1, 2).to(query.dtype)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from promptcache.kv import KVShape
 from promptcache.runtime.attention import (
+    AttentionCall,
     AttentionSpec,
     CpuBackend,
     CudaBackend,
@@ -48,11 +49,7 @@ class Case:
 
     mask: ForwardMask
     queries: GroupedQueries
-    query: torch.Tensor
-    own_keys: torch.Tensor
-    own_values: torch.Tensor
-    softcap: float | None
-    sinks: torch.Tensor | None
+    call: AttentionCall
 
 
 @st.composite
@@ -83,11 +80,14 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(
         mask=mask,
         queries=queries,
-        query=2 * random_states((queries.batch, heads, queries.num_tokens, HEAD_DIM), generator),
-        own_keys=random_states(shape, generator),
-        own_values=random_states(shape, generator),
-        softcap=draw(st.none() | st.just(2.0)),
-        sinks=random_states((heads,), generator) if draw(st.booleans()) else None,
+        call=AttentionCall(
+            2 * random_states((queries.batch, heads, queries.num_tokens, HEAD_DIM), generator),
+            random_states(shape, generator),
+            random_states(shape, generator),
+            SCALE,
+            softcap=draw(st.none() | st.just(2.0)),
+            sinks=random_states((heads,), generator) if draw(st.booleans()) else None,
+        ),
     )
 
 
@@ -167,22 +167,19 @@ def test_backends_agree_with_each_other_and_with_dense_attention(
 ) -> None:
     """Every backend that supports a forward pass computes dense attention; both ways of merging agree."""
     mask = on_device(case.mask, device)
-    tensors = [states.to(device) for states in (case.query, case.own_keys, case.own_values)]
-    spec = spec_of(case.queries, torch.float64, device, case.softcap)
-    sinks = None if case.sinks is None else case.sinks.to(device)
-    expected = DenseBackend().plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
+    call = AttentionCall(*(each.to(device) if isinstance(each, torch.Tensor) else each for each in case.call))
+    spec = spec_of(case.queries, torch.float64, device, call.softcap)
+    expected = DenseBackend().plan(mask, spec).run(layer, call)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
         patch.setattr(module_of(kernel_calls.__module__), "_MAX_ROWS_AT_ONCE", max(1, at_once))
         found = {
-            backend.name: backend.plan(mask, spec).run(layer, *tensors, scale=SCALE, sinks=sinks)
-            for backend in BACKENDS
-            if backend.supports(spec)
+            backend.name: backend.plan(mask, spec).run(layer, call) for backend in BACKENDS if backend.supports(spec)
         }
 
     assert "portable" in found
-    assert ("cpu" in found) is (device == "cpu" and case.softcap is None)
+    assert ("cpu" in found) is (device == "cpu" and call.softcap is None)
     for out in found.values():
         assert torch.allclose(out, expected, rtol=0, atol=1e-10 if device == "cuda" else 1e-12)
 
@@ -219,12 +216,14 @@ def test_requests_attend_by_position(
     outs = [
         attention.run(
             1,
-            query[:, :, start : start + chunk],
-            own_keys[:, :, : start + chunk],
-            own_values[:, :, : start + chunk],
-            scale=SCALE,
-            window=window,
-            softcap=softcap,
+            AttentionCall(
+                query[:, :, start : start + chunk],
+                own_keys[:, :, : start + chunk],
+                own_values[:, :, : start + chunk],
+                SCALE,
+                window,
+                softcap,
+            ),
         )
         for start in range(0, len(own), chunk)
     ]
@@ -459,4 +458,4 @@ def _run(
     attention: SegmentedAttention, layer: int, num_own: int, window: int | None, num_queries: int = 1
 ) -> torch.Tensor:
     query, own = torch.zeros(1, 2, num_queries, HEAD_DIM), torch.zeros(1, 2, num_own, HEAD_DIM)
-    return attention.run(layer, query, own, own, scale=SCALE, window=window)
+    return attention.run(layer, AttentionCall(query, own, own, SCALE, window))
