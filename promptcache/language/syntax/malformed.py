@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from xml.parsers.expat import errors
 
-from lxml import etree
-
 from promptcache.diagnostics import Diagnostic, Span, num_slips
 from promptcache.language.syntax.markup_faults import first_fault
 from promptcache.language.syntax.source import Source, diagnostic
@@ -181,11 +179,3 @@ def _indent(source: Source, at: int) -> int:
 
 def _fault(message: str, span: Span, advice: str, related: tuple[tuple[Span, str], ...] = ()) -> Diagnostic:
     return diagnostic("PC001", message, span, advice, related)
-
-
-def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
-    """Return the diagnostic for a document that expat accepts and lxml rejects."""
-    line, column = fault.position
-    start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
-    span = source.span(start, start)
-    return diagnostic("PC001", f"not well-formed: {fault.msg}", span)

@@ -15,7 +15,7 @@ from xml.parsers import expat
 from promptcache.diagnostics import Diagnostic, Span
 from promptcache.language.syntax.source import Source, diagnostic
 
-_MARKUP = re.compile(r"[<&\x00-\x08\x0b\x0c\x0e-\x1f]|\]\]>")
+_MARKUP = re.compile(r"[<&]|\]\]>")
 _SPACE = re.compile(r"[ \t\n]*")
 _WORD = re.compile(r"""[^ \t\n<>/="'&“”„‟‘’‚]+""")
 _EQUALS = re.compile(r"[ \t\n]*=[ \t\n]*")
@@ -60,8 +60,6 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
         return _reference(source, at, None)
     if text[at] == "]":
         return _fault(source, at, at + 3, "]]> is not allowed in text", "write ]]&gt;")
-    if text[at] != "<":
-        return control(source, at)
     if text.startswith("<!--", at):
         return _comment(source, at)
     if text.startswith("<![CDATA[", at):
@@ -80,14 +78,6 @@ def _piece(source: Source, at: int) -> Diagnostic | int:
     if text.startswith("</", at):
         return _end_tag(source, at)
     return _StartTag(source, at).read()
-
-
-def control(source: Source, offset: int) -> Diagnostic:
-    """Return the diagnostic for a character that XML does not allow: a control character, U+FFFE or U+FFFF."""
-    code = ord(source.text[offset])
-    kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
-    message = f"the document contains {kind}, U+{code:04X}"
-    return _fault(source, offset, offset + 1, message, "remove it")
 
 
 def _comment(source: Source, at: int) -> Diagnostic | int:
