@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
 from promptcache.language.syntax.malformed import Opened, not_well_formed
-from promptcache.language.syntax.source import Source, decode, diagnostic
+from promptcache.language.syntax.source import NOT_IN_XML, Source, decode, diagnostic
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 20_000
@@ -21,9 +21,6 @@ MAX_TAG_NAME = 1_000
 
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _TAG_END = re.compile(r"\s*/?>")
-NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""The characters that no XML document can express."""
-
 _BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
 
 
