@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MappingView
 from functools import wraps
 from typing import Any
 
@@ -147,6 +147,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: known[name] for name in _FREE_FILTERS}
         self.filters |= {name: self._limited(known[name], name) for name in _LIMITED_FILTERS}
         self.filters |= {"join": self._join, _PART: self._part, _COUNTED: self._counted, PIECE: self._note}
+        known = {**self.tests}
+        self.tests |= {name: self._limited(known[name], name) for name in ("lower", "upper")}
 
     @property
     def lexer(self) -> PlacedLexer:
@@ -183,7 +185,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self._made(super().call(context, method, *args, **kwargs))
 
     def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap a filter so that its arguments and its result count steps."""
+        """Wrap a filter or test so that its arguments and its result count steps."""
         first = 1 if hasattr(function, "jinja_pass_arg") else 0  # skip the argument that Jinja2 passes
 
         @wraps(function)
@@ -238,7 +240,7 @@ def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
     for output in list(tree.find_all(nodes.Output)):
         for index, child in enumerate(output.nodes):
             output.nodes[index] = _filtered(child, PIECE, number)
-            if isinstance(child, nodes.Filter | nodes.Test):  # Jinja2 places it at its name, behind its value
+            if isinstance(child, nodes.Filter | nodes.Test | nodes.Call):  # Jinja2 places it behind its value
                 output.nodes[index].lineno = min(each.lineno for each in child.find_all(nodes.Node) if each.lineno)
             number += 1
     prepared = _Rewriter().visit(tree)
@@ -299,8 +301,8 @@ def written(value: Any) -> Any:
         return value
     if value is None:
         return ""
-    message = f"a {type(value).__name__} cannot be written"
-    raise TemplateFault(message, "PC602", "use a filter, such as join or tojson")
+    kind = "list" if isinstance(value, MappingView) else type(value).__name__
+    raise TemplateFault(f"a {kind} cannot be written", "PC602", "use a filter, such as join or tojson")
 
 
 def _to_json(value: object) -> str:
