@@ -89,6 +89,7 @@ from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKin
 from promptcache.language.syntax.source import (
     HEAD_BYTES,
     MAX_BYTES,
+    NOT_IN_XML,
     decode,
     read_document,
     root_tag,
@@ -97,7 +98,6 @@ from promptcache.language.syntax.source import (
 )
 from promptcache.language.syntax.values import accepts_all, refusal
 from promptcache.language.syntax.whitespace import finish
-from promptcache.language.syntax.xml import NOT_IN_XML
 from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:

@@ -63,6 +63,10 @@ BROKEN = {
         "no quotes",
         'write name="a"',
     ),
+    "no quotes before a less than": Broken('<schema name=s<1>x</schema>', "PC001", "1:14", "no quotes", 'write name="s"'),
+    "space before a missing quote": Broken(
+        '<schema name="s  version="1"/>', "PC001", "1:14", "attribute 'name' is not closed", 'write name="s"'
+    ),
     "quote inside": Broken('<schema name="say "hi" now"/>', "PC001", "1:19", "'name' contains a \"", "&quot;"),
     "no value": Broken(
         '<schema name="s"><module name="a" required>x</module></schema>',
@@ -202,6 +206,7 @@ BROKEN = {
     "entity in capitals": Broken('<schema name="s">R&AMP;D</schema>', "PC003", "1:19", "&AMP;", "write &amp;"),
     # not XML at all
     "plain text": Broken("You are a helpful assistant.\nBe brief.\n", "PC001", "1:1", "plain text", "<schema name="),
+    "plain text behind a comment": Broken("<!-- <a> -->\nBe brief.", "PC001", "2:1", "plain text", "<schema name="),
     "text first": Broken('Here it is:\n<schema name="s"/>', "PC001", "1:1", "before the first element", "remove"),
     "code fence": Broken('```xml\n<schema name="s"/>\n```\n', "PC001", "1:1", "Markdown", "```"),
     "code fence behind": Broken('<schema name="s"/>\n```\n', "PC001", "2:1", "follows the end of <schema>", "remove"),

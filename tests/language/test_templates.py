@@ -51,6 +51,12 @@ BOMBS = [
     "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|unique|list|length }}",
     "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|string }}",
     "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|upper }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list is lower }}",
+    "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|select('upper')|list }}",
+    "{% set t = 'a' * 8000000 %}" + "".join(f"{{% set t{n} = t ~ {n} %}}" for n in range(20)),
+    "{{ " + " ~ ".join(["huge"] * 500) + " }}",
+    "{{ many == many * 1000 }}",
+    "{{ many|map('upper')|list * 1000 }}",
     "{% set t = 'a' * 150000 %}{{ nulls|map('default', t, true)|list|tojson }}",
     "{% set t = 'a' * 150000 %}{% set c = 'b' * 150000 ~ 'a' %}{{ t|trim(c) }}{{ t.strip(c) }}",
     "{{ many|select('in', many)|list|length }}",
@@ -149,6 +155,13 @@ def test_loops_conditions_and_filters_work():
     )
 
 
+def test_lists_are_tested_for_their_type():
+    """A list is no text, but a list as text is a fault."""
+    rendered = render_template("{{ x is string }} {{ x is iterable }} {{ 'a' is lower }}", {"x": [1]}, "t", SchemaError)
+    assert rendered.text == "False True True"
+    assert codes_of("{{ x is lower }}", x=[1]) == ["PC602"]
+
+
 FAULTS = {
     "{{ nothing }}": ("PC603", "nothing", "available: data, items, text"),
     "{{ 'a' ~ itms }}": ("PC603", "itms", "did you mean 'items'?"),
@@ -161,6 +174,7 @@ FAULTS = {
     "{{ items[9] }}": ("PC603", "[9]", ""),
     "{{ ''.join.__globals__ }}": ("PC603", "__globals__", ""),
     "{{ data }}": ("PC602", "data", "join or tojson"),
+    "{{ data.items() }}": ("PC602", "data.items()", "join or tojson"),
     "{{ text|upper ~ data }}": ("PC602", "text|upper ~ data", "join or tojson"),
     "{{ text|uper }}": ("PC601", "uper", "did you mean 'upper'?"),
     "{{ items|map('uper')|list }}": ("PC601", "items|map('uper')|list", "did you mean 'upper'?"),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from xml.sax.saxutils import escape
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lxml import etree
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import parse_schema, root_tag
 from promptcache.language.syntax.source import MAX_BYTES
-from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, Characters, Element, parse_xml
+from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, MAX_TAG_NAME, Characters, Element, parse_xml
 from tests.conftest import law_examples
 from tests.language.documents import codes, cut
 from tests.speed import is_within
@@ -56,6 +58,13 @@ def _plain(element: Element) -> Any:
     return element.name, [(attribute.name, attribute.value) for attribute in element.attributes], children
 
 
+def _plain_lxml(element: etree._Element) -> Any:
+    """Return what `_plain` returns, for the tree of a second parser."""
+    texts = [element.text, *(child.tail for child in element)]
+    nodes = [node for pair in zip(texts, [*map(_plain_lxml, element), None], strict=True) for node in pair if node]
+    return element.tag, [*element.attrib.items()], nodes
+
+
 def _check_places(element: Element, text: str) -> None:
     assert _plain(parse_xml(text[element.start : element.end], "part", SchemaError)) == _plain(element)
     assert cut(text, element.name_span) == element.name
@@ -89,14 +98,16 @@ def test_content_and_places_are_exact(drawn, prolog):
 @settings(max_examples=law_examples())
 @given(drawn=elements(), start=st.integers(0, 400), junk=st.text(alphabet='<>&"/=a ]![\x00', max_size=3))
 def test_damaged_documents_are_read_or_refused(drawn, start, junk):
-    """A damaged document is either read by both parsers or refused with a code and a place in the document."""
+    """A damaged document is refused with a code and a place in the document, or it is the tree that lxml reads."""
     written = drawn[1][:start] + junk + drawn[1][start:]
     try:
-        parse_xml(written, "doc", SchemaError)
+        root = parse_xml(written, "doc", SchemaError)
     except SchemaError as error:
         span = error.diagnostics[0].span
         assert 1 <= span.line <= written.count("\n") + 1
         assert 1 <= span.column <= max(map(len, written.split("\n"))) + 1
+    else:
+        assert _plain(root) == _plain_lxml(etree.fromstring(written.encode(), etree.XMLParser(remove_comments=True)))
 
 
 def _refusal(document: str | bytes) -> tuple[str, float]:
@@ -125,7 +136,11 @@ def test_limits_hold_and_cost_little():
     beyond = {
         "PC004": ["x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1)],
         "PC005": ["<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5)],
-        "PC009": ['<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>"],
+        "PC009": [
+            '<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>",
+            f"<{'a' * (MAX_TAG_NAME + 1)}/>",
+            f"<schema {'a' * (MAX_BYTES - 20)}='1'/>",
+        ],
     }
     for code, documents in beyond.items():
         for document in documents:
@@ -159,6 +174,9 @@ def test_large_documents_take_linear_time():
         ("a\x01b", "the document contains a control character, U+0001", "remove it", 20),
         ("a\uffff", "the document contains a character that XML does not allow, U+FFFF", "remove it", 20),
         ('<a b="\ufffe"/>', "the document contains a character that XML does not allow, U+FFFE", "remove it", 25),
+        ('<a b="\x1f"/>', "the document contains a control character, U+001F", "remove it", 25),
+        ("<!--\x02-->", "the document contains a control character, U+0002", "remove it", 23),
+        ("<![CDATA[\x03]]>", "the document contains a control character, U+0003", "remove it", 28),
         ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
         ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
         ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
@@ -221,6 +239,53 @@ def test_only_utf8_is_read(document):
     with pytest.raises(SchemaError) as caught:
         parse_xml(document, "doc", SchemaError)
     assert codes(caught.value.diagnostics) == ["PC006"]
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        ("<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH, None),
+        ("<a>" * (MAX_DEPTH + 1) + "</a>" * (MAX_DEPTH + 1), "PC005"),
+        ("<x:a/>", "PC008"),
+        ("<a:b:c/>", "PC008"),
+        ("<:/>", "PC008"),
+        ("<xmlns/>", None),
+        ('<a x:b="1"/>', "PC008"),
+        ('<a :="1"/>', "PC008"),
+        ('<a xmlns="b"/>', "PC008"),
+        ('<a xmlns:x=""/>', "PC008"),
+        ('<a xmlns:xml="b"/>', "PC008"),
+        ('<a><b xml:id="i"/><b xml:id="i"/></a>', "PC008"),
+        ('<a b="1" b="2"/>', "PC001"),
+        ('<a b="&#1;"/>', "PC001"),
+        ("<a>&#xFFFE;</a>", "PC001"),
+        ("<a>&#x110000;</a>", "PC001"),
+        ("<a>\U0001fffe\x7f\x85</a>", None),
+        ("<\U00010000/>", "PC001"),
+        ('<?xml version="1.1"?><a/>', "PC001"),
+        ('<?xml encoding="UTF-8"?><a/>', "PC001"),
+        ('<?xml version="1.0" standalone="maybe"?><a/>', "PC001"),
+        ('<?xml version="1.0" encoding="&"?><a/>', "PC001"),
+        ('<?xml version="1.0" encoding="utf8"?><a/>', "PC006"),
+        (b"<a>\xc0\xaf</a>", "PC006"),
+        (b"<a>\xf4\x90\x80\x80</a>", "PC006"),
+        ("<a/><!DOCTYPE a>", "PC001"),
+        ("<a><?XML ?></a>", "PC001"),
+        ("<a><?x?></a>", "PC007"),
+    ],
+)
+def test_one_parser_is_as_strict_as_two(document: str | bytes, code: str | None) -> None:
+    """What a strict parser with namespaces refuses is refused, too. An element may have a name that begins with "xml"."""
+    refused = nullcontext() if code is None else pytest.raises(SchemaError, match=code)
+    with refused:
+        parse_xml(document, "doc", SchemaError)
+
+
+@pytest.mark.parametrize("length", [1, MAX_BYTES - 100])
+def test_long_texts_and_values_are_read(length: int) -> None:
+    """Only the size of the document limits a text, a value, a comment or a CDATA section."""
+    for written in ('<a b="{}"/>', "<a>{}</a>", "<a><!--{}--></a>", "<a><![CDATA[{}]]></a>"):
+        assert parse_xml(written.format("x" * length), "doc", SchemaError).name == "a"
 
 
 @pytest.mark.parametrize("text", ["<a><b/></", "<a><b c=''/></a", "<a><b/></a", "<a><b/></\n"])

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from xml.parsers.expat import errors
 
-from lxml import etree
-
 from promptcache.diagnostics import Diagnostic, Span, num_slips
-from promptcache.language.syntax.markup_faults import first_fault
+from promptcache.language.syntax.markup_faults import FaultTable, first_fault, match_rule
 from promptcache.language.syntax.source import Source, diagnostic
 
 _BETWEEN = re.compile(r"(?:\A<\?xml.*?\?>)?(?:[ \t\n]+|<!--.*?-->|<\?(?!xml\s).*?\?>)*", re.DOTALL)
-_WORD = re.compile(r"[^\s<>]*")
+_END_NAME = re.compile(r"</([^\s<>]*)")
+_ROOT_NAME = re.compile(r"<([^\s<>]*?)(?=/?[\s<>]|/?\Z)")
 _ELEMENT = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|</(?P<end>[^\s>]+)\s*>|<(?P<start>[^\s/>!?]+)(?:"[^"]*"|'[^']*'|[^"'>])*?(?P<empty>/?)>""",
     re.DOTALL,
@@ -26,6 +25,22 @@ _ELEMENT = re.compile(
 _MAX_SHOWN = 60
 _MAX_INDENT = 200
 _BEGIN = 'begin with <schema name="…"> or <prompt schema="…">'
+_MOVE = "remove it, or put it inside the element"
+_BEFORE_ROOT: FaultTable = (
+    (r"(?P<at>)\A\s*\Z", "the document is empty", _BEGIN),
+    (r"(?P<at>)\Z", "the document has no element", _BEGIN),
+    (r"(?!\A)(?P<at><\?xml)(?=.*\?>)", "the XML declaration must be the first thing in a document",
+     "remove the text before the declaration, or the declaration"),
+    (r"(?P<at>```[^\s<>]*)", "the document begins with a Markdown code fence", "remove the lines with ```"),
+    (r"(?P<at>[{\[])", "the document looks like JSON, not like XML", _BEGIN),
+    (r"(?P<at>[^\s<>]+|[^<])(?=[^<]*\Z)", "the document is plain text, not XML", _BEGIN),
+    (r"(?P<at>[^\s<>]+|[^<])", "there is text before the first element", _MOVE),
+)  # fmt: skip
+_AFTER_ROOT: FaultTable = (
+    (r"(?P<at><)(?![!?/]|\Z)", "another element follows the end of <{root}>",
+     "write one root element in each file, or move this element inside"),
+    (r"(?P<at>[^\s<>]+|[^<])", "text follows the end of <{root}>", _MOVE),
+)  # fmt: skip
 
 
 class Opened(NamedTuple):
@@ -61,54 +76,21 @@ def not_well_formed(source: Source, code: int, offset: int, start: int, opened: 
 
 def _outside(source: Source, start: int) -> Diagnostic | None:
     """Describe text or tags before the root element (`start` is 0) or after it. Return None for malformed markup."""
-    text = source.text
-    match = _BETWEEN.match(text, start)
-    at = match.end() if match else start
-    word = _WORD.match(text, at)
-    span = source.span(at, word.end() if word and word[0] else min(at + 1, len(text)))
-    if start:
-        return _behind(source, at, span)
-    if at == len(text):
-        message = "the document has no element" if text.strip() else "the document is empty"
-        return _fault(message, span if text.strip() else source.span(0, 0), _BEGIN)
-    if text.startswith("</", at):
-        return _end_of_nothing(source, at, None)
-    if text.startswith("<?xml", at):
-        if at == 0 or "?>" not in text[at:]:
-            return None
-        advice = "remove the text before the declaration, or the declaration"
-        return _fault("the XML declaration must be the first thing in a document", source.span(at, at + 5), advice)
-    if text[at] == "<":
-        return None
-    if text.startswith("```", at):
-        return _fault("the document begins with a Markdown code fence", span, "remove the lines with ```")
-    if text[at] in "{[":
-        return _fault("the document looks like JSON, not like XML", source.span(at, at + 1), _BEGIN)
-    if "<" not in text:
-        return _fault("the document is plain text, not XML", span, _BEGIN)
-    return _fault("there is text before the first element", span, "remove it, or put it inside the element")
-
-
-def _behind(source: Source, at: int, span: Span) -> Diagnostic | None:
-    """Describe text or tags after the root element. Return None for malformed markup."""
+    between = _BETWEEN.match(source.text, start)
+    at = between.end() if between else start
     if source.text.startswith("</", at):
         return _end_of_nothing(source, at, None)
-    root = _BETWEEN.match(source.text)
-    first = _WORD.match(source.text, root.end() + 1) if root else None
-    name = first[0].rstrip("/") if first else ""
-    if source.text.startswith("<", at) and source.text[at + 1 : at + 2] not in "!?":
-        advice = "write one root element in each file, or move this element inside"
-        return _fault(f"another element follows the end of <{name}>", source.span(at, at + 1), advice)
-    if source.text.startswith("<", at):
-        return None
-    return _fault(f"text follows the end of <{name}>", span, "remove it, or put it inside the element")
+    if not start:
+        return match_rule(_BEFORE_ROOT, source, at if source.text.strip() else 0)
+    before = _BETWEEN.match(source.text)
+    root = _ROOT_NAME.match(source.text, before.end() if before else 0)
+    return match_rule(_AFTER_ROOT, source, at, root=root[1] if root else "")
 
 
 def _wrong_end(source: Source, offset: int, opened: Sequence[Opened]) -> Diagnostic:
     """Describe an end tag, with its name at `offset`, that does not close the innermost open element."""
-    at = source.text.rindex("<", 0, offset + 1)
-    match = _WORD.match(source.text, at + 2)
-    name, top = match[0] if match else "", opened[-1]
+    at, top = source.text.rindex("<", 0, offset + 1), opened[-1]
+    name = _end_name(source, at)
     if name in {each.name for each in opened}:
         return _never_closed(source, top, at, opened)
     span = source.span(at, at + 3 + len(name))
@@ -119,8 +101,7 @@ def _wrong_end(source: Source, offset: int, opened: Sequence[Opened]) -> Diagnos
 
 
 def _end_of_nothing(source: Source, at: int, top: Opened | None) -> Diagnostic:
-    match = _WORD.match(source.text, at + 2)
-    name = match[0] if match else ""
+    name = _end_name(source, at)
     span = source.span(at, at + 3 + len(name))
     before = source.text.rfind("<", 0, at)
     if before >= 0 and re.compile(rf"<{re.escape(name)}\b[^<]*/>\s*\Z").match(source.text, before, at):
@@ -131,28 +112,28 @@ def _end_of_nothing(source: Source, at: int, top: Opened | None) -> Diagnostic:
     return _fault(f"</{name}> closes nothing: no <{name}> is open here", span, advice, related)
 
 
+def _end_name(source: Source, at: int) -> str:
+    match = _END_NAME.match(source.text, at)
+    return match[1] if match else ""
+
+
 def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opened]) -> Diagnostic:
     """Describe an element that is still open at `stop`, the end of another element or of the document."""
     text = source.text
-    related: tuple[tuple[Span, str], ...] = ()
     if len(opened) > 1 and opened[-2].name == top.name and text[top.start : top.stop] == f"<{top.name}>":
-        outer = opened[-2]
-        related = ((source.span(outer.start, outer.stop), f"<{top.name}> is open here"),)
+        related = ((source.span(opened[-2].start, opened[-2].stop), f"<{top.name}> is open here"),)
         message = f"<{top.name}> is opened again where its end tag is expected"
         return _fault(message, source.span(top.start, top.stop), f"write </{top.name}>", related)
-    found = _by_indentation(source, top, stop)
-    culprit, end = found or (top, stop)
-    written = text[culprit.start : culprit.stop]
+    culprit, end = _by_indentation(source, top, stop) or (top, stop)
+    written, span = text[culprit.start : culprit.stop], source.span(culprit.start, culprit.stop)
     shown = written if len(written) <= _MAX_SHOWN and "\n" not in written else f"<{culprit.name}>"
+    message = f"{shown} is never closed"
     if end == len(text):
-        where = "at the end of the document"
-    else:
-        span = source.span(end, min(len(text), text.find(">", end) + 1))
-        where, related = f"before line {span.line}", ((span, "the next end tag belongs to another element"),)
-        if span.line == source.span(culprit.start, culprit.stop).line:
-            where = f"before column {span.column}"
-    span = source.span(culprit.start, culprit.stop)
-    return _fault(f"{shown} is never closed", span, f"add </{culprit.name}> {where}", related)
+        return _fault(message, span, f"add </{culprit.name}> at the end of the document")
+    other = source.span(end, min(len(text), text.find(">", end) + 1))
+    where = f"column {other.column}" if other.line == span.line else f"line {other.line}"
+    related = ((other, "the next end tag belongs to another element"),)
+    return _fault(message, span, f"add </{culprit.name}> before {where}", related)
 
 
 def _by_indentation(source: Source, top: Opened, stop: int) -> tuple[Opened, int] | None:
@@ -181,11 +162,3 @@ def _indent(source: Source, at: int) -> int:
 
 def _fault(message: str, span: Span, advice: str, related: tuple[tuple[Span, str], ...] = ()) -> Diagnostic:
     return diagnostic("PC001", message, span, advice, related)
-
-
-def second_opinion(source: Source, fault: etree.XMLSyntaxError) -> Diagnostic:
-    """Return the diagnostic for a document that expat accepts and lxml rejects."""
-    line, column = fault.position
-    start = source.line_starts[min(max(line, 1), len(source.line_starts)) - 1] + max(column, 1) - 1
-    span = source.span(start, start)
-    return diagnostic("PC001", f"not well-formed: {fault.msg}", span)

@@ -1,147 +1,223 @@
 """Find the first fault in the markup of a document: in a tag, a comment, a CDATA section or a reference.
 
 expat notices many faults late. For example, it notices a missing quote only at the next `<`. This module reads the
-markup again from an offset before which it is correct, and reports the actual fault.
+markup again from an offset before which it is correct, and reports the actual fault. Most faults are rows of a table.
 """
 
 from __future__ import annotations
 
-import functools
 import re
+import sys
 import unicodedata
+from functools import lru_cache
 from html.entities import html5
+from typing import TypeAlias
 from xml.parsers import expat
 
 from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.syntax.source import Source, diagnostic
+from promptcache.language.syntax.source import NOT_IN_XML, Source, diagnostic
 
-_MARKUP = re.compile(r"[<&\x00-\x08\x0b\x0c\x0e-\x1f]|\]\]>")
-_SPACE = re.compile(r"[ \t\n]*")
-_WORD = re.compile(r"""[^ \t\n<>/="'&“”„‟‘’‚]+""")
-_EQUALS = re.compile(r"[ \t\n]*=[ \t\n]*")
-_REFERENCE = re.compile(r"&(#[0-9]+|#x[0-9a-fA-F]+|[^\s;&<>'\"=/]{1,40});")
-_KNOWN = frozenset({"lt", "gt", "amp", "quot", "apos"})
-_NO_SEMICOLON = re.compile(r"&(?:amp|lt|gt|quot|apos)\b")
-_STRAIGHT, _CURLY = "\"'", "“”„‟‘’‚"
-_CURLY_END = re.compile(rf"[{_CURLY}](?=[ \t\n]*/?>|[ \t\n]+[^\s=]+=)")
-_VALUE_END = re.compile(r"""[ \t\n][^\s=<>"']+[ \t\n]*=[ \t\n]*["']|/?>|\n""")
-_NEXT_ATTRIBUTE = re.compile(r"[ \t\n][^\s=]+[ \t\n]*=[ \t\n]*\Z")
-_TAG_GOES_ON = re.compile(r"[ \t\n]*/?>|[ \t\n]+[^\s=<>\"']+[ \t\n]*=")
-_NUMBER = re.compile(r"#(?:([0-9]+)|x([0-9a-fA-F]+))")
-_HEXADECIMAL = re.compile(r"#[xX]?([0-9a-fA-F]+)")
+FaultTable: TypeAlias = tuple[tuple[str, str, str], ...]
+"""Table of faults: a pattern, a message and a help. The fault is the group `at`, and the texts name other groups."""
+
 _MAX_SHOWN = 40
-_MAX_DIGITS = 9  # limit for the number in a character reference
-_WRITE_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
-_WRITE_AND = "write &amp; for a literal &, or put the text into <![CDATA[…]]>"
+_S, _CURLY = r"[ \t\n]*+", "“”„‟‘’‚"
+_NAME = rf"""[^ \t\n<>/="'&{_CURLY}]++"""
+_VALUE = rf"{_S}(?P<name>{_NAME}){_S}={_S}"
+_NO_VALUE = rf"(?:(?!{_S}=)|{_S}={_S}(?=[/><]|\Z))"
+_AFTER_VALUE = rf"""(?={_S}/?>|[ \t\n]+[^\s=<>"']+{_S}=)"""
+_VALUE_END = rf"""[ \t\n][^\s=<>"']+{_S}={_S}["']|/?>|\n|<|\Z"""
+
+_LESS = "write &lt; for a literal <, or put the text into <![CDATA[…]]>"
+_AND = "write &amp; for a literal &, or put the text into <![CDATA[…]]>"
 _OR_LESS = "; for a literal < write &lt;"
 _NEWER = f'XML tags cannot have this letter; a prompt can write <use module="…"/> and <arg name="…">{_OR_LESS}'
-_NAMES = f"names have letters, digits, '.', '-' and '_'{_OR_LESS}"
+_NAME_HELP = f"names have letters, digits, '.', '-' and '_'{_OR_LESS}"
+_NO_END = ("the tag {tag} has no closing >", f"add > after the last attribute, or /> if the element is empty{_OR_LESS}")
+_NO_NUMBER = "{at} is not a reference to a character"
+_TYPOGRAPHIC = "{at} is a typographic quotation mark; values need straight quotation marks"
+_BARE_IN_VALUE = ("a bare < is not allowed in the value of attribute '{name}'", "write &lt; for a literal <")
+
+_MARKUP = re.compile(r"[<&]|\]\]>")
+CORRECT = re.compile(r"<!--(?:(?!--).)*+-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>", re.DOTALL)
+"""Comments, CDATA sections and processing instructions."""
+
+_TEXT_FAULTS: FaultTable = (
+    (r"(?P<at>\]\]>)", "]]> is not allowed in text", "write ]]&gt;"),
+    (r"(?P<at><!--)(?:(?!--).)*+(?:\Z|(?<=<!)--)", "the comment is never closed", "add -->"),
+    (r"<!--(?:(?!--).)*+(?P<at>--->)", "a comment ends with -->, not with --->", "write -->"),
+    (r"<!--(?:(?!--).)*+(?P<at>--)", "a comment cannot contain --", "write one hyphen, or end the comment with -->"),
+    (r"(?P<at><!\[CDATA\[)", "the CDATA section is never closed", "add ]]>"),
+    (r"(?P<at><!)", "<! begins neither a comment nor a CDATA section", "write <!-- … --> or <![CDATA[…]]>"),
+    (r"(?P<at><\?)", "the processing instruction is never closed", "add ?>"),
+    (rf"(?P<at></)(?!{_S}{_NAME})", "</ is not followed by a name", _LESS),
+    (rf"(?P<at></[ \t\n]+(?P<name>{_NAME}))", "there is a space between </ and the name", "write </{name}>"),
+    (r"(?P<at><\\)(?P<name>[^ \t\n<>/]++)>", "an end tag begins with </, not with <\\", "write </{name}>"),
+    (r"(?P<at><)(?!/|[^\W\d]|:)", "a bare < is not allowed", _LESS),
+)
+_END_TAG = re.compile(rf"</(?P<name>{_NAME})(?P<end>{_S}>)?")
+_END_TAG_FAULTS: FaultTable = (
+    (rf"(?P<at></(?P<name>{_NAME})){_S}(?=<|\Z)", "the end tag {at} has no closing >", "write {at}>"),
+    (rf"</(?P<name>{_NAME}){_S}(?P<at>[^ \t\n<>]+)", "an end tag contains only a name", "write </{name}>"),
+)
+_START_TAG = re.compile(rf"""<(?P<name>{_NAME})(?:[ \t\n]+{_NAME}{_S}={_S}(?:"[^"<]*"|'[^'<]*'))*+""")
+_ATTRIBUTE = re.compile(rf"""[ \t\n]+(?P<name>{_NAME}){_S}={_S}(?P<value>"[^"<]*"|'[^'<]*')""")
+_TAG_END = re.compile(rf"{_S}/?>")
+_TAG_FAULTS: FaultTable = (
+    (rf"{_S}(?=<|\Z)", *_NO_END),
+    (rf"{_S}(?P<at>/{_S}>)", "/ > is not the end of a tag", "write />"),
+    (rf"{_S}(?P<at>&)", "a bare & is not allowed in a tag", _LESS),
+    (rf"{_S}(?P<at>[/=\"'{_CURLY}])", "'{at}' is not allowed in the tag {tag}", f"remove it{_OR_LESS}"),
+    (rf"[ \t]*(?P<at>{_NAME}){_NO_VALUE}[^<>]*>", "attribute '{at}' has no value", f'write {{at}}="…"{_OR_LESS}'),
+    (rf"{_S}{_NAME}{_NO_VALUE}", *_NO_END),
+    (rf"""{_VALUE}(?P<at>[{_CURLY}])(?:(?P<value>[^<>\n"'{_CURLY}]*)[>\n"'{_CURLY}])?""", _TYPOGRAPHIC,
+     'write {name}="{value}"'),
+    (rf"""{_VALUE}(?P<at>(?P<value>[^ \t\n<>"']+?))(?=/?(?:[ \t\n<>"']|\Z))""",
+     "the value of attribute '{name}' has no quotes", 'write {name}="{value}"'),
+    (rf"""{_VALUE}["'](?P<value>[^<]*?)(?P<at>[{_CURLY}])(?={_S}/?>|[ \t\n]+[^\s=]+=)""", _TYPOGRAPHIC,
+     'write {name}="{value}"'),
+    (rf"""{_VALUE}(?P<quote>["'])(?:(?!(?P=quote))[^<\n])*+(?P<at><)(?:(?!(?P=quote))[^\n])*+(?<!=)(?P=quote)"""
+     rf"{_AFTER_VALUE}", *_BARE_IN_VALUE),
+    (rf"""{_VALUE}["'](?:(?!{_VALUE_END}).)*+(?P<at><)""", *_BARE_IN_VALUE),
+)  # fmt: skip
+_OPEN_VALUE = re.compile(rf"""{_VALUE}(?P<open>["'])(?P<value>(?:(?!{_VALUE_END}).)*+)""", re.DOTALL)
+_NEXT_ATTRIBUTE = re.compile(rf"[ \t\n][^\s=]+{_S}={_S}\Z")
+_TOUCHING_FAULTS: FaultTable = (
+    (rf"(?P<at>{_NAME}){_S}=", "a space is missing before attribute '{at}'", "add a space"),
+    ("", "the value of attribute '{last}' contains a {quote}", "write {written} for a quotation mark in a value"),
+)
+_TOUCHING = re.compile(rf"[\"']|{_NAME}")
+_BEGUN = re.compile(rf"""{_S}(?P<name>{_NAME})(?:{_S}={_S}(?P<value>(?=["'])))?""")
+_KNOWN = frozenset({"lt", "gt", "amp", "quot", "apos"})
+_REFERENCE = re.compile(
+    r"&(?:#(?P<decimal>[0-9]+)|#x(?P<hexadecimal>[0-9a-fA-F]+)|(?!#)(?P<name>[^\s;&<>'\"=/]{1,40}));"
+)
+_REFERENCE_FAULTS: FaultTable = (
+    (r"(?P<at>&#[xX]?(?P<digits>[0-9a-fA-F]+);)", _NO_NUMBER, "write &#x{digits};"),
+    (r"(?P<at>&#[^\s;&<>'\"=/]{0,39};)", _NO_NUMBER, "write the number of the character, as in &#38; or &#x26;"),
+    (r"(?P<at>&(?:amp|lt|gt|quot|apos)\b)", "{at} has no semicolon", "write {at};"),
+)
+_BARE_AND: FaultTable = ((r"(?P<at>&&?)", "a bare {at} is not allowed", _AND),)
+_BARE_AND_IN_VALUE: FaultTable = (
+    (r"(?P<at>&&)", "a bare && is not allowed in the value of attribute '{name}'",
+     "write &amp;&amp; for a literal &&; in a condition write 'and'"),
+    (r"(?P<at>&)", "a bare & is not allowed in the value of attribute '{name}'", "write &amp; for a literal &"),
+)  # fmt: skip
 
 
 def first_fault(source: Source, start: int, last: int) -> Diagnostic | None:
     """Return a diagnostic for the first faulty piece of markup, or None if none begins in `[start, last]`."""
     text, here = source.text, start
-    while (match := _MARKUP.search(text, here)) and match.start() <= last:
-        found = _piece(source, match.start())
+    while (match := _MARKUP.search(text, here)) and (here := match.start()) <= last:
+        if correct := CORRECT.match(text, here):
+            if text.startswith("<?", here) and correct.end() > last:
+                message = "the processing instruction is not well-formed"
+                advice = 'remove it, or write <?xml version="1.0" encoding="UTF-8"?> at the start of the document'
+                return _fault(source, here, here + 2, message, advice)
+            here = correct.end()
+            continue
+        found = _reference(source, here, None) if text[here] == "&" else _tag(source, here)
         if isinstance(found, Diagnostic):
             return found
-        if text.startswith("<?", match.start()) and found > last:
-            message = "the processing instruction is not well-formed"
-            advice = 'remove it, or write <?xml version="1.0" encoding="UTF-8"?> at the start of the document'
-            return _fault(source, match.start(), match.start() + 2, message, advice)
         here = found
     return None
 
 
-def _piece(source: Source, at: int) -> Diagnostic | int:
-    """Return the end of the piece of markup that begins at `at`, or a diagnostic if it is faulty."""
+def match_rule(
+    table: FaultTable, source: Source, here: int, other: tuple[int, int] = (0, 0), **values: str
+) -> Diagnostic | None:
+    """Return the diagnostic of the first rule whose pattern matches at `here`, or None.
+
+    `other` is the range of faults without a group `at`. `values` are more texts that rules name.
+    """
+    for pattern, message, advice in table:
+        if match := re.compile(pattern, re.DOTALL).match(source.text, here):
+            shown = match.groupdict("") | values
+            if len(shown.get("value", "")) > _MAX_SHOWN:
+                shown["value"] = "…"
+            start, stop = match.span("at") if "at" in shown else other
+            return _fault(source, start, stop, message.format_map(shown), advice.format_map(shown))
+    return None
+
+
+def _tag(source: Source, at: int) -> Diagnostic | int:
+    """Return the end of the tag that begins at `at`, or a diagnostic if it is faulty."""
     text = source.text
-    if text[at] == "&":
-        return _reference(source, at, None)
-    if text[at] == "]":
-        return _fault(source, at, at + 3, "]]> is not allowed in text", "write ]]&gt;")
-    if text[at] != "<":
-        return control(source, at)
-    if text.startswith("<!--", at):
-        return _comment(source, at)
-    if text.startswith("<![CDATA[", at):
-        stop = text.find("]]>", at + 9)
-        return stop + 3 if stop >= 0 else _fault(source, at, at + 9, "the CDATA section is never closed", "add ]]>")
-    if text.startswith("<!", at):
-        message = "<! begins neither a comment nor a CDATA section"
-        return _fault(source, at, at + 2, message, "write <!-- … --> or <![CDATA[…]]>")
-    if text.startswith("<?", at):
-        stop = text.find("?>", at + 2)
-        return (
-            stop + 2
-            if stop >= 0
-            else _fault(source, at, at + 2, "the processing instruction is never closed", "add ?>")
-        )
-    if text.startswith("</", at):
-        return _end_tag(source, at)
-    return _StartTag(source, at).read()
+    if found := match_rule(_TEXT_FAULTS, source, at):
+        return found
+    if tag := _END_TAG.match(text, at):
+        advice = "write the name of the element that it closes"
+        found = _bad_name(source, tag.start("name"), tag["name"], "an element", advice)
+        found = found or (None if tag["end"] else match_rule(_END_TAG_FAULTS, source, at))
+        return found or tag.end()
+    tag = _START_TAG.match(text, at)
+    assert tag is not None, "a `<` without a name is a fault of the text"
+    here, name_stop = tag.end(), tag.end("name")
+    if found := _bad_name(source, at + 1, tag["name"], "an element", _NAME_HELP):
+        return found
+    attributes = [*_ATTRIBUTE.finditer(text, name_stop, here)]
+    touches = bool(attributes) and _TOUCHING.match(text, here)
+    begun = None if touches else _BEGUN.match(text, here)
+    first: dict[str, Span] = {}
+    for each in (*attributes, *([begun] if begun else ())):
+        if found := _bad_name(source, each.start("name"), each["name"], "an attribute", _NAME_HELP):
+            return found
+        span = source.span(*each.span("name"))
+        if each["value"] is not None and first.setdefault(each["name"], span) is not span:
+            related = ((first[each["name"]], "first given here"),)
+            message = f"attribute '{each['name']}' is given twice"
+            return diagnostic("PC001", message, span, "remove one of them", related)
+        for sign in re.finditer("&", each["value"] or ""):
+            read = _reference(source, each.start("value") + sign.start(), each["name"])
+            if isinstance(read, Diagnostic):
+                return read
+    if end := _TAG_END.match(text, here):
+        return end.end()
+    if touches:
+        return _touching(source, here, attributes[-1])
+    if found := match_rule(_TAG_FAULTS, source, here, (at, name_stop), tag=tag[0][: name_stop - at]):
+        return found
+    value = _OPEN_VALUE.match(text, here)
+    assert value is not None, "every other fault has a rule"
+    return _open_value(source, value["name"], value.start("open"), value["value"])
 
 
-def control(source: Source, offset: int) -> Diagnostic:
-    """Return the diagnostic for a character that XML does not allow: a control character, U+FFFE or U+FFFF."""
-    code = ord(source.text[offset])
-    kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
-    message = f"the document contains {kind}, U+{code:04X}"
-    return _fault(source, offset, offset + 1, message, "remove it")
+def _touching(source: Source, here: int, last: re.Match[str]) -> Diagnostic:
+    """Describe a word or a quotation mark that touches the closing quote of the attribute before it."""
+    opening, quote, value = last.start("value"), last["value"][0], last["value"][1:-1]
+    if opened := _NEXT_ATTRIBUTE.search(value):
+        return _open_value(source, last["name"], opening, value[: opened.start()])
+    written = "&quot;" if quote == '"' else "&apos;"
+    fault = match_rule(
+        _TOUCHING_FAULTS, source, here, (here - 1, here), last=last["name"], quote=quote, written=written
+    )
+    assert fault is not None, "the last rule always matches"
+    return fault
 
 
-def _comment(source: Source, at: int) -> Diagnostic | int:
-    text = source.text
-    stop = text.find("--", at + 4)
-    if stop < 0 or text.startswith("<!", stop - 2):
-        return _fault(source, at, at + 4, "the comment is never closed", "add -->")
-    if text.startswith("-->", stop):
-        return stop + 3
-    if text.startswith("--->", stop):
-        return _fault(source, stop, stop + 4, "a comment ends with -->, not with --->", "write -->")
-    message = "a comment cannot contain --"
-    return _fault(source, stop, stop + 2, message, "write one hyphen, or end the comment with -->")
+def _open_value(source: Source, name: str, opening: int, value: str) -> Diagnostic:
+    quote, value = source.text[opening], value.rstrip(" \t\n")
+    message = f"the value of attribute '{name}' is not closed: the second {quote} is missing"
+    advice = f"write {name}={quote}{value}{quote}" if len(value) <= _MAX_SHOWN else f"add {quote} after the value"
+    return _fault(source, opening, opening + 1 + len(value), message, advice)
 
 
 def _reference(source: Source, at: int, attribute: str | None) -> Diagnostic | int:
-    text = source.text
-    found = _REFERENCE.match(text, at)
-    name = found[1] if found else ""
-    if found and name in _KNOWN:
+    """Return the end of the reference that begins at `at`, or a diagnostic if it is faulty."""
+    found = _REFERENCE.match(source.text, at)
+    if found is None:
+        bare = _BARE_AND if attribute is None else _BARE_AND_IN_VALUE
+        fault = match_rule((*_REFERENCE_FAULTS, *bare), source, at, name=attribute or "")
+        assert fault is not None, "the last rule matches every &"
+        return fault
+    if name := found["name"]:
+        return found.end() if name in _KNOWN else _unknown_entity(source, at, found.end(), name)
+    digits = (found["decimal"] or found["hexadecimal"]).lstrip("0")[:8] or "0"  # eight are too large a number
+    number = int(digits, 10 if found["decimal"] else 16)
+    if number <= sys.maxunicode and not NOT_IN_XML.match(chr(number)):
         return found.end()
-    if found and name.startswith("#"):
-        shape = _NUMBER.fullmatch(name)
-        if shape is None:
-            meant = _HEXADECIMAL.fullmatch(name)
-            advice = f"write &#x{meant[1]};" if meant else "write the number of the character, as in &#38; or &#x26;"
-            return _fault(source, at, found.end(), f"{found[0]} is not a reference to a character", advice)
-        digits = (shape[1] or shape[2]).lstrip("0") or "0"
-        number = int(digits, 10 if shape[1] else 16) if len(digits) < _MAX_DIGITS else -1
-        if (
-            number in (9, 10, 13)
-            or 0x20 <= number <= 0xD7FF
-            or 0xE000 <= number <= 0xFFFD
-            or 0x10000 <= number <= 0x10FFFF
-        ):
-            return found.end()
-        return _fault(
-            source,
-            at,
-            found.end(),
-            f"{found[0] if len(found[0]) <= _MAX_SHOWN else '&#…;'} is not a character that XML allows",
-            "remove it",
-        )
-    if found:
-        return _unknown_entity(source, at, found.end(), name)
-    if short := _NO_SEMICOLON.match(text, at):
-        return _fault(source, at, short.end(), f"{short[0]} has no semicolon", f"write {short[0]};")
-    stop = at + 2 if text.startswith("&&", at) else at + 1
-    bare = text[at:stop]
-    if attribute is None:
-        return _fault(source, at, stop, f"a bare {bare} is not allowed", _WRITE_AND)
-    advice = f"write {'&amp;' * len(bare)} for a literal {bare}"
-    advice += "; in a condition write 'and'" if bare == "&&" else ""
-    return _fault(source, at, stop, f"a bare {bare} is not allowed in the value of attribute '{attribute}'", advice)
+    written = found[0] if len(found[0]) <= _MAX_SHOWN else "&#…;"
+    return _fault(source, at, found.end(), f"{written} is not a character that XML allows", "remove it")
 
 
 def _unknown_entity(source: Source, start: int, stop: int, name: str) -> Diagnostic:
@@ -155,208 +231,31 @@ def _unknown_entity(source: Source, start: int, stop: int, name: str) -> Diagnos
     return _fault(source, start, stop, f"there is no entity &{name};", advice, code="PC003")
 
 
-def _end_tag(source: Source, at: int) -> Diagnostic | int:
-    text = source.text
-    start = _after_space(text, at + 2)
-    name = _WORD.match(text, start)
-    if name is None:
-        return _fault(source, at, at + 2, "</ is not followed by a name", _WRITE_LESS)
-    if start > at + 2:
-        return _fault(source, at, name.end(), "there is a space between </ and the name", f"write </{name[0]}>")
-    if fault := _bad_name(source, name.start(), name[0], "an element", "write the name of the element that it closes"):
-        return fault
-    stop = _after_space(text, name.end())
-    if text.startswith(">", stop):
-        return stop + 1
-    if text[stop : stop + 1] in ("", "<"):
-        return _fault(source, at, name.end(), f"the end tag </{name[0]} has no closing >", f"write </{name[0]}>")
-    rest = text[stop:].partition(">")[0] if stop == name.end() else ""
-    end = stop + max(1, len(rest))
-    return _fault(source, stop, end, "an end tag contains only a name", f"write </{name[0]}>")
-
-
-class _StartTag:
-    """Reader for the start tag at `at`. `read` returns the end of the tag, or a diagnostic if it is faulty."""
-
-    def __init__(self, source: Source, at: int) -> None:
-        self._source = source
-        self._text = source.text
-        self._at = at
-        less = source.text.find("<", at + 1)
-        self._limit = less if less >= 0 else len(source.text)
-        self._name = ""
-        self._first: dict[str, Span] = {}
-        self._last = ""  # the previous value; `_last_open` is the offset of its quote
-        self._last_open = 0
-
-    def read(self) -> Diagnostic | int:
-        text, at = self._text, self._at
-        if backslash := re.compile(r"\\([^ \t\n<>/]+)>").match(text, at + 1):
-            return self._fault(at, at + 2, "an end tag begins with </, not with <\\", f"write </{backslash[1]}>")
-        name = _WORD.match(text, at + 1)
-        if name is None or not (name[0][0].isalpha() or name[0][0] in "_:"):
-            return self._fault(at, at + 1, "a bare < is not allowed", _WRITE_LESS)
-        self._name = name[0]
-        if fault := _bad_name(self._source, name.start(), name[0], "an element", _NAMES):
-            return fault
-        here = name.end()
-        while True:
-            found = self._attribute(here)
-            if isinstance(found, Diagnostic):
-                return found
-            if text[found - 1] == ">" and found != here:
-                return found
-            here = found
-
-    def _attribute(self, here: int) -> Diagnostic | int:
-        """Return the end of the next attribute or of the tag, or a diagnostic."""
-        text = self._text
-        start = _after_space(text, here)
-        if start >= self._limit:
-            return self._unclosed()
-        if text[start] == ">" or text.startswith("/>", start):
-            return start + (1 if text[start] == ">" else 2)
-        if text[start] == "/" and text.startswith(">", _after_space(text, start + 1)):
-            return self._fault(start, _after_space(text, start + 1) + 1, "/ > is not the end of a tag", "write />")
-        word = _WORD.match(text, start)
-        if word is None:
-            return self._stray(start, touches=start == here)
-        equals = _EQUALS.match(text, word.end())
-        if start == here and self._first:
-            return self._touching(start, word[0], is_attribute=equals is not None)
-        if fault := _bad_name(self._source, start, word[0], "an attribute", _NAMES):
-            return fault
-        value = equals.end() if equals else word.end()
-        if equals is None or value >= self._limit or text[value] in "/>":
-            return self._no_value(here, word)
-        if text[value] not in _STRAIGHT:
-            return self._unquoted(start, word[0], value)
-        span = self._source.span(start, word.end())
-        if (first := self._first.setdefault(word[0], span)) is not span:
-            related = ((first, "first given here"),)
-            message = f"attribute '{word[0]}' is given twice"
-            return diagnostic("PC001", message, span, "remove one of them", related)
-        return self._value(word[0], value)
-
-    def _value(self, name: str, opening: int) -> Diagnostic | int:
-        """Return the end of the value whose opening quote is at `opening`, or a diagnostic."""
-        text, quote = self._text, self._text[opening]
-        stop = text.find(quote, opening + 1)
-        if 0 <= stop < self._limit:
-            self._last, self._last_open = text[opening + 1 : stop], opening
-            here = opening
-            while (here := text.find("&", here + 1, stop)) >= 0:
-                if isinstance(found := _reference(self._source, here, name), Diagnostic):
-                    return found
-            return stop + 1
-        rest = text[opening + 1 : self._limit]
-        if curly := _CURLY_END.search(rest):
-            return self._curly(opening + 1 + curly.start(), name, rest[: curly.start()])
-        whole = text[opening + 1 : stop] if stop >= 0 else ""
-        is_value = stop >= 0 and "\n" not in whole and not whole.endswith("=") and _TAG_GOES_ON.match(text, stop + 1)
-        end = _VALUE_END.search(rest)
-        if is_value or (end is None and self._limit < len(text)):
-            at, message = self._limit, f"a bare < is not allowed in the value of attribute '{name}'"
-            return self._fault(at, at + 1, message, "write &lt; for a literal <")
-        return self._open_value(name, opening, (rest[: end.start()] if end else rest).rstrip(" \t\n"))
-
-    def _open_value(self, name: str, opening: int, value: str) -> Diagnostic:
-        quote = self._text[opening]
-        message = f"the value of attribute '{name}' is not closed: the second {quote} is missing"
-        advice = f"write {name}={quote}{value}{quote}" if len(value) <= _MAX_SHOWN else f"add {quote} after the value"
-        return self._fault(opening, opening + 1 + len(value), message, advice)
-
-    def _unclosed(self) -> Diagnostic:
-        stop = self._at + 1 + len(self._name)
-        advice = f"add > after the last attribute, or /> if the element is empty{_OR_LESS}"
-        return self._fault(self._at, stop, f"the tag <{self._name} has no closing >", advice)
-
-    def _no_value(self, here: int, word: re.Match[str]) -> Diagnostic:
-        ends = self._text.find(">", word.end(), self._limit) >= 0
-        if not ends or "\n" in self._text[here : word.start()]:
-            return self._unclosed()
-        advice = f'write {word[0]}="…"{_OR_LESS}'
-        return self._fault(word.start(), word.end(), f"attribute '{word[0]}' has no value", advice)
-
-    def _unquoted(self, start: int, name: str, value: int) -> Diagnostic:
-        text = self._text
-        if text[value] in _CURLY:
-            stop = next((at for at in range(value + 1, self._limit) if text[at] in _CURLY + _STRAIGHT + ">\n"), value)
-            return self._curly(value, name, text[value + 1 : stop])
-        found = re.compile(r"""[^ \t\n>"']*""").match(text, value)
-        bare = (found[0] if found else "").removesuffix("/")
-        message = f"the value of attribute '{name}' has no quotes"
-        return self._fault(value, value + max(1, len(bare)), message, f'write {name}="{bare[:_MAX_SHOWN]}"')
-
-    def _curly(self, at: int, name: str, value: str) -> Diagnostic:
-        message = f"{self._text[at]} is a typographic quotation mark; values need straight quotation marks"
-        value = value if len(value) <= _MAX_SHOWN else "…"
-        return self._fault(at, at + 1, message, f'write {name}="{value}"')
-
-    def _touching(self, start: int, word: str, *, is_attribute: bool) -> Diagnostic:
-        """Describe a word that touches the closing quote of the previous value."""
-        name = next(reversed(self._first))
-        if opened := _NEXT_ATTRIBUTE.search(self._last):
-            return self._open_value(name, self._last_open, self._last[: opened.start()])
-        if is_attribute:
-            message = f"a space is missing before attribute '{word}'"
-            return self._fault(start, start + len(word), message, "add a space")
-        quote = self._text[self._last_open]
-        message = f"the value of attribute '{name}' contains a {quote}"
-        advice = f"write {'&quot;' if quote == chr(34) else '&apos;'} for a quotation mark in a value"
-        return self._fault(start - 1, start, message, advice)
-
-    def _stray(self, at: int, *, touches: bool) -> Diagnostic:
-        character = self._text[at]
-        if touches and self._first and character in _STRAIGHT:
-            return self._touching(at, "", is_attribute=False)
-        if character == "&":
-            return self._fault(at, at + 1, "a bare & is not allowed in a tag", _WRITE_LESS)
-        message = f"{_named(character)} is not allowed in the tag <{self._name}"
-        return self._fault(at, at + 1, message, f"remove it{_OR_LESS}")
-
-    def _fault(self, start: int, stop: int, message: str, advice: str) -> Diagnostic:
-        return _fault(self._source, start, stop, message, advice)
-
-
 def _bad_name(source: Source, start: int, name: str, kind: str, advice: str) -> Diagnostic | None:
     """Describe a character that is not allowed in a name. Return None if the name is correct."""
     wrong = next((at for at, each in enumerate(name) if not is_tag(each if at == 0 else f"_{each}")), None)
     if wrong is None:
         return None
     character, at = name[wrong], start + wrong
+    shown, where, advice = f"'{character}'", f"in the name of {kind}", _NEWER if character.isalpha() else advice
+    if character.isspace() or not character.isprintable():
+        shown = f"U+{ord(character):04X} ({unicodedata.name(character, 'a character without a name').lower()})"
     if character.isspace() or unicodedata.category(character) == "Cf":
-        return _fault(
-            source, at, at + 1, f"{_named(character)} is not allowed in a tag", "write a plain space, or remove it"
-        )
-    if character.isalpha():
-        advice = _NEWER
-    return _fault(source, at, at + 1, f"{_named(character)} is not allowed in the name of {kind}", advice)
+        where, advice = "in a tag", "write a plain space, or remove it"
+    return _fault(source, at, at + 1, f"{shown} is not allowed {where}", advice)
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def is_tag(text: str) -> bool:
-    """Return whether expat and libxml2 accept `text` as the name of a tag or attribute.
+    """Return whether expat accepts `text` as the name of a tag or attribute. It accepts colons, too.
 
-    They accept the names of XML 1.0 before its fifth edition, which lack the letters of some scripts, such as Sinhala.
-    A colon is accepted; `malformed.namespace` has its diagnostic.
+    It accepts the names of XML 1.0 before its fifth edition, which lack the letters of some scripts, such as Sinhala.
     """
     try:
         expat.ParserCreate("utf-8").Parse(f"<{text}/>", True)
     except expat.ExpatError:
         return False
     return True
-
-
-def _named(character: str) -> str:
-    if character.isprintable() and not character.isspace():
-        return f"'{character}'"
-    return f"U+{ord(character):04X} ({unicodedata.name(character, 'a character without a name').lower()})"
-
-
-def _after_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
 
 
 def _fault(source: Source, start: int, stop: int, message: str, advice: str, code: str = "PC001") -> Diagnostic:

@@ -277,10 +277,10 @@ class SchemaReader:
 
     def _stand_in(self, element: Element) -> StandIn:
         self._attributes(element)
-        (text,) = finish([self._content(element)], Whitespace.DEDENT)
+        text = "".join(piece or "" for piece in finish([self._content(element)], Whitespace.DEDENT))
         if not text:
             self._fault("PC106", "<stand-in> needs text", element.name_span, "write a sentence, or leave it out")
-        return StandIn(text=text or "", span=element.span)
+        return StandIn(text=text, span=element.span)
 
     def _rules(self, element: Element) -> RuleList:
         self._attributes(element)

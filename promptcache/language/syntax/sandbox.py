@@ -1,8 +1,8 @@
 """Jinja2 environment for templates: the constructs, filters and methods that they may use, and their limits.
 
-Every operation counts steps in proportion to its input and output, and every step checks the clock, as does every
-token and every node before the template runs. No single operation runs for long. These limits are a protection
-against mistakes; run untrusted templates in a separate process.
+Jinja2's sandbox keeps Python's internals out of reach. This module adds limits. Each operation takes steps for what it
+reads and makes, and each step checks the clock. The limits protect against mistakes; run untrusted templates in a
+separate process.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import Callable, Iterable, Iterator, MappingView
 from functools import wraps
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context, tests
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context
 from jinja2.compiler import CodeGenerator
 from jinja2.lexer import Lexer
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.source import MAX_BYTES
@@ -31,9 +31,8 @@ MAX_BITS = 4_000
 
 _MAX_STEPS = 200_000
 _MAX_SECONDS = 2.0
-_MAX_ITEMS = 200_000  # items or characters in the result of one operator
-_READ, _MADE = 1_000, 100  # characters that are read or made in one step
-_ITEM = 10  # an item of a new list counts as ten characters, because it takes as much memory
+_STEP = 200  # characters that are read or made in one step
+_ITEM = 20  # an item of a new list counts as twenty characters, because it takes as much memory
 _CONSTRUCTS = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.Operand),
     *(nodes.Name, nodes.Const, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Compare, nodes.CondExpr, nodes.Keyword),
@@ -44,19 +43,17 @@ _CONSTRUCTS = (
 
 _METHODS = ("items", "keys", "values", "get", "upper", "lower", "strip", "startswith", "endswith", "split")
 _TEXT_FILTERS = frozenset({"upper", "lower", "title", "capitalize", "trim", "escape", "e", "string"})
-_SHORT_FILTERS = frozenset({"default", "d", "length", "count", "first", "last", "abs", "int", "float"})
-"""Filters that read at most one item, or read a text once."""
+_DEEP_FILTERS = frozenset({"sort", "unique", "min", "max", "dictsort", "tojson"})
+"""Filters that read the texts in a list or mapping."""
 
-_FILTERS = (
-    *(*_TEXT_FILTERS, *_SHORT_FILTERS, "sort", "unique", "reverse", "dictsort", "items", "list", "sum", "min", "max"),
+_LIMITED_FILTERS = (
+    *(*_TEXT_FILTERS, *_DEEP_FILTERS, "reverse", "items", "list", "sum", "int"),
     *("map", "select", "reject", "selectattr", "rejectattr"),
 )
-_TESTS = (
-    *("defined", "undefined", "none", "string", "number", "integer", "float", "mapping", "sequence", "boolean"),
-    *("true", "false", "eq", "equalto", "==", "ne", "!=", "lt", "<", "le", "<=", "gt", ">", "ge", ">=", "in"),
-    *("odd", "even", "divisibleby", "lower", "upper"),
-)
-PIECE, _COUNTED, _JOINED, _PART, _STEP = "write a piece", "count items", "join texts", "take a part", "take a step"
+_FREE_FILTERS = ("default", "d", "length", "count", "first", "last", "abs", "float")
+"""Filters that read at most one item, or read a text once."""
+
+PIECE, _COUNTED, _PART = "write a piece", "count items", "take a part"
 """Internal filters. Templates cannot name them."""
 
 
@@ -146,22 +143,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._lexer = PlacedLexer(self)
         self.piece = 0  # index of the text or value that was computed last
         self.globals = {}
-        all_filters: Any = filters.FILTERS
-        all_tests: Any = tests.TESTS
-        known = {name: self._limited(all_filters[name], name) for name in _FILTERS}
-        own: dict[str, Callable[..., Any]] = {"join": self._join, "tojson": self._to_json, _JOINED: self._concatenate}
-        known |= {name: self._limited(function, name) for name, function in own.items()}
-        self.filters = {**known, _PART: self._part, _COUNTED: self.counted, _STEP: self._step, PIECE: self._note}
-        self.tests = {name: self._limited(all_tests[name], name) for name in _TESTS}
+        known: dict[str, Any] = {**filters.FILTERS, "tojson": _to_json}
+        self.filters = {name: known[name] for name in _FREE_FILTERS}
+        self.filters |= {name: self._limited(known[name], name) for name in _LIMITED_FILTERS}
+        self.filters |= {"join": self._join, _PART: self._part, _COUNTED: self._counted, PIECE: self._note}
+        known = {**self.tests}
+        self.tests |= {name: self._limited(known[name], name) for name in ("lower", "upper")}
 
     @property
     def lexer(self) -> PlacedLexer:
         """Return the lexer of the template."""
         return self._lexer
 
-    def spend(self, read: int = 0, made: int = 0) -> None:
-        """Count one step, and more steps for many characters and items."""
-        self._steps += 1 + read // _READ + made // _MADE
+    def spend(self, size: int = 0) -> None:
+        """Count one step, and more steps for many characters, and check the clock."""
+        self._steps += 1 + size // _STEP
         if self._steps > _MAX_STEPS:
             raise TemplateFault(f"the template takes more than {_MAX_STEPS} steps")
         self.check_time()
@@ -171,101 +167,60 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if time.thread_time() > self._stop:
             raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
 
-    def counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield items and count one step for each."""
-        for item in items:
-            self.spend()
-            yield item
-
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a binary operation. Large results and `%` on text raise an error."""
-        self.spend(made=self._result_size(operator, left, right))
-        return super().call_binop(context, operator, left, right)
+        if operator == "%" and isinstance(left, str):
+            raise TemplateFault("'%' does not format text in a template", "PC602")
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _check_size("'**'", bits=left.bit_length() * max(right, 1))
+        for many, times in ((left, right), (right, left)) if operator == "*" else ():
+            if isinstance(times, int):
+                _check_size("'*'", _weight(many) * times)
+        return self._made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, method: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a text or a mapping, and count its steps."""
         owner = getattr(method, "__self__", None)
-        read = len(owner) if isinstance(owner, str) else 0
-        self.spend(read * (10 + sum(map(_size, args))) // 10)
+        self.spend(_cost(owner if isinstance(owner, str) else None, args))
         return self._made(super().call(context, method, *args, **kwargs))
 
     def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap a filter or test so that its arguments and its result count steps.
-
-        If the result is an iterator, the wrapper returns a list of its items.
-        """
+        """Wrap a filter or test so that its arguments and its result count steps."""
         first = 1 if hasattr(function, "jinja_pass_arg") else 0  # skip the argument that Jinja2 passes
 
         @wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            value, *others = args[first:]
-            if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
-                value = list(self.counted(value))
+            value, *others = (*args[first:], *kwargs.values())
             if name in _TEXT_FILTERS:
                 written(value)
-            if name == "sum" and any(isinstance(other, list | tuple) for other in (*others, *kwargs.values())):
+            if name == "sum" and any(isinstance(other, list | tuple) for other in others):
                 raise TemplateFault("sum adds only numbers, not lists", "PC602")
-            short = name in _SHORT_FILTERS or (name in self.tests and not others)
-            read = len(value) if isinstance(value, str) else 1 if short else _size(value)
-            self.spend(read if short else read * (10 + sum(map(_size, (*others, *kwargs.values())))) // 10)
-            return self._made(function(*args[:first], value, *others, **kwargs))
+            self.spend(_cost(value, others, deep=name in _DEEP_FILTERS))
+            return self._made(function(*args, **kwargs))
 
         return limited
 
     def _made(self, result: Any) -> Any:
+        """Count the steps of a result. An iterator becomes a list."""
         if isinstance(result, Iterator):
-            result = list(self.counted(result))
-        if isinstance(result, int) and result.bit_length() > MAX_BITS:
-            raise TemplateFault(f"the result is a number of more than {MAX_BITS} bits")
-        if isinstance(result, str | list | tuple):
-            self.spend(made=len(result) * (1 if isinstance(result, str) else _ITEM))
+            result = list(self._counted(result))
+        _check_size("this", _weight(result), result.bit_length() if isinstance(result, int) else 0)
+        self.spend(_weight(result))
         return result
 
-    def _result_size(self, operator: str, left: Any, right: Any) -> int:
-        if operator == "%" and isinstance(left, str):
-            raise TemplateFault("'%' does not format text in a template", "PC602")
-        sized, size = str | list | tuple, 0
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length() * (max(right, 1) if operator == "**" else 1)
-            if max(bits, left.bit_length() + right.bit_length() if operator == "*" else 0) > MAX_BITS:
-                raise TemplateFault(f"'{operator}' gives a number of more than {MAX_BITS} bits")
-        elif operator == "*" and isinstance(left, sized) and isinstance(right, int):
-            size = len(left) * right
-        elif operator == "*" and isinstance(right, sized) and isinstance(left, int):
-            size = len(right) * left
-        elif operator == "+" and isinstance(left, sized) and isinstance(right, sized):
-            size = len(left) + len(right)
-        if size > _MAX_ITEMS:
-            raise TemplateFault(f"'{operator}' gives more than {_MAX_ITEMS} characters or items")
-        return max(size, 0)
+    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.spend()
+            yield item
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
-        items = [item[attribute] if attribute is not None else item for item in self.counted(value)]
-        return self._concatenate([piece for item in items for piece in (d, item)][1:])
-
-    def _concatenate(self, pieces: Iterable[Any]) -> str:
-        texts = [written(piece) for piece in pieces]
-        if sum(len(text) if isinstance(text, str) else 1 for text in texts) > MAX_BYTES:
-            raise TemplateFault(f"a joined text has more than {MAX_BYTES} characters")
-        return Markup("").join(texts)
-
-    def _to_json(self, value: object) -> Markup:
-        pieces, size = [], 0
-        for number, piece in enumerate(json.JSONEncoder(ensure_ascii=False).iterencode(value)):
-            if number % _MADE == 0:
-                self.spend()
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_BYTES:
-                raise TemplateFault(f"a text has more than {MAX_BYTES} characters")
-        return escape("".join(pieces))
+        texts = [written(item if attribute is None else item[attribute]) for item in self._counted(value)]
+        _check_size("joining", sum(map(_weight, texts)) + len(texts) * _weight(d))
+        joined: str = self._made(escape(written(d)).join(texts))
+        return joined
 
     def _part(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
         return self._made(value[start:stop:step])
-
-    def _step(self, value: Any) -> Any:
-        self.spend()
-        return value
 
     @pass_context  # so that Jinja2 never evaluates the filter at compile time
     def _note(self, _context: Context, value: Any, number: int) -> Any:
@@ -285,7 +240,7 @@ def prepare(tree: nodes.Template, sandbox: Sandbox) -> nodes.Template:
     for output in list(tree.find_all(nodes.Output)):
         for index, child in enumerate(output.nodes):
             output.nodes[index] = _filtered(child, PIECE, number)
-            if isinstance(child, nodes.Filter | nodes.Test):  # Jinja2 places it at its name, behind its value
+            if isinstance(child, nodes.Filter | nodes.Test | nodes.Call):  # Jinja2 places it behind its value
                 output.nodes[index].lineno = min(each.lineno for each in child.find_all(nodes.Node) if each.lineno)
             number += 1
     prepared = _Rewriter().visit(tree)
@@ -327,10 +282,8 @@ class _Rewriter(NodeTransformer):
         match node:
             case nodes.For():
                 node.iter = _filtered(node.iter, _COUNTED)
-            case nodes.Operand():
-                node.expr = _filtered(node.expr, _STEP)
             case nodes.Concat():
-                return _filtered(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
+                return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
             case nodes.Getitem(arg=nodes.Slice(start=start, stop=stop, step=step)):
                 return _filtered(node.node, _PART, start, stop, step)
         return node
@@ -348,18 +301,38 @@ def written(value: Any) -> Any:
         return value
     if value is None:
         return ""
-    message = f"a {type(value).__name__} cannot be written"
-    raise TemplateFault(message, "PC602", "use a filter, such as join or tojson")
+    kind = "list" if isinstance(value, MappingView) else type(value).__name__
+    raise TemplateFault(f"a {kind} cannot be written", "PC602", "use a filter, such as join or tojson")
 
 
-def _size(value: object) -> int:
-    """Return how many characters and items a filter reads if it reads a whole value.
+def _to_json(value: object) -> str:
+    return escape(json.dumps(value, ensure_ascii=False))
 
-    The characters of items that are text also count.
-    """
-    if isinstance(value, str):
-        return len(value)
+
+def _check_size(what: str, weight: int = 0, bits: int = 0) -> None:
+    if weight > MAX_BYTES:
+        raise TemplateFault(f"{what} gives more than {MAX_BYTES} characters, or {MAX_BYTES // _ITEM} items")
+    if bits > MAX_BITS:
+        raise TemplateFault(f"{what} gives a number of more than {MAX_BITS} bits")
+
+
+def _weight(value: object) -> int:
+    """Return how many characters a new text or list counts as."""
+    return len(value) if isinstance(value, str) else len(value) * _ITEM if isinstance(value, list | tuple) else 0
+
+
+def _cost(value: object, others: Iterable[object], *, deep: bool = False) -> int:
+    """Return how many characters and items an operation reads. It may read its value once for each argument's part."""
+    read = _num_characters(value) if deep else _length(value)
+    return read * (10 + sum(map(_length, others))) // 10
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str | list | tuple | dict) else 1
+
+
+def _num_characters(value: object) -> int:
+    """Return the number of characters and items in a value, at any depth."""
     if isinstance(value, list | tuple | dict):
-        items = value.values() if isinstance(value, dict) else value
-        return sum(len(item) if isinstance(item, str) else 1 for item in items)
-    return 1
+        return sum(map(_num_characters, value.items() if isinstance(value, dict) else value), 1)
+    return _length(value)

@@ -21,6 +21,9 @@ from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Sev
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum size of a document or `src` file, in bytes."""
 
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML document can express."""
+
 _DOCUMENT = instance("a document, as text or bytes,", str, bytes)
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"<\0", b"\0<")
 """First bytes of a UTF-16 document, with or without a byte order mark."""

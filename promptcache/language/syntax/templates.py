@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
-from types import CodeType, TracebackType
-from typing import Any, TypeAlias
+from itertools import accumulate, islice
+from types import TracebackType
+from typing import TypeAlias
 
-from jinja2 import Template, TemplateSyntaxError, UndefinedError, nodes
+from jinja2 import Template, TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.parser import Parser
+from jinja2.utils import missing
 
 from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language.syntax.names import few
@@ -31,7 +32,8 @@ Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"]
 _MAX_DEPTH = 50
 _FILE = "<template>"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
-_TAG_START, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
+_TAG = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
+_VARIABLE = re.compile(r"l_\d+_(?!loop$)(.+)")  # the names that Jinja2 gives to the variables of a template
 _BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
 _TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
 _NO_TAG = re.compile(r"unknown tag '(\w+)'")
@@ -77,25 +79,19 @@ class _Rendering:
         self._context = context
         self._sandbox = Sandbox()
         self._template: Template | None = None
-        self._tree = nodes.Template([])
 
     def run(self) -> tuple[str, tuple[Piece, ...]]:
         """Return the text of the document, and the pieces that map it to the template."""
         _check_size(self._text)
         data = plain(dict(self._context or {}))
         assert isinstance(data, dict), "a mapping stays one"
-        self._template = Template.from_code(self._sandbox, self._compile(), {})
-        return self._collect(self._template, data)
-
-    def _compile(self) -> CodeType:
-        self._tree = prepare(Parser(self._sandbox, self._text).parse(), self._sandbox)
-        return self._sandbox.compile(self._tree, name=_FILE, filename=_FILE)
-
-    def _collect(self, template: Template, data: dict[str, Any]) -> tuple[str, tuple[Piece, ...]]:
+        tree = prepare(Parser(self._sandbox, self._text).parse(), self._sandbox)
+        code = self._sandbox.compile(tree, name=_FILE, filename=_FILE)
+        self._template = Template.from_code(self._sandbox, code, {})
         texts: list[str] = []
         places: list[tuple[int, int, bool]] = []
         size = 0
-        for text in template.root_render_func(template.new_context(data)):
+        for text in self._template.root_render_func(self._template.new_context(data)):
             self._sandbox.spend()
             places.append(self._sandbox.lexer.pieces[self._sandbox.piece])
             texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -137,8 +133,9 @@ class _Rendering:
 
     def _with_value(self, fault: NoValueError) -> str | None:
         """Return help for a name without a value, or None."""
-        defined = {*(self._context or ()), *(_defined(self._tree, fault.name, self._offset(fault), set()) or ())}
-        known = sorted(defined if fault.is_variable else fault.known)
+        values = [value for part in _frames(fault.__traceback__) for value in part.tb_frame.f_locals.items()]
+        found = {name[1] for key, value in values if value is not missing and (name := _VARIABLE.fullmatch(key))}
+        known = sorted(found | {*(self._context or ())} if fault.is_variable else fault.known)
         if near := did_you_mean(fault.name, known):
             return near
         if self._context is None and fault.is_variable:
@@ -150,7 +147,7 @@ class _Rendering:
 
         It is a name, or an expression up to the end of its tag or line. A fault of what was written last has its tag.
         """
-        if self._template is not None and _innermost(self._template, fault.__traceback__) is None:
+        if self._template is not None and not _frames(fault.__traceback__):
             return self._sandbox.lexer.pieces[self._sandbox.piece][:2]
         start = self._offset(fault)
         ends = (self._text.find(end, start) for end in ("}}", "%}", "\n"))
@@ -178,63 +175,29 @@ class _Rendering:
             offset = fault.lineno - 1 if block is None else block.start(1)
         elif isinstance(fault, TemplateFault) and fault.offset is not None:
             offset = fault.offset
-        elif self._template is not None:
-            offset = _innermost(self._template, fault.__traceback__) or 0
+        elif self._template is not None and (frames := _frames(fault.__traceback__)):
+            offset = (
+                self._template.get_corresponding_lineno(frames[-1].tb_lineno) - 1
+            )  # the lexer counts offsets as lines
         blank = len(self._text) - len(self._text[offset:].lstrip())
         return min(max(offset, blank), max(len(self._text) - 1, 0))
 
 
-def _defined(node: nodes.Node, name: str, offset: int, before: set[str]) -> set[str] | None:
-    """Return the names that a template defines before it uses a name.
-
-    Args:
-        node: The template, or a part of it.
-        name: The name that is used.
-        offset: Where its statement begins.
-        before: Names that are defined before `node`. Those that `node` defines for the nodes after it are added.
-
-    Returns:
-        None if `node` does not use the name.
-    """
-    if isinstance(node, nodes.Name):
-        return before if node.name == name and node.ctx == "load" and node.lineno > offset else None
-    parts: list[tuple[nodes.Node, set[str]]] = [(each, before) for each in node.iter_child_nodes()]
-    if isinstance(node, nodes.For):  # only its test and its body have its variables, and what is set there
-        inner = before | _targets(node)
-        parts = [(each, inner) for each in (node.test, *node.body) if each is not None]
-        parts = [(node.iter, before), *parts, *((each, before) for each in node.else_)]
-    found = next((names for each in parts if (names := _defined(each[0], name, offset, each[1])) is not None), None)
-    if isinstance(node, nodes.Assign) and found is None:
-        before.update(_targets(node))
-    return found
-
-
-def _targets(node: nodes.For | nodes.Assign) -> set[str]:
-    """Return the names that a loop or an assignment defines."""
-    target = node.target
-    return {target.name} if isinstance(target, nodes.Name) else {each.name for each in target.find_all(nodes.Name)}
-
-
 def _check_size(text: str) -> None:
-    num_tags, stop, within = 0, 0, len(text) <= MAX_SOURCE
-    while within and (start := _TAG_START.search(text, stop)):
-        end = _TAG_END.search(text, start.end())
-        stop = end.start() if end else len(text)
-        num_tags += 1
-        within = num_tags <= MAX_TAGS and stop - start.end() <= MAX_TAG
-    if not within:
+    tags = list(islice(_TAG.finditer(text), MAX_TAGS + 1)) if len(text) <= MAX_SOURCE else []
+    if len(text) > MAX_SOURCE or len(tags) > MAX_TAGS or any(len(tag[1]) > MAX_TAG for tag in tags):
         limits = f"{MAX_SOURCE} characters and {MAX_TAGS} tags of {MAX_TAG} characters"
         raise TemplateFault(f"a template has at most {limits}")
 
 
-def _innermost(template: Template, trace: TracebackType | None) -> int | None:
-    """Return the offset of the innermost expression of the template in a traceback; None without any."""
-    offset = None
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
+    """Return the parts of a traceback that are in the template, outermost first."""
+    frames = []
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:
-            offset = template.get_corresponding_lineno(trace.tb_lineno) - 1  # the lexer counts offsets as lines
+            frames.append(trace)
         trace = trace.tb_next
-    return offset
+    return frames
 
 
 def _outside_sections(texts: list[str], verbatim: list[bool]) -> list[str]:

@@ -1,33 +1,26 @@
 """Parse XML text into a tree of elements, with the exact position of each.
 
-Two parsers read a document. expat runs first: it reports exact positions and stops at a DOCTYPE before it reads any
-entity. lxml then reads the same bytes with every dangerous feature off. A document is accepted only if both parsers
-accept it.
+expat reads the document, because it reports exact positions. It stops at a DOCTYPE, before it reads any entity. The
+limits of size, depth and number are ours; expat has none.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 from xml.parsers import expat
 
-from lxml import etree
-
-from promptcache.diagnostics import FaultList, LanguageError, Span
-from promptcache.language.syntax.malformed import Opened, not_well_formed, second_opinion
-from promptcache.language.syntax.markup_faults import control
-from promptcache.language.syntax.source import Source, decode, diagnostic
+from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
+from promptcache.language.syntax.malformed import Opened, not_well_formed
+from promptcache.language.syntax.source import NOT_IN_XML, Source, decode, diagnostic
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 20_000
 MAX_ATTRIBUTES = 60_000
+MAX_TAG_NAME = 1_000
 
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _TAG_END = re.compile(r"\s*/?>")
-NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""The characters that no XML document can express."""
-
-_NO_CHARACTER = re.compile("[\0\ufffe\uffff]")  # expat would read NUL as half of a UTF-16 character
 _BEFORE_TEXT = re.compile(r"(?:\s+|<!--.*?-->|<!\[CDATA\[)*", re.DOTALL)
 
 
@@ -109,31 +102,16 @@ def parse_xml(text: str | bytes | Source, name: str, error: type[LanguageError])
             has a DOCTYPE, a processing instruction or a namespace.
     """
     source = text if isinstance(text, Source) else decode(text, name, error)
-    if found := _NO_CHARACTER.search(source.text):
-        raise error([control(source, found.start())])
-    reader = _Reader(source, error)
-    root = reader.read(error)
-    _agree(source, reader.data, error)
-    return root
+    if found := NOT_IN_XML.search(source.text):  # expat would read NUL as half of a UTF-16 character
+        raise error([_no_character(source, found.start())])
+    return _Reader(source, error).read(error)
 
 
-def _agree(source: Source, data: bytes, error: type[LanguageError]) -> None:
-    parser = etree.XMLParser(
-        encoding="utf-8",
-        resolve_entities=False,
-        no_network=True,
-        load_dtd=False,
-        dtd_validation=False,
-        attribute_defaults=False,
-        huge_tree=False,
-        recover=False,
-        collect_ids=False,
-    )
-    try:
-        root = etree.fromstring(data, parser)
-    except etree.XMLSyntaxError as fault:
-        raise error([second_opinion(source, fault)]) from None
-    assert root.getroottree().docinfo.internalDTD is None, "expat let a DOCTYPE pass"
+def _no_character(source: Source, at: int) -> Diagnostic:
+    code = ord(source.text[at])
+    kind = "a character that XML does not allow" if code >= 0xFFFE else "a control character"
+    message = f"the document contains {kind}, U+{code:04X}"
+    return diagnostic("PC001", message, source.span(at, at + 1), "remove it")
 
 
 class _StopError(Exception):
@@ -206,37 +184,38 @@ class _Reader:
         self._close_text(here)
         self._count += 1
         name_stop = here + 1 + len(name)
-        if self._count > MAX_ELEMENTS or len(self._stack) >= MAX_DEPTH or ":" in name:
-            self._refuse(name, self.source.span(here + 1, name_stop))
+        if self._count > MAX_ELEMENTS:
+            self._stop(f"the document has more than {MAX_ELEMENTS} elements", here + 1, name_stop)
+        if len(self._stack) >= MAX_DEPTH:
+            self._stop(f"elements are nested more than {MAX_DEPTH} deep", here + 1, name_stop, "PC005")
+        self._check_name(name, here + 1, name_stop)
         attributes, stop = self._attributes(name_stop, pairs)
         self._stack.append(_Open(name, attributes, [], here, stop))
         self._text_start = stop
 
-    def _refuse(self, name: str, span: Span) -> None:
-        if self._count > MAX_ELEMENTS:
-            raise _StopError("PC009", f"the document has more than {MAX_ELEMENTS} elements", span)
-        if len(self._stack) >= MAX_DEPTH:
-            raise _StopError("PC005", f"elements are nested more than {MAX_DEPTH} deep", span)
-        self._refuse_namespace(name, span)
+    def _stop(self, message: str, start: int, stop: int, code: str = "PC009") -> NoReturn:
+        raise _StopError(code, message, self.source.span(start, stop))
 
-    def _refuse_namespace(self, name: str, span: Span, advice: str = "remove the prefix") -> None:
-        fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
-        message, fix = f"'{name}' uses a namespace; the language has none", fixes.get(name, advice)
-        self.faults.append(diagnostic("PC008", message, span, fix))
+    def _check_name(self, name: str, start: int, stop: int, *, is_attribute: bool = False) -> None:
+        if len(name) > MAX_TAG_NAME:
+            self._stop(f"a name has {len(name)} characters, and at most {MAX_TAG_NAME} are allowed", start, stop)
+        if ":" in name or (is_attribute and name == "xmlns"):
+            fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
+            fix = fixes.get(name, "remove the attribute" if is_attribute else "remove the prefix")
+            message = f"'{name}' uses a namespace; the language has none"
+            self.faults.append(diagnostic("PC008", message, self.source.span(start, stop), fix))
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
         self._num_attributes += len(pairs) // 2
         if self._num_attributes > MAX_ATTRIBUTES:
-            message = f"the document has more than {MAX_ATTRIBUTES} attributes"
-            raise _StopError("PC009", message, self.source.span(offset, offset))
+            self._stop(f"the document has more than {MAX_ATTRIBUTES} attributes", offset, offset)
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             match = _ATTRIBUTE.match(self.source.text, offset)
             assert match is not None, "expat has read this attribute"
             offset = match.end()
             attribute = Attribute(name, value, self.source, match.start(1), match.start(2) + 1, offset - 1)
-            if ":" in name or name == "xmlns":
-                self._refuse_namespace(name, attribute.span, "remove the attribute")
+            self._check_name(name, attribute.start, offset, is_attribute=True)
             found.append(attribute)
         end = _TAG_END.match(self.source.text, offset)
         assert end is not None, "expat has read the whole tag"
