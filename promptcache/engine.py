@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from promptcache.audit import DEFAULT_MAX_DIVERGENCE, Audit, audit, open_watcher
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
@@ -32,9 +33,7 @@ from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_name
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Placement, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan, continued
 from promptcache.runtime import (
-    DEFAULT_MAX_DIVERGENCE,
     LOGPROBS,
-    Audit,
     AutoPromotions,
     Catalog,
     Chat,
@@ -62,7 +61,6 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
-    audit,
     chat_prompt,
     check_for_batch,
     check_for_logprobs,
@@ -79,7 +77,6 @@ from promptcache.runtime import (
     open_history,
     open_pool,
     open_promoter,
-    open_watcher,
     promote,
     read_options,
     reasoning_split,

@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
     "runtime": {"atomic", "diagnostics", "locks", "language", "tokenizer", "layout", "kv"},
-    "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
+    "audit": {"diagnostics", "locks", "language", "tokenizer", "layout", "kv", "runtime"},
+    "engine": {"audit", "diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
@@ -93,6 +94,7 @@ FACES = {
     "tokenizer": (PACKAGE, TESTS),
     "layout": (PACKAGE, TESTS),
     "runtime": (PACKAGE,),
+    "audit": (PACKAGE, TESTS),
 }
 """Rooms that code outside imports by their `__init__` only, and where this is checked."""
 

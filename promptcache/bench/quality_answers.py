@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from promptcache.audit import Distance, compare_predictions
 from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
-from promptcache.runtime import Distance, compare_predictions
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}

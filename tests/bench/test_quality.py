@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from promptcache.audit import compare_predictions
 from promptcache.bench.quality import QualitySettings, _further_answers, compare_quality
 from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers, plain_token_ids
 from promptcache.bench.quality_documents import Quiz, QuizSlot
@@ -18,7 +19,7 @@ from promptcache.bench.quality_sets import LONG, SETS, SHORT, draw_quizzes
 from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
-from promptcache.runtime import compare_predictions, used_tokens
+from promptcache.runtime import used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache import Engine
+from promptcache.audit import AdviceKind, Audit, Cause, mean_divergence
+from promptcache.audit.advice import MIN_GAIN, MIN_GAIN_SHARE
+from promptcache.audit.report import equal_gain, largest_first
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.layout import Level
-from promptcache.runtime import AdviceKind, Audit, Cause, mean_divergence
-from promptcache.runtime.advice import MIN_GAIN, MIN_GAIN_SHARE
-from promptcache.runtime.audit import equal_gain, largest_first
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -151,7 +151,7 @@ def test_rounding_changes_no_order(monkeypatch: pytest.MonkeyPatch, engine: Engi
         return [causes, [each.module for each in made.modules], [each.words for each in made.advice]]
 
     expected = order()
-    monkeypatch.setattr(import_module("promptcache.runtime.audit"), "mean_divergence", rounded)
+    monkeypatch.setattr(import_module("promptcache.audit.ladder"), "mean_divergence", rounded)
     for _ in range(6):
         assert order() == expected
 

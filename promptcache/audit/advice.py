@@ -10,23 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 
+from promptcache.audit.ladder import Ladder, TokenPiece
+from promptcache.audit.report import Advice, AdviceKind, Audit, ModuleGain, equal_gain, largest_first
 from promptcache.diagnostics import LanguageError, counted
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
 from promptcache.layout import Plan, Slot, lay_out, run_states
-from promptcache.runtime.audit import (
-    Advice,
-    AdviceKind,
-    Audit,
-    Ladder,
-    ModuleGain,
-    TokenPiece,
-    equal_gain,
-    largest_first,
-)
-from promptcache.runtime.catalog import SchemaState
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.promotion import promote
+from promptcache.runtime import Executor, SchemaState, promote
 from promptcache.tokenizer import Tokenizer
 
 MIN_GAIN = 0.001

@@ -6,15 +6,13 @@ import logging
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from promptcache.diagnostics import InvalidValue, Short, millinats_text, number, whole
+from promptcache.audit.ladder import Ladder
+from promptcache.audit.report import Distance
+from promptcache.diagnostics import InvalidValue, millinats_text, number, whole
 from promptcache.layout import Plan
 from promptcache.locks import new_lock
-from promptcache.runtime.audit import Distance, Ladder
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import StopCheck
-from promptcache.runtime.idle import IdleThread, Interrupted
+from promptcache.runtime import Executor, IdleThread, Interrupted, StopCheck, WatchedFidelity
 from promptcache.tokenizer import Tokenizer
 
 NUM_RECENT = 50
@@ -29,21 +27,6 @@ DEFAULT_MAX_DIVERGENCE = 0.1
 _EVERY = whole(0, unit="requests")
 _MAX_DIVERGENCE = number(0)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class WatchedFidelity(Short):
-    """How far recent requests were from plain prefill.
-
-    Attributes:
-        num_compared: Requests that were compared so far.
-        divergence: Mean KL divergence of plain prefill from the last 50 of them, in nats; None before the first.
-        agreement: Mean share of places with the same most probable token, over the same.
-    """
-
-    num_compared: int = 0
-    divergence: float | None = None
-    agreement: float | None = None
 
 
 class Watcher:

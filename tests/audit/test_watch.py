@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from promptcache.audit import watch
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
-from promptcache.runtime import watch
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
