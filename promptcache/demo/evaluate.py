@@ -1,7 +1,7 @@
 """Measures the demo model: `python -m promptcache.demo.evaluate FOLDER` prints a Markdown table.
 
 Each row is the share of whole answers that are right, with a 95 % interval. Every question is asked alone, about a
-document from a seed that training never uses. No cache is used: `promptcache bench quality` asks the same questions
+document from a seed that training never uses. No cache is used: `python -m benchmarks quality` asks the same questions
 through schemas.
 """
 

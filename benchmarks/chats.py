@@ -1,4 +1,4 @@
-"""The benchmark of conversations: `promptcache bench chat`.
+"""The benchmark of conversations: `python -m benchmarks chat`.
 
 Each conversation is over some modules of one library. It is held with `Engine.chat`, and with a loop of transformers
 that keeps a growing `DynamicCache`. CPU time is measured, because machines are shared.
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache
 
+from benchmarks.intervals import ratio_of_medians
+from benchmarks.kinds import Clock, now, stock_attention
 from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.intervals import ratio_of_medians
-from promptcache.bench.kinds import Clock, now, stock_attention
 from promptcache.bench.workload import LetterTokenizer, letters
 from promptcache.engine import Engine
 from promptcache.language import Prompt

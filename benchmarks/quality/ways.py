@@ -82,7 +82,7 @@ WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "fir
 """Names for `--way`, besides plain prefill."""
 
 DEFAULT_WAYS = ("guaranteed", "nothing", "earlier", "scaffold")
-"""Ways that `promptcache bench quality` compares by default."""
+"""Ways that `python -m benchmarks quality` compares by default."""
 
 
 def way_named(name: str) -> Way:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.bench.fleet import (
+from benchmarks.fleet import (
     POLICIES,
     EngineCosts,
     FleetTotals,

@@ -1,7 +1,7 @@
-"""`promptcache bench quality`: the cost of module reuse in quality, on questions with known answers.
+"""`python -m benchmarks quality`: the cost of module reuse in quality, on questions with known answers.
 
 Each document is served in every way with the same questions, so all comparisons are paired. Answers are greedy. Sets
-are in `quality_sets`, ways in `quality_ways`.
+are in `sets`, ways in `ways`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
+from benchmarks.intervals import difference_interval, share_interval
+from benchmarks.quality.answers import GREEDY, Chunk, Outcome, plain_answers
+from benchmarks.quality.documents import Quiz
+from benchmarks.quality.sets import SETS, SHORT, draw_quizzes
+from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, way_named
 from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
-from promptcache.bench.intervals import clustered_interval, difference_interval, share_interval
-from promptcache.bench.quality_answers import GREEDY, Chunk, Outcome, plain_answers
-from promptcache.bench.quality_documents import Quiz
-from promptcache.bench.quality_sets import SETS, SHORT, draw_quizzes
-from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, way_named
+from promptcache.bench.intervals import clustered_interval
 from promptcache.engine import Engine
 from promptcache.runtime import Completion
 

@@ -1,8 +1,8 @@
-"""`bench repair` compares requests that differ in their repair only."""
+"""`python -m benchmarks repair` compares requests that differ in their repair only."""
 
 from __future__ import annotations
 
-from promptcache.bench.repairs import ARGUMENT_TOKENS, compare_repairs
+from benchmarks.repairs import ARGUMENT_TOKENS, compare_repairs
 from promptcache.bench.workload import Sizes
 from promptcache.language import Repair
 from promptcache.testing.tiny_model import tiny_model

@@ -1,4 +1,4 @@
-"""Documents of `bench quality` in formats that programs read too: Python code, tables and descriptions of tools.
+"""Documents of the quality benchmark in formats that programs read too: Python code, tables and descriptions of tools.
 
 Each document has 4 modules. All numbers, names of functions and names of tools in a document differ, so each answer
 stands in one module only.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import TypeAlias
 
-from promptcache.bench.quality_documents import Quiz, question
-from promptcache.bench.quality_prose import towns
+from benchmarks.quality.documents import Quiz, question
+from benchmarks.quality.prose import towns
 
 NUM_MODULES = 4
 NUM_QUESTIONS = 3

@@ -1,4 +1,4 @@
-"""`promptcache bench repair`: the time that `repair` adds to a request with arguments."""
+"""`python -m benchmarks repair`: the time that `repair` adds to a request with arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of questions of `promptcache bench quality`: how documents are drawn, and how answers are judged.
+"""Sets of questions of `python -m benchmarks quality`: how documents are drawn, and how answers are judged.
 
 Sets that start with "demo-" are what the demo model was trained on. All others are tasks in modules of about 40, 150 or
 400 tokens. A small chat model can do those of the group "language"; "work" needs one with about a billion parameters.
@@ -14,11 +14,11 @@ from functools import partial
 from itertools import islice
 from random import Random
 
-from promptcache.bench.quality_documents import Contains, Matches, Quiz, QuizPiece, QuizQuestion, QuizSlot
-from promptcache.bench.quality_formats import draw_code, draw_tables, draw_tools
-from promptcache.bench.quality_forms import FORMS, draw_form
-from promptcache.bench.quality_prose import SUBJECTS, event, padded, padding_for, told, towns
-from promptcache.bench.quality_work import draw_bilingual, draw_classes, draw_mixed, draw_order, draw_parts
+from benchmarks.quality.documents import Contains, Matches, Quiz, QuizPiece, QuizQuestion, QuizSlot
+from benchmarks.quality.formats import draw_code, draw_tables, draw_tools
+from benchmarks.quality.forms import FORMS, draw_form
+from benchmarks.quality.prose import SUBJECTS, event, padded, padding_for, told, towns
+from benchmarks.quality.work import draw_bilingual, draw_classes, draw_mixed, draw_order, draw_parts
 from promptcache.demo import Case, Fact, QuestionSet, draw_cases, is_right
 
 SHORT, MEDIUM, LONG = 40, 150, 400

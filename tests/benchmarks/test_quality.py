@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from benchmarks.quality.answers import Chunk, Outcome, plain_answers, plain_token_ids
+from benchmarks.quality.comparison import QualitySettings, _further_answers, compare_quality
+from benchmarks.quality.documents import Quiz, QuizSlot
+from benchmarks.quality.sets import LONG, SETS, SHORT, draw_quizzes
+from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.audit import compare_predictions
-from promptcache.bench.quality import QualitySettings, _further_answers, compare_quality
-from promptcache.bench.quality_answers import Chunk, Outcome, plain_answers, plain_token_ids
-from promptcache.bench.quality_documents import Quiz, QuizSlot
-from promptcache.bench.quality_sets import LONG, SETS, SHORT, draw_quizzes
-from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
 from promptcache.runtime import used_tokens

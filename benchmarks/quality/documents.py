@@ -1,4 +1,4 @@
-"""Documents with questions for `promptcache bench quality`, and their schemas and prompts in every way.
+"""Documents with questions for `python -m benchmarks quality`, and their schemas and prompts in every way.
 
 A document is data: modules of texts and slots, and questions with judges. It knows no tokens and no model.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from promptcache.bench.quality_ways import Way
+from benchmarks.quality.ways import Way
 from promptcache.language import Role
 
 SLOT_LENGTH = 12

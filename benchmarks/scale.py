@@ -1,4 +1,4 @@
-"""The benchmark of many replicas: `promptcache bench scale`. It is simulated, and says so."""
+"""The benchmark of many replicas: `python -m benchmarks scale`. It is simulated, and says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from promptcache.bench.fleet import (
+from benchmarks.fleet import (
     POLICIES,
     EngineCosts,
     FleetTotals,
@@ -22,7 +22,8 @@ from promptcache.bench.fleet import (
     percentile,
     simulate,
 )
-from promptcache.bench.harness import BenchReport, OtherWork, Progress, silent
+from benchmarks.other_work import OtherWork
+from promptcache.bench.harness import BenchReport, Progress, silent
 from promptcache.diagnostics import InvalidValue
 
 _CHECK_ROUNDS = 4
@@ -88,7 +89,7 @@ def measured_costs(
     Returns:
         The costs, and the sizes with the tokens that modules and questions have for this model.
     """
-    from promptcache.bench.replicas import ReplicaSettings, calibrating
+    from benchmarks.replicas import ReplicaSettings, calibrating
 
     progress("a replica on this machine", 0, 1)
     with TemporaryDirectory() as folder:
@@ -185,7 +186,7 @@ def check_scale(model: str, sizes: ScaleSizes, threads: int | None, progress: Pr
 
 def _check_row(num: int, sizes: ScaleSizes, model: str, folder: Path, threads: int | None) -> dict[str, Any]:
     """Return measured and simulated figures of as many replicas."""
-    from promptcache.bench.replicas import ReplicaSettings, calibrating, measure, running
+    from benchmarks.replicas import ReplicaSettings, calibrating, measure, running
 
     others = OtherWork()
     settings = ReplicaSettings(model=model, folder=folder, threads=threads)

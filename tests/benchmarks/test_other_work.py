@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from promptcache.bench.harness import OtherWork
+from benchmarks.other_work import OtherWork
 
 
 def test_other_work_leaves_out_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_other_work_leaves_out_this_program(monkeypatch: pytest.MonkeyPatch) -> 
     now = 100.0
     machine = SimpleNamespace(user=50.0, nice=1.0, system=7.0, idle=40.0, irq=0.0, softirq=1.0, steal=0.0, iowait=9.0)
     own = [5.0, 1.0, 2.0, 0.0, 0.5]
-    monkeypatch.setattr("promptcache.bench.harness.time.perf_counter", lambda: now)
+    monkeypatch.setattr("benchmarks.other_work.time.perf_counter", lambda: now)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
     monkeypatch.setattr(psutil, "cpu_times", lambda: machine)
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(cpu_times=lambda: tuple(own)))

@@ -1,4 +1,4 @@
-"""The benchmark of kinds of KV caches: `promptcache bench kinds`.
+"""The benchmark of kinds of KV caches: `python -m benchmarks kinds`.
 
 Every kind serves the same request through transformers' `generate`: cached tokens, whose KV must stay as it is for the
 next request, and new tokens. CPU time is measured beside wall time, because machines are shared.
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from transformers import DynamicCache, StaticCache
 
+from benchmarks.intervals import ratio_of_medians
 from promptcache.bench.alternatives import last_logits
 from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.intervals import ratio_of_medians
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.runtime import Model, generate, link, token_tensor
 

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from promptcache.bench.quality_documents import (
+from benchmarks.quality.documents import (
     Contains,
     Every,
     Matches,
@@ -19,8 +19,8 @@ from promptcache.bench.quality_documents import (
     contains,
     question,
 )
-from promptcache.bench.quality_forms import FORMS
-from promptcache.bench.quality_sets import (
+from benchmarks.quality.forms import FORMS
+from benchmarks.quality.sets import (
     FORM_SETS,
     GROUPS,
     LANGUAGE_SETS,

@@ -1,4 +1,4 @@
-"""Documents of `bench quality` in prose: rules on form, parts of a report, classes, two languages, and an order.
+"""Documents of the quality benchmark in prose: rules on form, parts of a report, classes, two languages, and an order.
 
 Each document has 4 modules. A judge refuses the values of the other modules.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
 
-from promptcache.bench.quality_documents import Every, Matches, Quiz, QuizQuestion, QuizTurn, question
-from promptcache.bench.quality_prose import SUBJECTS, SURNAMES, padded, towns
+from benchmarks.quality.documents import Every, Matches, Quiz, QuizQuestion, QuizTurn, question
+from benchmarks.quality.prose import SUBJECTS, SURNAMES, padded, towns
 from promptcache.language import Role
 
 NUM_MODULES = 4

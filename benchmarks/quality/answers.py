@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from benchmarks.quality.documents import Quiz, QuizQuestion, prompt_xml, schema_xml
+from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.audit import Distance, compare_predictions
-from promptcache.bench.quality_documents import Quiz, QuizQuestion, prompt_xml, schema_xml
-from promptcache.bench.quality_ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
 from promptcache.engine import Engine
 from promptcache.tokenizer import Before, Conversations, Markup
 

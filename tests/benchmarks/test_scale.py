@@ -1,4 +1,4 @@
-"""`promptcache bench scale`: its table says that it is simulated, and real replicas have the simulated hit rates."""
+"""`python -m benchmarks scale`: its table says that it is simulated, and real replicas have the simulated hit rates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from promptcache.bench.fleet import POLICIES
-from promptcache.cli.app import app
+from benchmarks.__main__ import command
+from benchmarks.fleet import POLICIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
 COSTS = PAGE.partition("```json\n")[2].partition("```")[0]
@@ -26,7 +26,7 @@ def costs(tmp_path: Path) -> str:
 
 
 def _bench(*words: str) -> str:
-    result = CliRunner().invoke(app, ["bench", "scale", *words])
+    result = CliRunner().invoke(command, ["scale", *words])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -89,7 +89,7 @@ def test_wrong_sizes_and_costs_are_refused(
     if text is not None:
         path.write_text(text, encoding="utf-8")
 
-    result = CliRunner().invoke(app, ["bench", "scale", "--costs", str(path), *words])
+    result = CliRunner().invoke(command, ["scale", "--costs", str(path), *words])
 
     assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from promptcache.bench.fleet import EngineCosts, FleetRequest, Traffic, num_distinct, traffic_of
+from benchmarks.fleet import EngineCosts, FleetRequest, Traffic, num_distinct, traffic_of
 from promptcache.bench.server_process import server_process
 from promptcache.diagnostics import ServiceError
 from promptcache.engine import Engine
@@ -121,7 +121,7 @@ def running(settings: ReplicaSettings, count: int) -> Iterator[list[str]]:
         ServiceError: A replica did not start.
     """
     given = json.dumps({**asdict(settings), "folder": str(settings.folder)})
-    command = ["promptcache.bench.replicas", given]
+    command = ["benchmarks.replicas", given]
     logs = [settings.folder / f"replica-{number}.log" for number in range(count)]
     with ExitStack() as stack:
         ports = [stack.enter_context(server_process(command, log))[0] for log in logs]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.bench.quality_documents import Contains, Quiz, QuizPiece, QuizQuestion, QuizSlot
-from promptcache.bench.quality_prose import SUBJECTS, SURNAMES, padding_for, towns
+from benchmarks.quality.documents import Contains, Quiz, QuizPiece, QuizQuestion, QuizSlot
+from benchmarks.quality.prose import SUBJECTS, SURNAMES, padding_for, towns
 
 NUM_MODULES = 4
 NUM_QUESTIONS = 3

@@ -1,4 +1,4 @@
-"""The benchmark of repeated prefixes: `promptcache bench prefixes`.
+"""The benchmark of repeated prefixes: `python -m benchmarks prefixes`.
 
 The workload has the shape of MMLU: questions about several subjects, each behind the few-shot prefix of its subject.
 All alternatives serve one batch before any serves the next one, and CPU time is compared batch by batch.
@@ -19,9 +19,9 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from benchmarks.kinds import stock_attention
 from promptcache.bench.harness import BenchReport, Progress, silent
 from promptcache.bench.intervals import ratio_of_sums
-from promptcache.bench.kinds import stock_attention
 from promptcache.bench.workload import LetterTokenizer
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
