@@ -1,6 +1,6 @@
 """95 % intervals for shares, paired differences and ratios of medians, from one value for each question or round.
 
-`promptcache.demo.questions.Rate` has Wilson's interval of a single proportion.
+`tools.demo.questions.Rate` has Wilson's interval of a single proportion.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import chain
 import torch
 
 from promptcache.bench.intervals import NUM_RESAMPLES, clustered_interval
-from promptcache.demo import Rate
+from tools.demo.questions import Rate
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:

@@ -17,7 +17,7 @@ import promptcache
 
 PACKAGE = Path(promptcache.__file__).parent
 TESTS = Path(__file__).parent
-OUTSIDE = {"benchmarks": TESTS.parent / "benchmarks"}
+OUTSIDE = {name: TESTS.parent / name for name in ("benchmarks", "tools")}
 """Packages beside `promptcache` that are no part of the wheel. They may import it, and it never imports them."""
 
 MAY_IMPORT = {
@@ -38,7 +38,7 @@ MAY_IMPORT = {
 FRONT_ENDS = {
     "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
-    "bench": {"demo"},
+    "bench": set(),
     "client": set(),
     "demo": set(),
     "fidelity": {"bench", "testing"},

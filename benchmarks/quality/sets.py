@@ -19,7 +19,8 @@ from benchmarks.quality.formats import draw_code, draw_tables, draw_tools
 from benchmarks.quality.forms import FORMS, draw_form
 from benchmarks.quality.prose import SUBJECTS, event, padded, padding_for, told, towns
 from benchmarks.quality.work import draw_bilingual, draw_classes, draw_mixed, draw_order, draw_parts
-from promptcache.demo import Case, Fact, QuestionSet, draw_cases, is_right
+from tools.demo.documents import Fact
+from tools.demo.questions import Case, QuestionSet, draw_cases, is_right
 
 SHORT, MEDIUM, LONG = 40, 150, 400
 """Approximate tokens of a module. Long documents have several questions each, short ones have one."""

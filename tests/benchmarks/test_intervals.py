@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from benchmarks.intervals import difference_interval, paired_difference, ratio_of_medians, share_interval
-from promptcache.demo import Rate
+from tools.demo.questions import Rate
 
 pytestmark = pytest.mark.long
 

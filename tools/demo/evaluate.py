@@ -1,4 +1,4 @@
-"""Measures the demo model: `python -m promptcache.demo.evaluate FOLDER` prints a Markdown table.
+"""Measures the demo model: `python -m tools.demo.evaluate FOLDER` prints a Markdown table.
 
 Each row is the share of whole answers that are right, with a 95 % interval. Every question is asked alone, about a
 document from a seed that training never uses. No cache is used: `python -m benchmarks quality` asks the same questions
@@ -16,10 +16,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from promptcache.demo.documents import FactSheet
-from promptcache.demo.questions import QuestionSet, Rate, draw_cases
-from promptcache.demo.samples import LayoutSettings, Sample, collate, lay_out, score
-from promptcache.demo.tokenizer import single_token_texts
+from tools.demo.documents import FactSheet
+from tools.demo.questions import QuestionSet, Rate, draw_cases
+from tools.demo.samples import LayoutSettings, Sample, collate, lay_out, score
+from tools.demo.tokenizer import single_token_texts
 
 _BATCH_TOKENS = 6000
 

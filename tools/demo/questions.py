@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.demo.documents import Fact, NameSource, Question, grid_facts, question_text, similar_entity
+from tools.demo.documents import Fact, NameSource, Question, grid_facts, question_text, similar_entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from promptcache.demo.samples import MAX_POSITIONS
-from promptcache.demo.tokenizer import BEGIN, END, PAD
+from tools.demo.samples import MAX_POSITIONS
+from tools.demo.tokenizer import BEGIN, END, PAD
 
 _LOGIT_SCALE = 0.06  # of the final norm, since the embeddings are the output weights too
 _SHARPNESS = 9.0  # amplitude of the looking-back biases: an offset wins by about e^6 over its neighbours

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from promptcache.demo.documents import DocumentSettings, Fact, NameSource, make_document
-from promptcache.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
+from tools.demo.documents import DocumentSettings, Fact, NameSource, make_document
+from tools.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
 
 DISH = Fact(attribute="best dish", entity="Miami", value="crab cakes")
 UNSAID = Fact(attribute="best dish", entity="Tokyo")

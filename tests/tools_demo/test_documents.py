@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from promptcache.demo import words
-from promptcache.demo.documents import UNKNOWN, DocumentSettings, FactSheet, NameSource, make_document, syllable_word
+from tools.demo import words
+from tools.demo.documents import UNKNOWN, DocumentSettings, FactSheet, NameSource, make_document, syllable_word
 
 SETTINGS = DocumentSettings(num_facts=9, max_questions=8, unknown_share=0.3)
 

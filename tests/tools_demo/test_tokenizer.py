@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.demo.tokenizer import SPECIAL_TOKENS, train_tokenizer, twins
+from tools.demo.tokenizer import SPECIAL_TOKENS, train_tokenizer, twins
 
 SPECIAL_IDS = set(range(len(SPECIAL_TOKENS)))
 MESSAGES = [

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from promptcache.demo.architecture import make_config, make_model
-from promptcache.demo.documents import DocumentSettings, NameSource
-from promptcache.demo.samples import collate, draw_samples, score
-from promptcache.demo.tokenizer import train_tokenizer, twins
-from promptcache.demo.train import STAGES, Curriculum, Trainer, TrainSettings, train
+from tools.demo.architecture import make_config, make_model
+from tools.demo.documents import DocumentSettings, NameSource
+from tools.demo.samples import collate, draw_samples, score
+from tools.demo.tokenizer import train_tokenizer, twins
+from tools.demo.train import STAGES, Curriculum, Trainer, TrainSettings, train
 
 TOKENIZER = train_tokenizer(0, num_documents=100)
 SETTINGS = TrainSettings(seed=1, steps=4, warmup_steps=2, decay_steps=2, batch_tokens=300)

@@ -6,8 +6,8 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.demo.architecture import make_config, make_model
-from promptcache.demo.tokenizer import BEGIN, twins
+from tools.demo.architecture import make_config, make_model
+from tools.demo.tokenizer import BEGIN, twins
 
 TOKENIZER = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
 TWINS = twins(TOKENIZER)

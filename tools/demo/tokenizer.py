@@ -11,8 +11,8 @@ from random import Random
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from promptcache.demo import words
-from promptcache.demo.documents import DocumentSettings, NameSource, make_document, syllable_word
+from tools.demo import words
+from tools.demo.documents import DocumentSettings, NameSource, make_document, syllable_word
 
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant")
@@ -150,7 +150,7 @@ def _corpus(seed: int, num_documents: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """`python -m promptcache.demo.tokenizer FOLDER [--seed N]`."""
+    """`python -m tools.demo.tokenizer FOLDER [--seed N]`."""
     parser = argparse.ArgumentParser(description="Train the demo model's tokenizer.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from promptcache.demo.documents import DocumentSettings, Fact, FactSheet, NameSource, Question, make_document
-from promptcache.demo.tokenizer import BEGIN, END, special_id
+from tools.demo.documents import DocumentSettings, Fact, FactSheet, NameSource, Question, make_document
+from tools.demo.tokenizer import BEGIN, END, special_id
 
 MAX_POSITIONS = 4096
 _MAX_GAP = 600

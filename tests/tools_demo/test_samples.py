@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from promptcache.demo import MODEL_FOLDER
-from promptcache.demo.documents import DocumentSettings, NameSource, make_document
-from promptcache.demo.samples import MAX_POSITIONS, LayoutSettings, Sample, lay_out
-from promptcache.demo.tokenizer import BEGIN, END
+from tools.demo.documents import DocumentSettings, NameSource, make_document
+from tools.demo.samples import MAX_POSITIONS, LayoutSettings, Sample, lay_out
+from tools.demo.tokenizer import BEGIN, END
 
 TOKENIZER = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
 

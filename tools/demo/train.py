@@ -1,4 +1,4 @@
-"""Trains the demo model: `python -m promptcache.demo.train --folder OUT --checkpoint FILE --steps N`.
+"""Trains the demo model: `python -m tools.demo.train --folder OUT --checkpoint FILE --steps N`.
 
 Every batch is drawn from the seed and the number of its step, so that stopping and resuming changes nothing. On a CPU
 the same seed, threads and library versions give the same weights. Documents get longer, and unanswerable questions
@@ -17,10 +17,10 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from promptcache.demo.architecture import make_config, make_model
-from promptcache.demo.documents import DocumentSettings, NameSource
-from promptcache.demo.samples import TrainingBatch, TrainingScore, collate, draw_samples, score
-from promptcache.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
+from tools.demo.architecture import make_config, make_model
+from tools.demo.documents import DocumentSettings, NameSource
+from tools.demo.samples import TrainingBatch, TrainingScore, collate, draw_samples, score
+from tools.demo.tokenizer import PAD, save_tokenizer, single_token_texts, special_id, train_tokenizer, twins
 
 STAGES = (3, 8, 16, 24)
 _PASS_KNOWN, _PASS_UNKNOWN = 0.7, 0.6
@@ -97,7 +97,7 @@ def _running(before: float, counts: tuple[int, int]) -> float:
 
 
 _MUON_LR = 0.004
-_log = logging.getLogger("promptcache.demo.train")
+_log = logging.getLogger("tools.demo.train")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.demo import words
+from tools.demo import words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
