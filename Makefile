@@ -33,7 +33,7 @@ test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the 
 	$(PYTEST) -m gpu
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
-	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/engine
+	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/audit tests/engine
 
 # The last run has a slow machine: two workers and a busy neighbour share one core, and clocks of CPU time run three times
 # as fast. ATen's kernels are never below oneDNN's: on such a machine, which does not exist, PyTorch fails in bfloat16.

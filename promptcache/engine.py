@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from promptcache.audit import DEFAULT_MAX_DIVERGENCE, Audit, audit, open_watcher
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
@@ -30,8 +31,6 @@ from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_name
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
-    DEFAULT_MAX_DIVERGENCE,
-    Audit,
     AutoPromotions,
     Catalog,
     Chat,
@@ -58,7 +57,6 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
-    audit,
     chat_prompt,
     check_for_batch,
     check_for_stream,
@@ -73,7 +71,6 @@ from promptcache.runtime import (
     open_history,
     open_pool,
     open_promoter,
-    open_watcher,
     promote,
     reference_logits,
     schema_state,

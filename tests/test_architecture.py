@@ -17,6 +17,8 @@ import promptcache
 
 PACKAGE = Path(promptcache.__file__).parent
 TESTS = Path(__file__).parent
+OUTSIDE = {name: TESTS.parent / name for name in ("benchmarks", "tools")}
+"""Packages beside `promptcache` that are no part of the wheel. They may import it, and it never imports them."""
 
 MAY_IMPORT = {
     "atomic": set(),
@@ -28,14 +30,15 @@ MAY_IMPORT = {
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
     "runtime": {"atomic", "diagnostics", "locks", "language", "tokenizer", "layout", "kv"},
-    "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
+    "audit": {"diagnostics", "locks", "language", "tokenizer", "layout", "kv", "runtime"},
+    "engine": {"audit", "diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
 FRONT_ENDS = {
     "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
-    "bench": {"demo", "scale", "server", "testing"},
+    "bench": set(),
     "client": set(),
     "demo": set(),
     "fidelity": {"bench", "testing"},
@@ -60,6 +63,12 @@ def modules() -> Iterator[tuple[str, Path]]:
 def parsed(path: Path) -> tuple[ast.AST, ...]:
     """Every node of a file's syntax tree."""
     return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def outside() -> Iterator[Path]:
+    """Yield every module of the packages that are no part of the wheel."""
+    for folder in OUTSIDE.values():
+        yield from sorted(folder.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -87,12 +96,27 @@ def test_rooms_import_in_one_direction() -> None:
     assert not wrong
 
 
+def test_the_wheel_imports_nothing_outside() -> None:
+    """The package imports none of the packages beside it, which a wheel does not have, nor the tests."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for _, path in modules()
+        for name in imported(path)
+        if name.split(".")[0] in {*OUTSIDE, "tests"}
+    ]
+
+    assert wrong == []
+    assert all(any(folder.rglob("*.py")) for folder in OUTSIDE.values())
+
+
+_CODE = (PACKAGE, *OUTSIDE.values())
 FACES = {
-    "language": (PACKAGE,),
-    "kv": (PACKAGE, TESTS),
-    "tokenizer": (PACKAGE, TESTS),
-    "layout": (PACKAGE, TESTS),
-    "runtime": (PACKAGE,),
+    "language": _CODE,
+    "kv": (*_CODE, TESTS),
+    "tokenizer": (*_CODE, TESTS),
+    "layout": (*_CODE, TESTS),
+    "runtime": _CODE,
+    "audit": (*_CODE, TESTS),
 }
 """Rooms that code outside imports by their `__init__` only, and where this is checked."""
 
@@ -253,7 +277,7 @@ def test_every_name_in_all_is_there() -> None:
 def test_each_type_name_is_used_once() -> None:
     """Two types of one name mean two things by one word."""
     homes: dict[str, list[str]] = {}
-    for _, path in modules():
+    for path in (*(path for _, path in modules()), *outside()):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from promptcache import Completion, Engine, Prompt, Store, StoreConfig
-from promptcache.runtime.audit import Audit
+from promptcache.audit import Audit
 from promptcache.runtime.completion import Timing, Usage, WarmReport
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.promotion import Promotion

@@ -144,8 +144,7 @@ def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Altern
     Each call starts from the state after prefill, so prefill is not part of the measurement.
     """
     linked = link(work.tokens, work.runs, model)
-    parts = _parts(linked.positions.segments)
-    prefilled: Any = linked.cache if name == "prompt cache" else _concatenation(parts)
+    prefilled: Any = linked.cache if name == "prompt cache" else concatenated_cache(model, work)
     last_logits(model, linked.token_ids, linked.position_ids, prefilled)
 
     def run() -> torch.Tensor:

@@ -5,12 +5,10 @@ The machines are shared and noisy. Interleaved runs meet the same noise, so comp
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import platform
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class BenchReport:
     """The outcome of one benchmark.
 
     Attributes:
-        name: The subcommand of `promptcache bench`.
+        name: The name of the command.
         title: What the cells mean, with their unit.
         columns: Headings of the table.
         cells: Rows of the table, as long as `columns`.
@@ -174,39 +172,11 @@ def _timed(run: TimedRun, device: torch.device) -> float:
     return taken
 
 
-def give_back_memory() -> None:
-    """Return freed memory to the operating system, where that is possible, before resident memory is read."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
-
-
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         import torch
 
         torch.cuda.synchronize(device)
-
-
-class OtherWork:
-    """How much other programs have worked since this was made. Benchmarks of several processes need quiet machines."""
-
-    def __init__(self) -> None:
-        self._started, self._others_s = time.perf_counter(), _others_s()
-
-    @property
-    def share(self) -> float:
-        """Fraction of all cores that programs used which are not this one, nor processes that it started and ended."""
-        seconds = (time.perf_counter() - self._started) * (psutil.cpu_count() or 1)
-        return max(0.0, _others_s() - self._others_s) / seconds
-
-
-def _others_s() -> float:
-    """Return the seconds of all processors that other programs have used."""
-    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    names = ("user", "nice", "system", "irq", "softirq", "steal")
-    return sum(getattr(machine, name, 0.0) for name in names) - sum(own[:4])
 
 
 def hardware() -> dict[str, object]:

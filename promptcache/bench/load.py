@@ -16,7 +16,19 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from promptcache.demo.words import COMMON
+_TEXT = """
+about access after always animal answer area arrive back basket before begin between border bring build button
+calendar carry change choose clean coast collect corner country customer day decision delay device distance document
+dream early effect energy every example family feature festival final folder forest garden general government group
+happy history holiday human image industry join kind learn letter limit list machine market master member message
+metal middle minute music nature never north number object offer order outside paper part passport people picture
+place plan point power problem quarter railway reason region report result river room rule school season service
+share simple skill source spring station story street student summer system table teacher thing ticket today tower
+trade travel turn under union valley village voice wait water weather week window winter word work world yard year
+young
+"""
+WORDS = tuple(_TEXT.split())
+"""Common English words, of which texts are drawn."""
 
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
 
@@ -104,9 +116,9 @@ class ServedRequest:
 
 def draw_text(draw: random.Random, num_tokens: int, tokenize: Tokenize) -> str:
     """Return random English words, as few as have `num_tokens` tokens."""
-    text = draw.choice(COMMON)
+    text = draw.choice(WORDS)
     while len(tokenize(text)) < num_tokens:
-        text += " " + draw.choice(COMMON)
+        text += " " + draw.choice(WORDS)
     return text
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from promptcache.bench.harness import BenchReport
-from promptcache.bench.quality_ways import way_named
 from promptcache.diagnostics import PromptCacheError
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ _PLACES = [
 ]
 """Where the label of a point may be, nearest places first."""
 
-NOTHING_VARIES = "a plot needs an option given several times: --new, --module-tokens, --cached or --requests"
-
 
 def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
     """Plot a report into a file: svg, png or pdf by its name.
@@ -61,40 +58,19 @@ def plot(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware:
     found = panels(report, axis)
     columns = min(len(found), _MAX_COLUMNS)
     rows = -(-len(found) // columns)
-    figure = _figure((3.2 + (5 if len(found) == 1 else 3.6 * columns), 1.2 + 3.6 * rows))
+    figure = new_figure((3.2 + (5 if len(found) == 1 else 3.6 * columns), 1.2 + 3.6 * rows))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat[len(found) :]:
         axes.set_visible(False)
     names = dict.fromkeys(name for curves in found.values() for name in curves)
-    looks = dict(zip(names, _looks(), strict=False))
+    looks = dict(zip(names, point_looks(), strict=False))
     for axes, (setting, curves) in zip(grid.flat, found.items(), strict=False):
         for name, points in curves.items():
             axes.plot(*zip(*points, strict=True), label=name, markersize=5, **looks[name])
         _label(axes, report, axis, setting)
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False)
-    _save(figure, path, report.title, _caption(model, hardware))
-
-
-def plot_quality(report: BenchReport, path: Path, *, model: Mapping[str, str], hardware: Mapping[str, object]) -> None:
-    """Plot a report of `bench quality`: for each set the distance from plain prefill against TTFT, way by way.
-
-    A line connects the settings of `repair`, in the order of the report. Arguments and errors are those of `plot`.
-    """
-    figure = _figure((9, 5.5))
-    axes = figure.subplots()
-    labels = []
-    for (name, points), look in zip(quality_curves(report).items(), _looks(), strict=False):
-        costs, distances = [cost for cost, _, _ in points], [distance for _, distance, _ in points]
-        axes.scatter(costs, distances, s=25, label=name, clip_on=False, color=look["color"], marker=look["marker"])
-        line = [(cost, distance) for cost, distance, way in points if way_named(way).repair is not None]
-        axes.plot([cost for cost, _ in line], [distance for _, distance in line], color=look["color"])
-        for cost, distance, way in points:
-            labels.append(_point_label(axes, way, (cost, distance), look["color"]))
-    _set_quality_axes(axes)
-    figure.legend(loc="outside right upper", frameon=False)
-    keep_apart(figure, axes, labels)
-    _save(figure, path, report.title, _caption(model, hardware))
+    save(figure, path, report.title, hardware_caption(model, hardware))
 
 
 class QualityPoint(NamedTuple):
@@ -122,10 +98,10 @@ def plot_points(
     hardware: Mapping[str, object],
 ) -> None:
     """Plot points of quality against time with their intervals into an SVG file. Errors are those of `plot`."""
-    figure = _figure((7.5, 5))
+    figure = new_figure((7.5, 5))
     axes = figure.subplots()
     labels = []
-    for point, look in zip(points, _looks(), strict=False):
+    for point, look in zip(points, point_looks(), strict=False):
         spread = [[max(0.0, point.distance - point.low)], [max(0.0, point.high - point.distance)]]  # but for rounding
         axes.errorbar(
             point.cost,
@@ -138,14 +114,14 @@ def plot_points(
             color=look["color"],
             marker=look["marker"],
         )
-        labels.append(_point_label(axes, point.name, (point.cost, point.distance), look["color"], "small"))
-    _set_quality_axes(axes)
+        labels.append(label_point(axes, point.name, (point.cost, point.distance), look["color"], "small"))
+    set_quality_axes(axes)
     axes.set_xlim(0, 1.25 * max(point.cost for point in points))  # room for the label of the last point
     keep_apart(figure, axes, labels)
-    _save(figure, path, title, _caption(model, hardware), "svg")
+    save(figure, path, title, hardware_caption(model, hardware), "svg")
 
 
-def _point_label(axes: Axes, name: str, place: tuple[float, float], colour: str, size: str = "xx-small") -> Annotation:
+def label_point(axes: Axes, name: str, place: tuple[float, float], colour: str, size: str = "xx-small") -> Annotation:
     return axes.annotate(
         name,
         place,
@@ -157,7 +133,7 @@ def _point_label(axes: Axes, name: str, place: tuple[float, float], colour: str,
     )
 
 
-def _set_quality_axes(axes: Axes) -> None:
+def set_quality_axes(axes: Axes) -> None:
     axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
     axes.grid(visible=True, alpha=0.25)
 
@@ -177,25 +153,7 @@ def keep_apart(figure: Figure, axes: Axes, labels: Sequence[Annotation]) -> None
         taken.append(label.get_window_extent())
 
 
-def quality_curves(report: BenchReport) -> dict[str, list[tuple[float, float, str]]]:
-    """Return for each set the cost in percent of plain prefill's TTFT, the distance in millinats, and the way."""
-    plain = {_set_name(row): statistics.median(row["ttft_s"]) for row in report.rows if row["way"] == "plain"}
-    curves: dict[str, list[tuple[float, float, str]]] = {}
-    for row in report.rows:
-        if row["way"] != "plain":
-            name = _set_name(row)
-            cost = 100 * statistics.median(row["ttft_s"]) / plain[name]
-            distance = 1000 * row["beside"]["plain"]["divergence"]["value"]
-            curves.setdefault(name, []).append((cost, distance, row["way"]))
-    return curves
-
-
-def _set_name(row: Mapping[str, Any]) -> str:
-    tokens = row["module_tokens"]
-    return row["set"] if tokens is None else f"{row['set']}, {tokens} tokens"
-
-
-def _figure(size: tuple[float, float]) -> Figure:
+def new_figure(size: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -203,7 +161,7 @@ def _figure(size: tuple[float, float]) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
-def _save(figure: Figure, path: Path, title: str, caption: str, kind: str | None = None) -> None:
+def save(figure: Figure, path: Path, title: str, caption: str, kind: str | None = None) -> None:
     """Save a figure in a format; None takes that of the file's name."""
     figure.suptitle(title, fontsize="medium")
     figure.supxlabel(caption, fontsize="x-small", color="dimgray")
@@ -226,7 +184,7 @@ def panels(report: BenchReport, axis: str) -> dict[str, dict[str, Points]]:
     }
 
 
-def _looks() -> Iterator[dict[str, str]]:
+def point_looks() -> Iterator[dict[str, str]]:
     """Yield a colour and a marker for each alternative; no pair occurs twice."""
     for turn, _ in enumerate(_MARKERS):
         for index, colour in enumerate(_COLOURS):
@@ -255,7 +213,7 @@ def _label(axes: Axes, report: BenchReport, axis: str, setting: str) -> None:
     axes.label_outer()
 
 
-def _caption(model: Mapping[str, str], hardware: Mapping[str, object]) -> str:
+def hardware_caption(model: Mapping[str, str], hardware: Mapping[str, object]) -> str:
     """Return what a reader of the figures has to know about the model and the machine."""
     machine = hardware.get("gpu") if model.get("device", "cpu") != "cpu" else hardware.get("processor")
     facts = [
@@ -288,4 +246,4 @@ def _axis(report: BenchReport) -> str:
     for name in _AXES:
         if len({row[name] for row in report.rows if name in row}) > 1:
             return name
-    raise PromptCacheError(NOTHING_VARIES)
+    raise PromptCacheError("a plot needs a size that varies between the rows of the report")

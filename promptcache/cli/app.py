@@ -8,17 +8,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
 
 import click
-from click.exceptions import Exit
 
 from promptcache.cli.completion import COMPLETE, NAME, complete, install, script
-from promptcache.cli.exits import ExitCode, ending
-from promptcache.cli.options import CommandGroup
+from promptcache.cli.options import HELP, CommandGroup
 from promptcache.cli.output import tell
 from promptcache.diagnostics import did_you_mean
 
@@ -71,26 +67,6 @@ class _Commands(CommandGroup):
             raise click.UsageError(f"there is no command '{name}'{f'; {fix}' if fix else ''}", ctx)
         return super().resolve_command(ctx, args)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> NoReturn:
-        """Run a command and exit. Errors that click finds end like all others."""
-        words = list(sys.argv[1:] if args is None else args)
-        try:
-            with (
-                ending(as_json="--json" in words),
-                self.make_context(prog_name or NAME, words, **extra) as context,
-            ):
-                self.invoke(context)
-        except Exit as end:
-            sys.exit(end.exit_code)
-        sys.exit(ExitCode.OK)
-
 
 def main() -> None:
     """Run the command line and exit."""
@@ -131,7 +107,7 @@ def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted:
     cls=_Commands,
     name=NAME,
     no_args_is_help=True,
-    context_settings={"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."

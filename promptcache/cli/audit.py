@@ -34,7 +34,7 @@ from promptcache.language import Repair
 from promptcache.picture import audit_html
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Audit
+    from promptcache.audit import Audit
 
 MEANINGS = {
     "tokens": "cut into tokens where the schema cuts",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.exceptions import Exit
@@ -20,6 +21,8 @@ from promptcache.language import Repair
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
+HELP = {"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]}
+"""Settings of the help of all commands."""
 DEFAULT_STORE = "~/.cache/promptcache/store"
 
 _UNITS = {"": 1, "b": 1}
@@ -64,7 +67,7 @@ class RepairType(click.ParamType[Repair]):
 
 
 class CommandGroup(click.Group):
-    """A group whose help shows the whole first line of each command's help; click cuts it."""
+    """A group whose help shows the whole first line of each command's help, and whose errors end like all others."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -74,6 +77,26 @@ class CommandGroup(click.Group):
         """Return the name of each command with the first line of its help."""
         found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         return [(name, (command.help or "").partition("\n")[0]) for name, command in found if command is not None]
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command and exit. Errors that click finds end like all others."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            with (
+                ending(as_json="--json" in words),
+                self.make_context(prog_name or self.name, words, **extra) as context,
+            ):
+                self.invoke(context)
+        except Exit as end:
+            sys.exit(end.exit_code)
+        sys.exit(ExitCode.OK)
 
 
 def output_file(*names: str, words: str, required: bool = False) -> Callable[[Decorated], Decorated]:

@@ -1,14 +1,9 @@
-"""The demo model: a small Llama that reads facts, with its training code and its shipped weights.
+"""The demo model: a small Llama that reads facts. Its weights ship with the package, and `MODEL_FOLDER` loads offline.
 
-`MODEL_FOLDER` loads offline. The model is trained on ordinary causal prompts without schemas or caches, so that
-it can measure the rest of the library.
+`tools/demo` in the repository has its training code. The model is trained on ordinary causal prompts without schemas or
+caches, so that it can measure the rest of the library.
 """
 
-from pathlib import Path
+from promptcache.tokenizer import DEMO_FOLDER as MODEL_FOLDER
 
-from promptcache.demo.documents import Fact
-from promptcache.demo.questions import Case, QuestionSet, Rate, draw_cases, is_right
-
-MODEL_FOLDER = Path(__file__).parent / "model"
-
-__all__ = ["MODEL_FOLDER", "Case", "Fact", "QuestionSet", "Rate", "draw_cases", "is_right"]
+__all__ = ["MODEL_FOLDER"]

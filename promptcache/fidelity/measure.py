@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
+from promptcache.audit import Cause, Distance, Ladder, ModuleGain, largest_first
 from promptcache.bench.harness import Progress, interleave, silent
 from promptcache.bench.intervals import clustered_interval
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
@@ -22,16 +23,11 @@ from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Sees, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.runtime import (
-    Cause,
-    Distance,
     Executor,
-    Ladder,
-    ModuleGain,
     SchemaState,
     check_room,
     choose_placement,
     generate,
-    largest_first,
     open_pool,
     promoted,
     schema_state,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from promptcache.audit import EQUAL_GAIN, Cause
 from promptcache.diagnostics import Short
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
 from promptcache.language import Repair, RepairKind
-from promptcache.runtime import EQUAL_GAIN, Cause
 
 EQUAL_TTFT = 0.1
 """Share by which two times to first token may differ and still count as equal."""

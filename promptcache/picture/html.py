@@ -20,7 +20,8 @@ from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Audit, Completion
+    from promptcache.audit import Audit
+    from promptcache.runtime import Completion
 
 _MAX_CHARS = 60
 _MAX_ROWS = 1_000

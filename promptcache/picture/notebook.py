@@ -46,7 +46,7 @@ VIEWS: dict[str, Any] = {
     "promptcache.language.checked.CheckedSchema": schema_fragment,
     "promptcache.layout.types.Layout": _layout_view,
     "promptcache.layout.types.Plan": _plan_view,
-    "promptcache.runtime.audit.Audit": audit_fragment,
+    "promptcache.audit.report.Audit": audit_fragment,
     "promptcache.runtime.completion.Completion": _completion_view,
 }
 """View of each type, by its full name."""

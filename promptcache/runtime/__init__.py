@@ -3,23 +3,8 @@
 Other rooms import from this file only.
 """
 
-from promptcache.runtime.advice import audit
 from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.attention import KVView, RequestPositions
-from promptcache.runtime.audit import (
-    EQUAL_GAIN,
-    Advice,
-    AdviceKind,
-    Audit,
-    Cause,
-    Distance,
-    Ladder,
-    ModuleGain,
-    Rung,
-    compare_predictions,
-    largest_first,
-    mean_divergence,
-)
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -29,6 +14,7 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.generate import end_ids, generate
+from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.load import adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import (
@@ -39,6 +25,7 @@ from promptcache.runtime.hf.options import (
     read_options,
 )
 from promptcache.runtime.history import History, open_history
+from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
@@ -72,41 +59,33 @@ from promptcache.runtime.serving import (
     logits_batch,
     score,
 )
-from promptcache.runtime.stats import EngineStats
+from promptcache.runtime.stats import EngineStats, WatchedFidelity
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.runtime.warm import warm
-from promptcache.runtime.watch import DEFAULT_MAX_DIVERGENCE, WatchedFidelity, open_watcher
 
 __all__ = [
-    "DEFAULT_MAX_DIVERGENCE",
     "DEFAULT_NEW_TOKENS",
-    "EQUAL_GAIN",
     "LOGPROBS",
     "MAX_LOGPROBS",
     "TEMPERATURE",
-    "Advice",
-    "AdviceKind",
-    "Audit",
     "AutoPromotions",
     "Catalog",
-    "Cause",
     "Chat",
     "Completion",
-    "Distance",
     "EngineStats",
     "Executor",
     "FinishReason",
     "FrequentPrefix",
     "History",
+    "IdleThread",
     "IncrementalText",
+    "Interrupted",
     "KVSource",
     "KVView",
-    "Ladder",
     "Listener",
     "Model",
     "ModelInputs",
-    "ModuleGain",
     "Planner",
     "Pool",
     "PrefixCache",
@@ -121,7 +100,6 @@ __all__ = [
     "RequestBuilder",
     "RequestPositions",
     "RequestSettings",
-    "Rung",
     "SchemaState",
     "Score",
     "Segment",
@@ -131,6 +109,7 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "SplitText",
+    "StopCheck",
     "Stream",
     "TemplateOptions",
     "Ticket",
@@ -144,31 +123,27 @@ __all__ = [
     "answer_batch",
     "answer_by_transformers",
     "as_model",
-    "audit",
     "chat_prompt",
     "check_for_batch",
     "check_for_logprobs",
     "check_for_stream",
     "check_room",
+    "checked_cache",
     "choose_linking",
     "choose_placement",
-    "compare_predictions",
     "demoted",
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",
     "generate",
     "is_open_in",
-    "largest_first",
     "link",
     "linked_inputs",
     "load_model",
     "logits_batch",
-    "mean_divergence",
     "open_history",
     "open_pool",
     "open_promoter",
-    "open_watcher",
     "plain_logits",
     "prefilled",
     "promote",

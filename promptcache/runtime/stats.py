@@ -6,7 +6,21 @@ from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Short
 from promptcache.runtime.promoter import AutoPromotions
-from promptcache.runtime.watch import WatchedFidelity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WatchedFidelity(Short):
+    """How far recent requests were from plain prefill.
+
+    Attributes:
+        num_compared: Requests that were compared so far.
+        divergence: Mean KL divergence of plain prefill from the last 50 of them, in nats; None before the first.
+        agreement: Mean share of places with the same most probable token, over the same.
+    """
+
+    num_compared: int = 0
+    divergence: float | None = None
+    agreement: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

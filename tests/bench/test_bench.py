@@ -7,7 +7,6 @@ import math
 import re
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +16,11 @@ from matplotlib.figure import Figure
 from promptcache.bench import comparisons, harness
 from promptcache.bench.alternatives import ALTERNATIVES, decoding
 from promptcache.bench.harness import BenchReport, Fresh, interleave
-from promptcache.bench.kinds import compare_kinds, kinds
-from promptcache.bench.plot import keep_apart, panels, plot, plot_quality, quality_curves
-from promptcache.bench.prefixes import BLOCKS, PADDED_BLOCKS, REPAIR_ALL, PrefixSizes, compare_prefixes, num_needed
+from promptcache.bench.plot import keep_apart, panels, plot
 from promptcache.bench.shapes import SHAPES, random_shape
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
-from promptcache.cli.bench import BenchModel, Session, _engine
-from promptcache.cli.sources import Sources
+from promptcache.cli.bench import BenchModel
 from promptcache.diagnostics import PromptCacheError
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.packed import PackedLinear, _is_usable
@@ -125,14 +121,6 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
     [
         ["ttft", *_TINY, "--new", "1", "--uneven", "--repeats", "1"],
         ["decode", *_TINY, "--tokens", "2", "--repeats", "1"],
-        ["disk", *_TINY, "--new", "1", "--repeats", "1"],
-        ["memory", *_TINY, "--requests", "2"],
-        ["kinds", "--shape", "tiny", "--cached", "0", "--cached", "8", "--tokens", "2", "--repeats", "1"],
-        ["chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"],
-        ["prefixes", "--shape", "tiny", "--subjects", "2", "--questions", "2", "--prefix-tokens", "40", "--new", "4"],
-        ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
-        ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
-        ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
     ],
     ids=lambda words: words[0],
 )
@@ -230,22 +218,23 @@ def test_settings_that_follow_the_axis_split_no_curve() -> None:
 
 
 def test_nothing_to_plot_is_said() -> None:
-    """Without a size that varies a plot has no axis, and the message names the options to repeat."""
+    """Without a size that varies a plot has no axis."""
     report = BenchReport(
         name="ttft", title="t", columns=(), cells=(), rows=({"new_tokens": 1, "seconds": {"a": [1.0]}},)
     )
 
-    with pytest.raises(PromptCacheError, match="--new"):
+    with pytest.raises(PromptCacheError, match="needs a size that varies"):
         plot(report, Path("p.svg"), model={}, hardware={})
 
 
-@pytest.mark.parametrize("words", [["ttft", "--new", "1"], ["memory"], ["kinds", "--cached", "8"]], ids=" ".join)
-def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
+def test_nothing_to_plot_is_said_before_anything_is_measured(tmp_path: Path) -> None:
     """A drawing without an axis is refused before anything is measured."""
-    result = CliRunner().invoke(app, ["bench", *words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
+    result = CliRunner().invoke(
+        app, ["bench", "ttft", "--new", "1", "--shape", "tiny", "--plot", str(tmp_path / "p.svg")]
+    )
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "needs an option given several times" in result.stderr
+    assert "needs an option given several times: --module-tokens or --new" in result.stderr
 
 
 def test_only_the_run_of_a_fresh_alternative_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +253,6 @@ def test_only_the_run_of_a_fresh_alternative_is_timed(monkeypatch: pytest.Monkey
     assert len(set(made)) == 3
 
 
-def test_live_requests_of_both_kinds_are_measured(model: Model) -> None:
-    """A report on memory has the growth and the seconds of every request, linked and concatenated."""
-    (row,) = comparisons.compare_memory(model, [SIZES], requests=(3,)).rows
-
-    assert row["grown_bytes"].keys() == row["make_seconds"].keys() == {"prompt cache", "DynamicCache"}
-    assert all(len(seconds) == 3 for seconds in row["make_seconds"].values())
-
-
 def test_decoding_goes_on_where_it_stood(model: Model) -> None:
     """Each measured round of decoding starts from the same state: the rounds give the same logits."""
     work = workload(model, SIZES)
@@ -279,78 +260,6 @@ def test_decoding_goes_on_where_it_stood(model: Model) -> None:
     for name in ("concatenate", "prompt cache"):
         run = decoding(model, work, name, 3)
         assert torch.allclose(run(), run(), atol=1e-12)
-
-
-@pytest.mark.parametrize("num_cached", [0, 20])
-def test_kinds_of_caches_give_the_same_tokens(model: Model, num_cached: int) -> None:
-    """Every kind answers the same request, time after time, and the model keeps its attention."""
-    sizes = Sizes(num_modules=min(num_cached, 1), module_tokens=num_cached, new_tokens=4, adjacent=True)
-    installed = model.hf.config._attn_implementation
-
-    runs = kinds(model, sizes, 6)
-    answers = [run() for _ in range(2) for run in runs.values()]
-
-    assert list(runs) == ["no cache", "DynamicCache", "StaticCache", "prompt cache"]
-    assert len({answer.token_ids for answer in answers}) == 1
-    assert len(answers[0].token_ids) == 6
-    assert all(min(answer.cost) > 0 for answer in answers)
-    assert model.hf.config._attn_implementation == installed
-
-
-def test_long_prompts_are_not_measured_without_a_cache(
-    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Beyond the limit a size has the other kinds only, and a plot shows each kind where it was measured."""
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr("promptcache.bench.kinds.MAX_UNCACHED", 10)
-
-    report = compare_kinds(model, [0, 20], new_tokens=2, num_tokens=2, repeats=1)
-    plot(report, tmp_path / "p.svg", model={}, hardware={})
-
-    assert [len(row["seconds"]) for row in report.rows] == [4, 3]
-    curves = panels(report, "cached_tokens")[""]
-    assert [place for place, _ in curves["no cache"]] == [0]
-    assert [place for place, _ in curves["prompt cache"]] == [0, 20]
-    assert (tmp_path / "p.svg").stat().st_size > 5_000
-
-
-def test_caches_of_prefixes_reach_the_same_logits(model: Model) -> None:
-    """Every alternative gives the logits of every question, in each order, batch size, and built or not."""
-    sizes = PrefixSizes(subjects=3, questions=3, prefix_tokens=80, new_tokens=20)
-
-    report = compare_prefixes(model, sizes, [1, 4], repeats=2)
-
-    assert max(row["distance"] for row in report.rows) < 1e-12
-    assert [(row["batch"], row["order"], row["built"]) for row in report.rows] == [
-        (batch, order, built) for batch in (1, 4) for built in (False, True) for order in ("ordered", "shuffled")
-    ]
-    assert {len(row["cpu_seconds"][name]) for row in report.rows for name in (BLOCKS, REPAIR_ALL)} == {2 * 9, 2 * 3}
-    assert [PADDED_BLOCKS in row["cpu_seconds"] for row in report.rows] == [False] * 4 + [True] * 4
-
-
-def test_needed_tokens_are_those_behind_known_beginnings() -> None:
-    """Known beginnings count once, or not at all if they are built; the last token of a row counts each time."""
-    rows = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 7, 4, 5), (1, 2, 7, 4, 5)]
-
-    assert num_needed((), rows) == 5 + 1 + 3 + 1
-    assert num_needed([(1, 2, 3)], rows) == 2 + 1 + 3 + 1
-    assert num_needed(rows, rows) == 4
-
-
-def _quality_row(way: str, seconds: float, divergence: float | None) -> dict[str, Any]:
-    beside = {} if divergence is None else {"plain": {"divergence": {"value": divergence}}}
-    return {"set": "facts", "module_tokens": 40, "way": way, "ttft_s": [seconds], "beside": beside}
-
-
-def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
-    """Each set has a curve of its ways, in percent of plain prefill's TTFT and in millinats."""
-    rows = (_quality_row("plain", 2.0, None), _quality_row("all", 1.5, 0.0), _quality_row("slots", 0.5, 0.125))
-    report = BenchReport(name="quality", title="24 questions", columns=(), cells=(), rows=rows)
-
-    plot_quality(report, tmp_path / "quality.svg", model={"model": "tiny"}, hardware={})
-
-    assert quality_curves(report) == {"facts, 40 tokens": [(75.0, 0.0, "all"), (25.0, 125.0, "slots")]}
-    assert (tmp_path / "quality.svg").stat().st_size > 5_000
 
 
 def test_labels_of_points_do_not_overlap() -> None:
@@ -366,14 +275,3 @@ def test_labels_of_points_do_not_overlap() -> None:
     boxes = [label.get_window_extent() for label in labels]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert all(math.hypot(*label.get_position()) < 60 for label in labels)
-
-
-def test_history_does_not_help_repeated_rounds() -> None:
-    """Engines of benchmarks keep no history: a prompt that is measured again is prefilled again."""
-    engine = _engine(Session(progress=lambda *_: None, sources=Sources()), "demo", None)
-    engine.add_schema("schemas/travel.xml")
-    asked = '<prompt schema="travel"><miami/>What is the best dish of Miami?</prompt>'
-
-    first, again = (engine.generate(asked, max_new_tokens=1) for _ in range(2))
-
-    assert first.usage.num_new_tokens == again.usage.num_new_tokens > 1

@@ -50,9 +50,12 @@ def test_files_of_the_right_kind_are_offered() -> None:
 
     assert offered("promptcache layout ") == offered("promptcache diff travel.xml ") == schemas
     assert offered("promptcache run ") == offered("promptcache render p") == prompts
-    assert offered("promptcache bench prompt ") == prompts
-    assert offered("promptcache bench prompt prompts/miami.xml --schema ") == schemas
     assert sorted(offered("promptcache check ")) == sorted([*schemas, *prompts])
+
+
+def test_benchmarks_of_own_models_are_offered() -> None:
+    """`bench` has the benchmarks that measure a user's model."""
+    assert sorted(offered("promptcache bench ")) == ["decode", "serve", "ttft"]
 
 
 def test_shapes_are_offered() -> None:

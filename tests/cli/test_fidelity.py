@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from promptcache.audit import Cause
 from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, ModuleMean, PromptFidelity, Setting, SettingFidelity
 from promptcache.language import parse_schema, with_root_attribute
-from promptcache.runtime import Cause
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder")

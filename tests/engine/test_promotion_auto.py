@@ -17,10 +17,11 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine
+from promptcache.audit import mean_divergence
 from promptcache.diagnostics import InvalidGeneration, InvalidValue
 from promptcache.kv import Lookup, MemoryStore, Store
 from promptcache.layout import Level
-from promptcache.runtime import Model, choose_linking, mean_divergence, plain_logits, used_tokens
+from promptcache.runtime import Model, choose_linking, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model

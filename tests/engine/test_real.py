@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcache import Engine
-from promptcache.runtime import AdviceKind
+from promptcache.audit import AdviceKind
 from promptcache.testing.service import distance
 from tests.real_model import FOLDER
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from promptcache import Engine
+from promptcache.audit import Cause
 from promptcache.diagnostics import InvalidValue
 from promptcache.fidelity import Setting, measure_fidelity
 from promptcache.fidelity.prompts import DEFAULT_QUESTION, random_prompts
 from promptcache.language import check_schema, parse_schema
-from promptcache.runtime import Cause
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from lxml import html
 
+from promptcache.audit import Audit, Cause, ModuleGain, Rung
 from promptcache.picture import register
 from promptcache.picture.notebook import VIEWS
-from promptcache.runtime import Audit, Cause, Completion, ModuleGain, Rung
+from promptcache.runtime import Completion
 from tests.layout.samples import plan_of
 
 SCHEMA = """<schema name="trip"><system>Be brief.</system>

@@ -1,0 +1,1 @@
+"""The quality of cached prompts: questions with known answers, served in several ways."""

@@ -1,0 +1,107 @@
+"""Ways to serve a document, as data: how its schema is written, how its KV is stored, and what a request repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from promptcache.diagnostics import InvalidValue
+from promptcache.language import Repair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to serve a document.
+
+    Attributes:
+        name: In tables and for `--way`.
+        context: The schema's attribute.
+        scaffold: Whether the schema has a scaffold over all modules in use.
+        sees: The schema's attribute; None writes none.
+        positions: The schema's attribute; None writes none.
+        keep: Codec of the stored KV, for `engine.add_schema`.
+        text: Whether arguments are written into the modules as text, without slots.
+        promoted: Whether `engine.promote` is called with the first prompt of each document.
+        repair: Setting of each request; None passes none.
+        history: Whether TTFT is that of a further question, while history has the document.
+        also_beside: Names of ways to compare with, after plain prefill.
+    """
+
+    name: str
+    context: str = "guaranteed"
+    scaffold: bool = False
+    sees: str | None = None
+    positions: str | None = None
+    keep: str = "full"
+    text: bool = False
+    promoted: bool = False
+    repair: str | None = None
+    history: bool = False
+    also_beside: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Names of the ways to compare with; empty for plain prefill."""
+        return () if self == PLAIN else (PLAIN.name, *self.also_beside)
+
+    @property
+    def schema_name(self) -> str:
+        """Name of a schema for a document that is served in this way. Ways with one name share their schema."""
+        promoted = "-promoted" if self.promoted else ""
+        context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.sees}' if self.sees else ''}"
+        context += f"-{self.positions}" if self.positions else ""
+        return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """Options of `engine.plan`, `logits` and `generate`."""
+        return {} if self.repair is None else {"repair": self.repair}
+
+
+PLAIN = Way(name="plain")
+"""Ordinary prefill of the whole text, without a schema."""
+
+_GUARANTEED = Way(name="guaranteed")
+_NAMED = (
+    PLAIN,
+    _GUARANTEED,
+    Way(name="own", context="own"),
+    Way(name="nothing", sees="nothing"),
+    Way(name="earlier", sees="earlier"),
+    Way(name="fixed", positions="fixed"),
+    Way(name="scaffold", scaffold=True),
+    Way(name="int8", keep="int8", also_beside=("guaranteed",)),
+    Way(name="int4", keep="int4", also_beside=("guaranteed",)),
+    Way(name="text", text=True),
+    Way(name="promoted", promoted=True),
+    Way(name="history", repair="all", history=True),
+)
+
+WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
+"""Names for `--way`, besides plain prefill."""
+
+DEFAULT_WAYS = ("guaranteed", "nothing", "earlier", "scaffold")
+"""Ways that `python -m benchmarks quality` compares by default."""
+
+
+def way_named(name: str) -> Way:
+    """Return a way by name. A setting of `repair` is the name of a way.
+
+    Raises:
+        ValueError: There is no such way.
+    """
+    for way in _NAMED:
+        if way.name == name:
+            return way
+    try:
+        return Way(name=name, repair=str(Repair.parse(name)))
+    except InvalidValue:
+        raise ValueError(f"no way '{name}'; there are {', '.join(WAY_NAMES)}") from None
+
+
+def all_ways(chosen: Iterable[Way]) -> tuple[Way, ...]:
+    """Return these ways and those that they are compared with; plain prefill is first, then the order of `chosen`."""
+    chosen = tuple(chosen)
+    beside = [way_named(name) for way in chosen for name in way.also_beside]
+    return tuple(dict.fromkeys((PLAIN, *beside, *chosen)))

@@ -1,0 +1,37 @@
+"""Audits: how far one cached request is from ordinary prefill, where that comes from, and what would help.
+
+`Engine.audit` audits a prompt. A watcher compares requests of a running engine in idle time.
+"""
+
+from promptcache.audit.advice import audit
+from promptcache.audit.ladder import Ladder, compare_predictions, mean_divergence
+from promptcache.audit.report import (
+    EQUAL_GAIN,
+    Advice,
+    AdviceKind,
+    Audit,
+    Cause,
+    Distance,
+    ModuleGain,
+    Rung,
+    largest_first,
+)
+from promptcache.audit.watch import DEFAULT_MAX_DIVERGENCE, open_watcher
+
+__all__ = [
+    "DEFAULT_MAX_DIVERGENCE",
+    "EQUAL_GAIN",
+    "Advice",
+    "AdviceKind",
+    "Audit",
+    "Cause",
+    "Distance",
+    "Ladder",
+    "ModuleGain",
+    "Rung",
+    "audit",
+    "compare_predictions",
+    "largest_first",
+    "mean_divergence",
+    "open_watcher",
+]

@@ -1,0 +1,342 @@
+"""Documents of the quality benchmark are what their sets say, and judges tell right answers from wrong ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import pytest
+
+from benchmarks.quality.documents import (
+    Contains,
+    Every,
+    Matches,
+    Quiz,
+    QuizQuestion,
+    QuizSlot,
+    QuizTurn,
+    contains,
+    question,
+)
+from benchmarks.quality.forms import FORMS
+from benchmarks.quality.sets import (
+    FORM_SETS,
+    GROUPS,
+    LANGUAGE_SETS,
+    LONG,
+    MEDIUM,
+    SETS,
+    SHORT,
+    WORK_SETS,
+    draw_quizzes,
+)
+from promptcache.demo import MODEL_FOLDER
+from promptcache.language import Role
+from promptcache.tokenizer import HubTokenizer
+
+SIZED = [name for name in SETS if SETS[name].sized]
+
+
+def drawn(name: str, count: int, *, seed: int = 0, module_tokens: int | None = None) -> list[Quiz]:
+    return [*draw_quizzes(name, seed, count, module_tokens)]
+
+
+def value_judge(asked: QuizQuestion) -> Contains:
+    """Return the judge of the value, without those of the form."""
+    judge = asked.judge.judges[0] if isinstance(asked.judge, Every) else asked.judge
+    assert isinstance(judge, Contains)
+    return judge
+
+
+@pytest.mark.parametrize(
+    "answer", ["Anna", "The mayor is Anna.", "anna", "It is ANNA, I think", '"Anna"', "Anna\nBerg"]
+)
+def test_an_answer_may_say_more_than_the_value(answer: str) -> None:
+    """The value counts as whole words, in any case, wherever it is."""
+    assert Contains(values=("Anna",))(answer)
+
+
+@pytest.mark.parametrize("answer", ["", "Ann", "Annas", "Joanna", "An na", "Anna_", "Hannah is the mayor"])
+def test_a_part_of_a_word_is_not_the_value(answer: str) -> None:
+    """Near misses of the value are wrong."""
+    assert not Contains(values=("Anna",))(answer)
+
+
+@pytest.mark.parametrize(("text", "found"), [("K417.", True), ("#K417", True), ("K4170", False), ("K 417", False)])
+def test_codes_are_words(text: str, found: bool) -> None:
+    """A code of letters and digits is one word."""
+    assert contains(text, "K417") is found
+
+
+def test_all_values_are_needed_and_no_other_may_be_there() -> None:
+    """A judge with several values wants all of them; one with others refuses an answer that names these too."""
+    judge = Contains(values=("Anna", "Ben"), others=("Clara",))
+
+    assert judge("Ben and Anna")
+    assert not judge("Anna")
+    assert not judge("Anna, Ben and Clara")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (" the postman\nText: My cousin", True),
+        ("The postman.", True),
+        ("the postman", True),
+        ("the postman stopped near the bus stop", False),
+        ("postman", False),
+        ("the postmaster", False),
+        ("Text: x\nAnswer: the postman", False),
+    ],
+)
+def test_the_first_line_is_the_mapped_value(answer: str, right: bool) -> None:
+    """After examples, the first line has to be the value and nothing else; later lines do not count."""
+    (question,) = next(quiz for quiz in drawn("few-shot", 200) if quiz.questions[0].answer == "the postman").questions
+
+    assert isinstance(question.judge, Matches)
+    assert question.judge(answer) is right
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_judges_accept_the_right_answer_only(name: str) -> None:
+    """The judge of each question accepts its own answer, and neither an empty one nor that of another document."""
+    quizzes = drawn(name, 40)
+    accepted = 0
+    for quiz, other in pairwise(quizzes):
+        (question,) = quiz.questions
+        assert question.judge(question.answer)
+        assert not question.judge("")
+        accepted += question.judge(other.questions[0].answer)
+
+    assert accepted < 0.6 * len(quizzes)  # documents share a few values
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_documents_differ_and_come_again(name: str) -> None:
+    """200 documents of a seed are all different, are the same in a second draw, and begin a longer draw."""
+    quizzes = drawn(name, 200)
+
+    assert len({(quiz.text, quiz.questions[0].text) for quiz in quizzes}) == len(quizzes) == 200
+    assert drawn(name, 200) == quizzes
+    assert drawn(name, 50) == quizzes[:50]
+    assert drawn(name, 50, seed=1) != quizzes[:50]
+
+
+@pytest.mark.parametrize("name", [name for name in SIZED if name not in ("few-shot", "classes")])
+@pytest.mark.parametrize("size", [SHORT, LONG])
+def test_the_right_answer_stands_in_one_place(name: str, size: int) -> None:
+    """Each value that a question asks for occurs once in its document, so that no other sentence can give it away.
+
+    The answer of a form with two slots is in two pieces. A filler is no text of the document.
+    """
+    for quiz in drawn(name, 60, module_tokens=size):
+        for asked in quiz.questions:
+            for value in value_judge(asked).values:
+                assert len(re.findall(rf"(?i)\b{value}\b", quiz.text)) == 1
+
+
+def test_a_follow_up_names_town_and_value_in_two_modules() -> None:
+    """No module of `follow-up` has both the town of the question and its answer; the value is in the next module."""
+    for quiz in drawn("follow-up", 60):
+        (question,) = quiz.questions
+        town = question.text.split()[-1].rstrip("?")
+        texts = ["".join(map(str, module)) for module in quiz.modules]
+        (place,) = [index for index, text in enumerate(texts) if contains(text, town)]
+        assert [index for index, text in enumerate(texts) if contains(text, question.answer)] == [place + 1]
+
+
+def test_examples_decide_what_is_mapped() -> None:
+    """The new case of `few-shot` allows two answers; only the examples tell which one is wanted."""
+    wanted = {quiz.questions[0].answer.split()[0] in ("the", "a", "an", "my") for quiz in drawn("few-shot", 60)}
+    assert wanted == {True}
+    for quiz in drawn("few-shot", 60):
+        answers = [line.removeprefix("Answer: ") for line in quiz.text.split("\n") if line.startswith("Answer: ")]
+        sentences = [line.removeprefix("Text: ") for line in quiz.text.split("\n") if line.startswith("Text: ")]
+        first = [text.lower().startswith(each) for text, each in zip(sentences, answers, strict=True)]
+        assert len(set(first)) == 1
+        asked = quiz.questions[0].text.removeprefix("Text: ").lower()
+        assert asked.startswith(quiz.questions[0].answer) == first[0]
+
+
+@pytest.mark.parametrize("size", [SHORT, MEDIUM, LONG])
+@pytest.mark.parametrize("name", SIZED)
+def test_modules_have_their_size(name: str, size: int) -> None:
+    """Modules have about the tokens that their size says; the demo tokenizer needs 1.6 times as many for prose, and more for code."""
+    tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
+    lengths = [len(tokenizer.tokenize(text)) for quiz in drawn(name, 12, module_tokens=size) for text in _texts(quiz)]
+
+    assert 0.8 * size < min(lengths)
+    assert max(lengths) < 2.5 * size
+
+
+def _texts(quiz: Quiz) -> Iterator[str]:
+    for module in quiz.modules:
+        yield "".join(map(_text, module))
+
+
+def _text(piece: str | QuizSlot | QuizTurn) -> str:
+    match piece:
+        case QuizSlot():
+            return piece.value
+        case QuizTurn():
+            return f"{piece.role}: {piece.text}\n"
+        case _:
+            return piece
+
+
+def test_short_documents_have_one_question_and_long_ones_several() -> None:
+    """Questions share a document only in the long size, and their number is the one that was asked for."""
+    assert [len(quiz.questions) for quiz in drawn("facts", 7, module_tokens=SHORT)] == [1] * 7
+    assert [len(quiz.questions) for quiz in drawn("facts", 7, module_tokens=LONG)] == [3, 3, 1]
+
+
+def test_questions_of_one_document_differ() -> None:
+    """The questions that share a document are different ones."""
+    for name in SIZED:
+        for quiz in drawn(name, 9, module_tokens=LONG):
+            assert len({question.text for question in quiz.questions}) == len(quiz.questions)
+
+
+def test_groups_hold_every_set_once() -> None:
+    """Each set is in one group."""
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(SETS)
+    assert set(GROUPS["language"]) == set(LANGUAGE_SETS)
+    assert set(GROUPS["work"]) == set(WORK_SETS)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("form-period", "The {} of {} is [?]."),
+        ("form-space", "The {} of {} is [?] [?]."),
+        ("form-joined", "The {} of {} is [?][?]."),
+        ("form-quotes", 'The {} of {} is "[?]".'),
+    ],
+)
+def test_slots_stand_where_the_form_says(name: str, expected: str) -> None:
+    """The last sentence of each module of a form has its slots in the places of the form."""
+    for quiz in islice(drawn(name, 5), 5):
+        for module in quiz.modules:
+            text = "".join(piece if isinstance(piece, str) else "[?]" for piece in module)
+            start, _, rest = expected.partition("{}")
+            found = text[text.rindex(start) :]
+            assert found.endswith(rest.rpartition("{}")[2])
+
+
+def test_special_arguments_are_in_their_forms() -> None:
+    """Forms have an empty argument, an argument that fills its slot, and one equal to its filler beside a changed one."""
+    slots = {
+        name: [p for quiz in drawn(name, 5) for m in quiz.modules for p in m if not isinstance(p, str)]
+        for name in FORMS
+    }
+
+    assert [slot.value for slot in slots["form-empty"]][1::2] == [""] * 20
+    assert all(slot.placeholder for slot in slots["form-empty"][1::2])
+    assert {slot.length for slot in slots["form-full"]} == {None}
+    for name, filler in (("form-default", "default"), ("form-placeholder", "placeholder")):
+        same = [slot.value == getattr(slot, filler) for slot in slots[name]]
+        assert same == [True, False] * 20
+    assert set(slots) == set(FORM_SETS)
+
+
+@pytest.mark.parametrize("num_absent", [0, 4, 28])
+@pytest.mark.parametrize("name", WORK_SETS)
+def test_four_modules_are_selected(name: str, num_absent: int) -> None:
+    """Documents of work select 4 modules. Absent modules change neither their text nor their questions."""
+    for alone, quiz in zip(drawn(name, 5), draw_quizzes(name, 0, 5, num_absent=num_absent), strict=True):
+        assert len(quiz.modules) - len(quiz.absent) == 4
+        assert len(quiz.absent) == num_absent
+        assert (quiz.text, quiz.questions) == (alone.text, alone.questions)
+        asked = quiz.questions[0]
+        assert quiz.conversation(asked) == alone.conversation(asked)
+
+
+@pytest.mark.parametrize("size", [SHORT, MEDIUM, LONG])
+@pytest.mark.parametrize("name", WORK_SETS)
+def test_values_of_other_modules_are_refused(name: str, size: int) -> None:
+    """A judge refuses the right answer with each other value in place of its own, and with such a value beside it.
+
+    In `parts`, other parts have other values of the same kind, if any.
+    """
+    num_others = 0
+    for quiz in drawn(name, 30, module_tokens=size):
+        for asked in quiz.questions:
+            judge = value_judge(asked)
+            (value,) = judge.values
+            assert asked.judge(asked.answer)
+            assert re.search(rf"(?i)\b{value}\b", quiz.text)
+            for other in judge.others:
+                num_others += 1
+                assert re.search(rf"(?i)\b{other}\b", quiz.text)
+                assert not asked.judge(re.sub(rf"(?i)\b{value}\b", other, asked.answer))
+                assert not asked.judge(f"{asked.answer} {other}")
+
+    assert num_others >= 30
+
+
+def test_a_value_of_the_question_may_be_in_the_answer() -> None:
+    """An answer may repeat the question. Another value that the question does not have is wrong."""
+    asked = question("Who came in right after Anna?", "Ben", ["Anna", "Ben", "Clara"])
+
+    assert asked.judge("Ben came in right after Anna.")
+    assert not asked.judge("Anna")
+    assert not asked.judge("Ben and Clara")
+
+
+def test_a_right_value_in_a_wrong_form_is_refused() -> None:
+    """`mixed` wants the value in the form that one or two of its modules demand, and has every form."""
+    rules = set()
+    for quiz in drawn("mixed", 60):
+        (asked,) = quiz.questions
+        assert isinstance(asked.judge, Every)
+        fact, *forms = asked.judge.judges
+        plain = f"The value is {value_judge(asked).values[0]}."
+        assert fact(plain)
+        assert not asked.judge(plain)
+        demands = [text for text in _texts(quiz) if "Rule: " in text]
+        assert len(demands) == len(forms)
+        rules.add(frozenset(re.findall(r"Rule: (\w+)", " ".join(demands))))
+
+    assert rules == {frozenset(each) for each in (["write"], ["begin"], ["end"], ["give"], ["give", "write"])}
+
+
+def test_examples_of_a_class_are_turns() -> None:
+    """A module of `classes` is texts of the user with one label, of the assistant; the new text is none of them."""
+    for quiz in drawn("classes", 20, module_tokens=MEDIUM):
+        labels = []
+        for module in quiz.modules:
+            turns = [piece for piece in module if isinstance(piece, QuizTurn)]
+            assert [turn.role for turn in turns] == [Role.USER, Role.ASSISTANT] * (len(module) // 2)
+            assert quiz.questions[0].text not in [turn.text for turn in turns]
+            (label,) = {turn.text for turn in turns if turn.role is Role.ASSISTANT}
+            labels.append(label)
+        assert len(set(labels)) == 4
+        assert quiz.questions[0].answer in labels
+
+
+def test_the_order_of_modules_decides() -> None:
+    """In `order`, another order of the modules gives another answer: no module says when its event happened."""
+    for quiz in drawn("order", 60):
+        (asked,) = quiz.questions
+        texts = [*_texts(quiz)]
+        (place,) = [index for index, text in enumerate(texts) if contains(text, asked.answer)]
+        if "first" in asked.text or "last" in asked.text:
+            assert place == (0 if "first" in asked.text else 3)
+        else:
+            (named,) = re.findall(r"after (\w+)", asked.text)
+            assert contains(texts[place - 1], named)
+        assert not any(contains(text, word) for text in texts for word in ("first", "second", "last"))
+
+
+def test_half_of_the_modules_are_in_another_language() -> None:
+    """`bilingual` has two English modules and two in German or French, with the value in either."""
+    asked_in = set()
+    for quiz in drawn("bilingual", 60):
+        (asked,) = quiz.questions
+        english = [contains(text, "the") or contains(text, "has") for text in _texts(quiz)]
+        assert sum(english) == 2
+        (place,) = [index for index, text in enumerate(_texts(quiz)) if contains(text, asked.answer)]
+        asked_in.add(english[place])
+
+    assert asked_in == {True, False}

@@ -1,0 +1,1 @@
+"""Tools of the repository. They are no part of the wheel."""
