@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,21 +17,16 @@ from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
 from promptcache.kv import KVHandle, MemoryStore, Slab
-from promptcache.layout import Encoding
-from promptcache.runtime import KVView, Model, Pool, RequestPositions, Segment, generate, link, open_pool, token_tensor
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.runtime import Batch, KVView, Model, Pool, RequestPositions, Segment, link, open_pool, token_tensor
 
 Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
-    """Prompt Cache: link stored modules and prefill the new tokens. The same selection was linked before."""
+    """Prompt Cache: a row joins with stored modules, and its new tokens are prefilled. They were used before."""
     pool = open_pool(model, MemoryStore(model.shape))
-
-    def run() -> torch.Tensor:
-        linked = link(work.tokens, work.runs, model, pool)
-        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
-
-    return run
+    return lambda: _by_row(model, work.tokens, work.runs, pool)
 
 
 def first_use(model: Model, work: Workload) -> Alternative:
@@ -43,12 +38,7 @@ def first_use(model: Model, work: Workload) -> Alternative:
     memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
     pool = Pool(model, memory.buffers(num_tokens * model.shape.token_bytes))
     states = itertools.count()
-
-    def run() -> torch.Tensor:
-        linked = link(work.tokens, work.runs, model, pool, state=next(states))
-        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
-
-    return run
+    return lambda: _by_row(model, work.tokens, work.runs, pool, next(states))
 
 
 def in_place(model: Model, work: Workload) -> Alternative:
@@ -63,22 +53,16 @@ def in_place(model: Model, work: Workload) -> Alternative:
         slab = Slab(keys=torch.cat(keys).clone(), values=torch.cat(values).clone())
         runs[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
     tokens = replace(work.tokens, parts=tuple(parts))
-
-    def run() -> torch.Tensor:
-        linked = link(tokens, runs, model, pool)
-        return last_logits(model, linked.token_ids, linked.position_ids, linked.cache)
-
-    return run
+    return lambda: _by_row(model, tokens, runs, pool)
 
 
-def generated(model: Model, work: Workload) -> Alternative:
-    """Prompt Cache through transformers' `generate` for one token, as an engine runs it after planning and fetching."""
+def linked(model: Model, work: Workload) -> Alternative:
+    """`engine.link`: the same KV in a cache of transformers, for its `generate` or a loop of the caller."""
     pool = open_pool(model, MemoryStore(model.shape))
 
     def run() -> torch.Tensor:
-        linked = link(work.tokens, work.runs, model, pool)
-        made = generate(model, linked, eos_ids=(), max_new_tokens=1, options={"do_sample": False})
-        return torch.tensor(made.sequences)
+        made = link(work.tokens, work.runs, model, pool)
+        return last_logits(model, made.token_ids, made.position_ids, made.cache)
 
     return run
 
@@ -138,20 +122,31 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
     return run
 
 
-def decoding(model: Model, work: Workload, name: str, num_tokens: int) -> Alternative:
-    """Decode `num_tokens` tokens one by one, over linked KV or over a concatenated `DynamicCache`.
-
-    Each call starts from the state after prefill, so prefill is not part of the measurement.
-    """
-    linked = link(work.tokens, work.runs, model)
-    prefilled: Any = linked.cache if name == "prompt cache" else concatenated_cache(model, work)
-    last_logits(model, linked.token_ids, linked.position_ids, prefilled)
+def decoding(model: Model, work: Workload, num_tokens: int) -> Alternative:
+    """Decode tokens one by one over stored modules. Each call starts behind the prompt."""
+    batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
+    row = batch.join(work.tokens, work.runs, model.state)
+    batch.step([(row, work.tokens.token_ids)])
 
     def run() -> torch.Tensor:
-        position = linked.position_ids[-1]
-        for step in range(num_tokens):
-            logits = last_logits(model, [ord("a")], [position + 1 + step], prefilled)
-        prefilled.crop(-num_tokens)
+        for _ in range(num_tokens):
+            logits = batch.step([(row, [ord("a")])])
+        row.num_own -= num_tokens
+        return logits
+
+    return run
+
+
+def decoding_concatenated(model: Model, work: Workload, num_tokens: int) -> Alternative:
+    """The same over a concatenated `DynamicCache`."""
+    cache = concatenated_cache(model, work)
+    last_logits(model, work.tokens.token_ids, work.tokens.position_ids, cache)
+    first = work.tokens.position_ids[-1] + 1
+
+    def run() -> torch.Tensor:
+        for position in range(first, first + num_tokens):
+            logits = last_logits(model, [ord("a")], [position], cache)
+        cache.crop(-num_tokens)
         return logits
 
     return run
@@ -166,10 +161,19 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
     "prompt cache": cached,
     "first use": first_use,
     "in place": in_place,
-    "generate": generated,
+    "link": linked,
     "floor": floor,
 }
 """Alternatives by the name that tables show."""
+
+
+def _by_row(
+    model: Model, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], pool: Pool, state: int = 0
+) -> torch.Tensor:
+    """Return the logits `[1, 1, V]` of the last token, as an engine computes them after planning and fetching."""
+    batch = Batch(model, pool)
+    row = batch.join(tokens, runs, state)
+    return batch.step([(row, tokens.token_ids)])[None]
 
 
 def _anything(positions: tuple[int, ...]) -> Encoding:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding
+from promptcache.bench.alternatives import ALTERNATIVES, BASELINE, decoding, decoding_concatenated
 from promptcache.bench.harness import Benchmark, BenchReport, Progress, Samples, compare, silent
 from promptcache.bench.workload import Sizes, workload
 from promptcache.runtime import Model
@@ -43,7 +43,10 @@ def compare_decoding(
         for sizes in all_sizes:
             work = workload(model, sizes)
             data = {**sizes.data, "decoded_tokens": num_tokens}
-            alternatives = {name: decoding(model, work, name, num_tokens) for name in ("concatenate", "prompt cache")}
+            alternatives = {
+                "concatenate": decoding_concatenated(model, work, num_tokens),
+                "prompt cache": decoding(model, work, num_tokens),
+            }
             yield Benchmark(title=sizes.title, data=data, alternatives=alternatives)
 
     def cells(benchmark: Benchmark, samples: Mapping[str, Samples]) -> tuple[str, ...]:

@@ -20,14 +20,13 @@ from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import (
     TEMPERATURE,
     check_for_batch,
-    check_for_logprobs,
     check_for_stream,
     read_options,
 )
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
-from promptcache.runtime.logprobs import LOGPROBS, MAX_LOGPROBS, TokenLogprobs
+from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
@@ -46,6 +45,7 @@ from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.serving import (
+    Batch,
     Listener,
     Score,
     Service,
@@ -66,10 +66,10 @@ from promptcache.runtime.warm import warm
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
-    "LOGPROBS",
     "MAX_LOGPROBS",
     "TEMPERATURE",
     "AutoPromotions",
+    "Batch",
     "Catalog",
     "Chat",
     "Completion",
@@ -125,7 +125,6 @@ __all__ = [
     "as_model",
     "chat_prompt",
     "check_for_batch",
-    "check_for_logprobs",
     "check_for_stream",
     "check_room",
     "checked_cache",

@@ -94,10 +94,11 @@ class PackedRows:
         tokens = slice(stop - self._sizes[row], stop)
         return [(keys[:, tokens], values[:, tokens]) for keys, values in self._kv]
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Keep keys and values `[1, Hkv, T, D]` of one layer."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep and return keys and values `[1, Hkv, T, D]` of one layer."""
         if layer != len(self._kv):
             raise InvalidValue(
                 "these inputs were used: they serve one forward pass of the engine's model. Call get again for another"
             )
         self._kv.append((keys.detach()[0], values.detach()[0]))
+        return keys, values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import torch
 
@@ -47,7 +47,7 @@ class _FirstLayerIsDone(Exception):
 class _FirstLayer(PackedRows):
     """A forward pass that ends after the KV of the first layer, which depends on tokens and positions only."""
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> NoReturn:
         super().write(layer, keys, values)
         raise _FirstLayerIsDone
 

@@ -66,7 +66,7 @@ def test_no_request_walks_the_vocabulary() -> None:
     engine = Engine.from_pretrained("demo")
     service = engine.service()
     chat = [{"role": "user", "content": "Where to go?"}]
-    kind = type(engine._own_tokenizer)
+    kind = type(engine._requests._hf_tokenizer)
 
     with (
         patch.object(kind, "get_vocab", autospec=True, side_effect=kind.get_vocab) as walked,

@@ -217,6 +217,14 @@ def setting(name: str, options: Mapping[str, Any], model: Model) -> Any:
     return value if value is not None else getattr(model.hf.generation_config, name, None)
 
 
+def configured_settings(model: Model) -> tuple[str, ...]:
+    """Return the names of the settings in which the model's generation configuration differs from the default."""
+    configured: object = model.hf.generation_config
+    found = {} if configured is None else vars(configured)
+    public = {name: value for name, value in found.items() if value is not None and not name.startswith("_")}
+    return tuple(name for name, value in public.items() if value != _DEFAULTS.get(name))
+
+
 def number_of(name: str, options: Mapping[str, Any], model: Model) -> int:
     """Return a setting whose default is 1."""
     value = setting(name, options, model)

@@ -7,21 +7,19 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import AttentionCall, StepAttention
+from promptcache.runtime.attention import AttentionCall, SegmentedAttention, StepAttention
 from promptcache.runtime.hf.hook import AttendingLayer
 
 
 class Step(Protocol):
-    """The KV that the tokens of one step write and attend to.
+    """The KV that the tokens of one step write and attend to."""
 
-    Attributes:
-        attention: Over the KV of all their requests.
-    """
+    @property
+    def attention(self) -> StepAttention | SegmentedAttention:
+        """Attention over the KV of all their requests."""
 
-    attention: StepAttention
-
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer; return those of the call."""
 
 
 class StepLayer(AttendingLayer):
@@ -39,9 +37,9 @@ class StepLayer(AttendingLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the KV of the step's tokens, and return it tagged with this layer for the attention function."""
-        self._step.write(self._index, key_states, value_states)
-        return self.tagged(key_states), value_states
+        """Write the KV of the step's tokens, and return keys and values tagged with this layer for attention."""
+        keys, values = self._step.write(self._index, key_states, value_states)
+        return self.tagged(keys), values
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention of the step's tokens, `[1, T, Hq, D]`."""

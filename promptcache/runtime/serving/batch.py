@@ -19,6 +19,7 @@ from promptcache.runtime.attention import (
     PositionArray,
     RequestPositions,
     RowChunk,
+    SegmentedAttention,
     StepAttention,
     StepTokens,
     TailGroup,
@@ -144,8 +145,13 @@ class Batch:
         assert all(token_ids for _, token_ids in work), "each row has tokens"
         for row, token_ids in work:
             row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
+        shared = self._shared_segments()
         order = sorted(range(len(work)), key=lambda index: _sort_key(*work[index]))
-        step = _Step([work[index] for index in order], self._shared_segments(), self.tails, self._model)
+        step: _RowStep | _Step
+        if shared.alone is not None:
+            step = _RowStep(*work[0], shared.alone, self.tails, self._model)
+        else:
+            step = _Step([work[index] for index in order], shared, self.tails, self._model)
         stops = dict(zip(order, step.stops, strict=True))
         kept = [
             place
@@ -184,6 +190,7 @@ class _Shared:
         users: Bool `[number of segments, B]`, whether a row uses a segment.
         views: Views of each segment in all layers. They are held so that each step finds them.
         index_of: Index of each row.
+        alone: Attention of the only row, with plans that serve many steps; None if there are several rows.
     """
 
     def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:
@@ -191,6 +198,10 @@ class _Shared:
         self.views = tuple(segment.layers() for segment in self.segments)
         self.index_of = {row: index for index, row in enumerate(rows)}
         self.users = segment_users(shared, len(rows))
+        self.alone: SegmentedAttention | None = None
+        if len(rows) == 1:
+            segments = sorted(self.segments, key=lambda segment: segment.first)
+            self.alone = SegmentedAttention(RequestPositions(segments, rows[0].tokens.position_ids))
 
 
 def _sort_key(row: Row, token_ids: Sequence[int]) -> tuple[bool, int, int]:
@@ -198,8 +209,36 @@ def _sort_key(row: Row, token_ids: Sequence[int]) -> tuple[bool, int, int]:
     return len(token_ids) > 1, row.tail.size, row.tail.slot
 
 
+class _RowStep:
+    """One forward pass over the tokens of the only row. It attends to the beginning of one tail, without masks.
+
+    Attributes:
+        token_ids, position_ids: `[1, T]`.
+        stops: The end of the tokens.
+        attention: Of the tokens to the KV of the row.
+    """
+
+    def __init__(
+        self, row: Row, token_ids: Sequence[int], attention: SegmentedAttention, tails: Tails, model: Model
+    ) -> None:
+        self.attention = attention
+        self.stops = (len(token_ids),)
+        self._start, self._stop = row.num_own, row.num_own + len(token_ids)
+        self._tail = tails.memory(row.tail)
+        self.token_ids = token_tensor(token_ids, model.device)
+        positions = row.positions.of_own_tokens(self._start, self._stop)
+        self.position_ids = torch.from_numpy(positions)[None].to(model.device)
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values `[1, Hkv, T, D]` of one layer into the tail, and return those of all own tokens."""
+        own_keys, own_values = self._tail.keys[layer], self._tail.values[layer]
+        own_keys[:, self._start : self._stop] = keys[0]
+        own_values[:, self._start : self._stop] = values[0]
+        return own_keys[None, :, : self._stop], own_values[None, :, : self._stop]
+
+
 class _Step:
-    """One forward pass: its tokens, and the KV that they write and attend to.
+    """One forward pass over the tokens of several rows: its tokens, and the KV that they write and attend to.
 
     Attributes:
         token_ids, position_ids: `[1, T]`.
@@ -230,12 +269,13 @@ class _Step:
             )
         )
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails, and return them."""
         by_token = keys[0].transpose(0, 1), values[0].transpose(0, 1)  # [T, Hkv, D]
         for each in self._writes:
             some = by_token if each.tokens is None else (states.index_select(0, each.tokens) for states in by_token)
             self._tails.write(layer, each.size, each.slots, each.indices, *some)
+        return keys, values
 
 
 @dataclass(frozen=True, slots=True)

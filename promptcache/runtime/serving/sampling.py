@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.options import setting
+from promptcache.runtime.hf.options import configured_settings, setting
 
 _FIRST_CANDIDATES = 1024
 """Tokens that are sorted for top-p at first. All tokens are sorted only if these have not enough probability."""
@@ -40,7 +40,6 @@ _IGNORED = frozenset(
             "min_length",
         ),
         *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "assistant_early_exit"),
-        "_from_model_config",
     }
 )
 """Settings that every request overrides."""
@@ -97,9 +96,7 @@ def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequenc
     Returns:
         None if they ask for something else than `SamplingSettings` has; such a request is answered alone.
     """
-    configured = model.hf.generation_config
-    defaults = {} if configured is None else configured.to_diff_dict()
-    for name in {*options, *defaults}:
+    for name in {*options, *configured_settings(model)}:
         if name not in SAMPLED | _WITHOUT_EFFECT | _IGNORED:
             value = setting(name, options, model)
             if value is not None and value is not False and value != _NEUTRAL.get(name):

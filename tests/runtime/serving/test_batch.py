@@ -127,12 +127,17 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes."""
+    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes. The
+    masks of the only row without a window serve its later tokens, too.
+    """
     model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
     runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
-    windows, shared = [], []
-    mask, segments = StepTokens.mask, batches.shared_segments
+    windows, alone, shared = [], [], []
+    mask, segments, of_row = StepTokens.mask, batches.shared_segments, RequestPositions.forward_mask
     monkeypatch.setattr(StepTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
+    monkeypatch.setattr(
+        RequestPositions, "forward_mask", lambda self, *sizes: alone.append(sizes[-1]) or of_row(self, *sizes)
+    )
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
     first, second = batch.join(plan.tokens, runs, 0), batch.join(plan.tokens, runs, 0)
@@ -141,8 +146,10 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     batch.step([(first, [5])])
     batch.leave(first)
     batch.step([(second, [5])])
+    batch.step([(second, [5])])
 
-    assert windows == 3 * [WINDOW, None]
+    assert windows == 2 * [WINDOW, None]
+    assert sorted(alone, key=str) == [WINDOW, WINDOW, None]
     assert shared == [2, 1]
 
 
