@@ -18,7 +18,7 @@ from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.options import context_option, model_option, schemas_option
-from promptcache.cli.output import print_diagnostics, write_json, write_text
+from promptcache.cli.output import write_json, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, as_data, counted
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
@@ -212,7 +212,10 @@ def _code(report: CheckReport, *, strict: bool) -> ExitCode:
 
 
 def _print(report: CheckReport) -> None:
-    print_diagnostics(report.diagnostics)
+    if report.diagnostics:
+        from promptcache.cli.console import print_diagnostics
+
+        print_diagnostics(report.diagnostics)
     notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
     write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 

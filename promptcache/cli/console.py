@@ -67,6 +67,14 @@ def print_lines(lines: Iterable[str | Text]) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, beside: bool = False) -> None:
+    """Print diagnostics with their source lines to stdout, or with `beside` to stderr."""
+    sys.stdout.flush()
+    console = stderr() if beside else stdout()
+    for diagnostic in diagnostics:
+        console.print(diagnostic_text(diagnostic), soft_wrap=True)
+
+
 def diagnostic_text(diagnostic: Diagnostic) -> Text:
     """Return the excerpt of a diagnostic in colour; each line ends with a newline."""
     bold = f"bold {COLOURS[diagnostic.severity]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
-from promptcache.cli.output import print_diagnostics, tell, write_json
+from promptcache.cli.output import tell, write_json
 from promptcache.cli.sources import ContextMistake, Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -109,6 +109,8 @@ def show_error(error: PromptCacheError, *, as_json: bool = False) -> None:
     elif as_json:
         write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
     else:
+        from promptcache.cli.console import print_diagnostics
+
         print_diagnostics(error.diagnostics, beside=True)
 
 

@@ -21,7 +21,7 @@ from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
 from promptcache.cli.options import Output, context_option, with_json
-from promptcache.cli.output import print_diagnostics, tell, write_text
+from promptcache.cli.output import tell, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError, as_data
 from promptcache.language import format_document, read_schema
@@ -143,7 +143,10 @@ def _data(found: Sequence[Formatted]) -> dict[str, Any]:
 def _print(found: Sequence[Formatted], *, only_check: bool, as_diff: bool) -> None:
     """Print for each document its diagnostics, its diff or the new text of standard input, and a line if it changes."""
     for each in found:
-        print_diagnostics(each.diagnostics, beside=True)
+        if each.diagnostics:
+            from promptcache.cli.console import print_diagnostics
+
+            print_diagnostics(each.diagnostics, beside=True)
         if as_diff and each.changed:
             write_text(_difference(each))
         elif each.path is None and not only_check and not as_diff and not each.diagnostics:

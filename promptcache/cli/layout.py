@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.completion import complete_prompts
-from promptcache.cli.console import stdout
+from promptcache.cli.console import print_diagnostics, stdout
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.options import (
@@ -29,7 +29,7 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import print_diagnostics, repaired_text, tell
+from promptcache.cli.output import repaired_text, tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import SchemaError, as_data, counted, listed, size_text
 from promptcache.language import (

@@ -1,15 +1,14 @@
-"""Functions that write lines, diagnostics and JSON. Data go to stdout, everything else to stderr.
+"""Functions that write plain text and JSON. Data go to stdout, everything else to stderr.
 
-This file does not import rich: `check` on a valid document must start fast.
+This file does not import rich: `check` on a valid document must start fast. Styled text is in `console`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
-from promptcache.diagnostics import Diagnostic, shown
+from promptcache.diagnostics import shown
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _MAX_FACT = 200  # characters
@@ -46,15 +45,3 @@ def write_text(text: str) -> None:
 def write_json(data: object) -> None:
     """Write one JSON value to stdout, indented."""
     write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
-
-
-def print_diagnostics(diagnostics: Sequence[Diagnostic], *, beside: bool = False) -> None:
-    """Print diagnostics with their source lines to stdout, or with `beside` to stderr."""
-    if not diagnostics:
-        return
-    from promptcache.cli.console import diagnostic_text, stderr, stdout
-
-    sys.stdout.flush()
-    console = stderr() if beside else stdout()
-    for diagnostic in diagnostics:
-        console.print(diagnostic_text(diagnostic), soft_wrap=True)

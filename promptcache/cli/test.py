@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.console import ShowProgress, progress, show_loading
+from promptcache.cli.console import ShowProgress, print_diagnostics, progress, show_loading
 from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
-from promptcache.cli.output import print_diagnostics, write_text
+from promptcache.cli.output import write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError, as_data, counted
 from promptcache.language import example_prompt
