@@ -46,7 +46,7 @@ from promptcache.cli.options import (
     store_option,
     temperature_option,
 )
-from promptcache.cli.output import tell, write_text
+from promptcache.cli.output import ROOT, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
@@ -262,7 +262,7 @@ class _Conversation:
         assert stream.completion is not None, "an exhausted stream has its completion"
         write_text("\n")
         self._answer = stream.completion
-        tell(*(f"warning: {' '.join(fault.split())}" for fault in self._answer.usage.faults))
+        warn(*self._answer.usage.faults)
 
     def _obey(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -330,7 +330,7 @@ def usage_lines(answer: Completion) -> list[str]:
     """Describe what an answer reused and prefilled, one line for each origin of KV."""
     usage = answer.usage
     modules = [each for each in usage.modules if each.source != "history"]
-    names = ", ".join(f"{each.module or '(root)'} {each.num_tokens:,} {each.source}" for each in modules)
+    names = ", ".join(f"{each.module or ROOT} {each.num_tokens:,} {each.source}" for each in modules)
     new = f"{usage.num_encoded_tokens:,} of modules were encoded for it" if usage.num_encoded_tokens else ""
     rows = [
         ("modules", usage.num_reused_tokens, names),

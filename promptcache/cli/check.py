@@ -24,8 +24,7 @@ from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageE
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:
-    from promptcache.cli.request import TokenLimits
-    from promptcache.layout import Layout
+    from promptcache.cli.request import LaidOut, TokenLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,12 @@ def check_files(
     Raises:
         ModelNotFound: There is no such model, or it has no tokenizer.json.
     """
-    checker = _Checker(sources, None if model is None else _limits(model))
+    limits = None
+    if model is not None:
+        from promptcache.cli.request import TokenLimits
+
+        limits = TokenLimits.of(model)
+    checker = _Checker(sources, limits)
     given = checker.read(files)
     offered = checker.read([name for name in schema_files if name not in files])
     for document in (*given, *offered):
@@ -129,13 +133,6 @@ def check_files(
     return CheckReport(documents=tuple(report for report in checker.reports.values() if report is not None))
 
 
-def _limits(model: str) -> TokenLimits:
-    from promptcache.cli.request import TokenLimits
-    from promptcache.tokenizer import model_folder
-
-    return TokenLimits.of(model_folder(model))
-
-
 class _Checker:
     """Collects a report for each document, and remembers valid schemas."""
 
@@ -144,7 +141,7 @@ class _Checker:
         self._sources = sources
         self._limits = limits
         self._schemas: dict[str, CheckedSchema | None] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, LaidOut] = {}
 
     def read(self, names: Sequence[str]) -> list[InputDocument]:
         """Read documents. Those that cannot be read get a report and are left out."""
@@ -165,7 +162,7 @@ class _Checker:
                 diagnostics = schema.warnings
                 if self._limits is not None:
                     layout = self._layouts[document.name] = self._limits.lay_out(schema)
-                    diagnostics += layout.warnings
+                    diagnostics += layout[0].warnings
             except LanguageError as error:
                 schema, diagnostics = None, error.diagnostics
             self._schemas[document.name] = schema

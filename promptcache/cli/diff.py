@@ -10,10 +10,11 @@ import click
 from rich.text import Text
 
 from promptcache.cli.completion import complete_schemas
-from promptcache.cli.console import print_lines
+from promptcache.cli.console import print_lines, xml_lines
 from promptcache.cli.exits import ExitCode
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, with_json
+from promptcache.cli.output import ROOT, slot_name
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError, counted
 from promptcache.language import (
@@ -41,7 +42,6 @@ from promptcache.layout import (
 )
 from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 
-_ROOT = "(root)"
 _ADDED, _REMOVED, _CHANGED = "green", "red", "yellow"
 MAX_CHECKED = 10_000
 _MAX_EXAMPLES = 5
@@ -277,9 +277,8 @@ def _modules(modules: ModuleChanges) -> Iterator[Text]:
 def _slots(slots: tuple[SlotChange, ...]) -> Iterator[Text]:
     yield Text(f"slots: {f'{len(slots):,} changed' if slots else 'the same'}", style="bold")
     for slot in slots:
-        name = f"{slot.module}.{slot.parameter}" if slot.module else slot.parameter
         style = _REMOVED if slot.harmful else _ADDED if slot.before is None else _CHANGED
-        yield Text(f"  {name}  {_moved(slot)}{_refusing(slot)}", style=style)
+        yield Text(f"  {slot_name(slot.module, slot.parameter)}  {_moved(slot)}{_refusing(slot)}", style=style)
 
 
 def _refusing(slot: SlotChange) -> str:
@@ -309,7 +308,7 @@ def _encodings(encodings: EncodingChanges) -> Iterator[Text]:
 
 
 def _made(made: MadeEncoding) -> Text:
-    name = f"{made.module or _ROOT}{''.join(f' in {scaffold}' for scaffold in made.scaffolds)}"
+    name = f"{made.module or ROOT}{''.join(f' in {scaffold}' for scaffold in made.scaffolds)}"
     why: str = made.reason
     if made.reason is Reason.MOVED and made.start != made.old_start:
         why = f"it moved from {made.old_start:,} to {made.start:,}"
@@ -334,4 +333,4 @@ def _prompts(prompts: PromptChanges) -> Iterator[Text]:
     yield Text(f"prompts: {verdict}", style="bold")
     for example in prompts.examples:
         yield Text(f"  {example.code} {example.message}", style=_REMOVED)
-        yield from (Text(f"    {line}", style="cyan") for line in example.xml.rstrip("\n").split("\n"))
+        yield from xml_lines(example.xml, "    ")

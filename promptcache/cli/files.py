@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -126,6 +126,17 @@ def checked_schema(document: InputDocument) -> CheckedSchema:
     if context is not None:
         context.used |= read.rendered
     return check_schema(Schema.of(read.document))
+
+
+def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:
+    """Read and check schemas, and refuse a `--context` that none of them uses.
+
+    Raises:
+        SchemaError: All faults of the first schema that has any.
+    """
+    schemas = tuple(checked_schema(read(name, sources)) for name in names)
+    sources.check_context()
+    return schemas
 
 
 def parsed_prompt(document: InputDocument) -> Prompt:

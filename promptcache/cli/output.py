@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection, Sequence
 
 from promptcache.diagnostics import shown
+
+ROOT = "(root)"
+"""Shown as the path of text outside modules."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _MAX_FACT = 200  # characters
@@ -29,6 +33,33 @@ def tell(*lines: str) -> None:
     """Write lines to stderr."""
     sys.stderr.write("".join(f"{harmless(line)}\n" for line in lines))
     sys.stderr.flush()
+
+
+def warn(*faults: str) -> None:
+    """Write a warning to stderr for each fault, in one line."""
+    tell(*(f"warning: {' '.join(fault.split())}" for fault in faults))
+
+
+def slot_name(module: str, parameter: str) -> str:
+    """Return the name of a slot: "plan.days", or "days" outside modules."""
+    return f"{module}.{parameter}" if module else parameter
+
+
+def number_text(number: int, *, exact: bool) -> str:
+    """Return a number of combinations; one that is not exact is a lower limit."""
+    return f"{'' if exact else 'at least '}{number:,}"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Align the cells of rows; the columns in `right` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def repaired_text(num_tokens: int) -> str:
