@@ -15,7 +15,7 @@ import click
 from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending
+from promptcache.cli.exits import UsageMistake, ending, findings_code
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.options import context_option, model_option, schemas_option
 from promptcache.cli.output import write_json, write_text
@@ -97,7 +97,8 @@ def command(
             write_text("".join(f"{line}\n" for line in _github_lines(report)))
         else:
             _print(report)
-        raise Exit(_code(report, strict=strict))
+        failed = report.num_errors + strict * report.num_warnings > 0
+        raise Exit(findings_code(report.diagnostics, failed=failed))
 
 
 def check_files(
@@ -200,12 +201,6 @@ class _Checker:
             return self._limits.plan(selection, self._layouts[schema.name]).warnings
         except ContextLengthExceeded as error:
             return (context_length_fault(error, selection),)
-
-
-def _code(report: CheckReport, *, strict: bool) -> ExitCode:
-    if any(diagnostic.code == UNREADABLE for diagnostic in report.diagnostics):
-        return ExitCode.ENVIRONMENT
-    return ExitCode.FINDINGS if report.num_errors + strict * report.num_warnings else ExitCode.OK
 
 
 def _print(report: CheckReport) -> None:

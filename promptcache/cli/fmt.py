@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
+from promptcache.cli.exits import ExitCode, UsageMistake, findings_code, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
 from promptcache.cli.options import Output, context_option, with_json
 from promptcache.cli.output import tell, write_text
@@ -123,11 +123,10 @@ def _written(each: Formatted) -> Formatted:
 
 def _code(found: Sequence[Formatted], *, only_check: bool) -> ExitCode:
     diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
-    if any(each.fault for each in found) or any(each.code == UNREADABLE for each in diagnostics):
+    if any(each.fault for each in found):
         return ExitCode.ENVIRONMENT
-    if diagnostics or (only_check and any(each.changed for each in found)):
-        return ExitCode.FINDINGS
-    return ExitCode.OK
+    failed = bool(diagnostics) or (only_check and any(each.changed for each in found))
+    return findings_code(diagnostics, failed=failed)
 
 
 def _data(found: Sequence[Formatted]) -> dict[str, Any]:

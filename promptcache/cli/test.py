@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptcache.cli.console import ShowProgress, print_diagnostics, progress, show_loading
-from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_code
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
 from promptcache.cli.output import write_text
@@ -94,7 +94,11 @@ def command(sources: Sources, schemas: tuple[str, ...], prompts: int, model: str
     """
     with progress() as show:
         found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
-    return Output(data=_data(found), text=partial(_print, found), code=_code(found))
+    code = findings_code(
+        (diagnostic for each in found for diagnostic in each.diagnostics),
+        failed=not all(each.passed for each in found),
+    )
+    return Output(data=_data(found), text=partial(_print, found), code=code)
 
 
 def test_files(
@@ -244,12 +248,6 @@ def find_hypothesis(problem: str, alternative: str) -> None:
         except RuntimeError:  # no home folder
             caches = Path(gettempdir())
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(caches / "promptcache" / "hypothesis"))
-
-
-def _code(found: Sequence[SchemaTest]) -> ExitCode:
-    if any(diagnostic.code == UNREADABLE for each in found for diagnostic in each.diagnostics):
-        return ExitCode.ENVIRONMENT
-    return ExitCode.OK if all(each.passed for each in found) else ExitCode.FINDINGS
 
 
 def _data(found: Sequence[SchemaTest]) -> dict[str, Any]:
