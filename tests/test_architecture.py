@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,31 @@ def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
     for path in sorted((PACKAGE / room).rglob("*.py")):
         ours = {name for name in imported(path) if name.startswith("promptcache.")}
         assert {name for name in ours if not f"{name}.".startswith(below)} == set(), path.name
+
+
+@pytest.mark.parametrize("room", ["cli", "kv", "language", "layout", "picture", "tokenizer"])
+def test_modules_of_a_room_import_in_one_direction(room: str) -> None:
+    """There is no circle of modules, not even one of imports in functions or for types only."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (PACKAGE / room).rglob("*.py")
+    }
+    imports = {name: (imported(path) | imported_modules(path)) & paths.keys() - {name} for name, path in paths.items()}
+
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The names that a file takes from modules, with the module: some of them are modules too."""
+    return {
+        f"{node.module}.{alias.name}"
+        for node in parsed(path)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The command line. `app` lists the commands; each command is one file: its options, its work, its text and JSON.
 
-Shared files: `options`, `completion`, `exits` (exit codes and errors), `output` and `console` (what is written),
-`files` and `sources` (documents and written files), `request` (a prompt with its schema), `engine` (model and store).
+Shared files: `options`, `answer_options`, `completion`, `exits` (exit codes and errors), `output` (plain text),
+`console` (styled text), `plan_counts`, `files` and `sources` (documents and written files), `request` (a prompt with
+its schema, and the tokenizer that measures both), `engine` (model and store). `layout_changes` belongs to `diff`.
 """
 
 import atexit

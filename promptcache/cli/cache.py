@@ -24,7 +24,7 @@ from promptcache.cli.options import (
     store_option,
     with_json,
 )
-from promptcache.cli.output import fact_text, tell
+from promptcache.cli.output import columns, fact_text, tell
 from promptcache.cli.sources import Sources
 from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
@@ -273,8 +273,7 @@ def _table(entries: Sequence[Entry]) -> str:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
         name = fact_text(each.name) + (" (pinned)" if each.pinned else "")
         rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])) for row in rows] if entries else []
+    lines = columns(rows) if entries else []
     total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
     return "".join(f"{line}\n" for line in (*lines, total))
 

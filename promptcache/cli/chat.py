@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.exceptions import Exit
 
+from promptcache.cli.answer_options import AnswerOptions, answer_options
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, optional_store, sampling, set_seed
+from promptcache.cli.engine import set_seed
 from promptcache.cli.exits import (
     EnvironmentMissing,
     ExitCode,
@@ -30,27 +30,12 @@ from promptcache.cli.exits import (
     system_message,
 )
 from promptcache.cli.files import check_target, files_read
-from promptcache.cli.options import (
-    FILE,
-    arguments_option,
-    context_option,
-    device_option,
-    dtype_option,
-    keep_option,
-    limit_option,
-    max_new_tokens_option,
-    model_option,
-    repair_option,
-    schemas_option,
-    seed_option,
-    store_option,
-    temperature_option,
-)
-from promptcache.cli.output import tell, write_text
+from promptcache.cli.options import FILE, context_option, schemas_option
+from promptcache.cli.output import ROOT, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
-from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role
+from promptcache.language import CHAT_SCHEMA, Prompt, Role
 
 if TYPE_CHECKING:
     from promptcache.runtime import Chat, Completion
@@ -74,34 +59,10 @@ A line that ends with \\ goes on in the next line. Text between two lines {_BLOC
 @click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, shell_complete=complete_documents)
 @schemas_option
 @click.option("--load", metavar="FILE", type=FILE, help="Continue a chat that /save wrote.")
-@model_option()
-@device_option
-@dtype_option
-@max_new_tokens_option
-@arguments_option
-@repair_option
-@seed_option
-@temperature_option
-@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
-@limit_option
-@keep_option
+@answer_options
 @context_option
 def command(
-    document: str | None,
-    schema: tuple[str, ...],
-    load: Path | None,
-    model: str,
-    device: str | None,
-    dtype: str,
-    max_new_tokens: int | None,
-    arg: tuple[str, ...],
-    repair: Repair | None,
-    seed: int | None,
-    temperature: float | None,
-    store: str | None,
-    limit: int | None,
-    keep: str,
-    context: Path | None,
+    document: str | None, schema: tuple[str, ...], load: Path | None, options: AnswerOptions, context: Path | None
 ) -> None:
     """Hold a conversation in the terminal, over a schema, a prompt or a saved chat.
 
@@ -112,30 +73,25 @@ def command(
     /help shows the commands of a chat. Questions from a pipe are one line each.
     """
     with ending(as_json=False, context=context) as sources:
-        options = sampling(temperature)
-        if max_new_tokens is not None:
-            options["max_new_tokens"] = max_new_tokens
+        generation = options.generation()
         if load is None:
-            request = _read(document, schema, arg, sources)
+            request = _read(document, schema, options.arg, sources)
             prompt, questions = (None, ()) if request is None else _first_question(request.prompt)
-        elif document is None and not arg and repair is None:
+        elif document is None and not options.arg and options.repair is None:
             request, prompt, questions = _read_saved(load, schema, sources), None, ()
         else:
             raise UsageMistake("--load: a saved chat has its prompt, arguments and repair; leave them out")
         if request is not None and prompt is not None:
             asked = replace(request, prompt=prompt.user(*questions or ("?",)))
-            check_lengths(asked, model, max_new_tokens=max_new_tokens, repair=repair)
-        config = optional_store(store, limit)
-        with progress() as show:
-            show_loading(show, model)
-            engine = load_engine(model, device, dtype, config)
+            check_lengths(asked, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
+        engine = options.load_engine()
         read = files_read(sources)
         if request is not None:
-            engine.add_schema(request.schema.source, keep=keep)
+            engine.add_schema(request.schema.source, keep=options.keep)
             read = files_read(sources, request.schema)
-        chat = engine.load_chat(load) if load else engine.chat(prompt, repair=None if repair is None else str(repair))
-        set_seed(seed)
-        if code := _Conversation(chat, options, read).hold(questions):
+        chat = engine.load_chat(load) if load else engine.chat(prompt, repair=options.repair_text)
+        set_seed(options.seed)
+        if code := _Conversation(chat, generation, read).hold(questions):
             raise Exit(code)
 
 
@@ -262,7 +218,7 @@ class _Conversation:
         assert stream.completion is not None, "an exhausted stream has its completion"
         write_text("\n")
         self._answer = stream.completion
-        tell(*(f"warning: {' '.join(fault.split())}" for fault in self._answer.usage.faults))
+        warn(*self._answer.usage.faults)
 
     def _obey(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -330,7 +286,7 @@ def usage_lines(answer: Completion) -> list[str]:
     """Describe what an answer reused and prefilled, one line for each origin of KV."""
     usage = answer.usage
     modules = [each for each in usage.modules if each.source != "history"]
-    names = ", ".join(f"{each.module or '(root)'} {each.num_tokens:,} {each.source}" for each in modules)
+    names = ", ".join(f"{each.module or ROOT} {each.num_tokens:,} {each.source}" for each in modules)
     new = f"{usage.num_encoded_tokens:,} of modules were encoded for it" if usage.num_encoded_tokens else ""
     rows = [
         ("modules", usage.num_reused_tokens, names),

@@ -15,17 +15,16 @@ import click
 from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, ending
+from promptcache.cli.exits import UsageMistake, ending, findings_code
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.options import context_option, model_option, schemas_option
-from promptcache.cli.output import print_diagnostics, write_json, write_text
+from promptcache.cli.output import write_json, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, as_data, counted
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:
-    from promptcache.cli.request import TokenLimits
-    from promptcache.layout import Layout
+    from promptcache.cli.request import LaidOut, TokenLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,8 @@ def command(
             write_text("".join(f"{line}\n" for line in _github_lines(report)))
         else:
             _print(report)
-        raise Exit(_code(report, strict=strict))
+        failed = report.num_errors + strict * report.num_warnings > 0
+        raise Exit(findings_code(report.diagnostics, failed=failed))
 
 
 def check_files(
@@ -117,7 +117,12 @@ def check_files(
     Raises:
         ModelNotFound: There is no such model, or it has no tokenizer.json.
     """
-    checker = _Checker(sources, None if model is None else _limits(model))
+    limits = None
+    if model is not None:
+        from promptcache.cli.request import TokenLimits
+
+        limits = TokenLimits.of(model)
+    checker = _Checker(sources, limits)
     given = checker.read(files)
     offered = checker.read([name for name in schema_files if name not in files])
     for document in (*given, *offered):
@@ -129,13 +134,6 @@ def check_files(
     return CheckReport(documents=tuple(report for report in checker.reports.values() if report is not None))
 
 
-def _limits(model: str) -> TokenLimits:
-    from promptcache.cli.request import TokenLimits
-    from promptcache.tokenizer import model_folder
-
-    return TokenLimits.of(model_folder(model))
-
-
 class _Checker:
     """Collects a report for each document, and remembers valid schemas."""
 
@@ -144,7 +142,7 @@ class _Checker:
         self._sources = sources
         self._limits = limits
         self._schemas: dict[str, CheckedSchema | None] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, LaidOut] = {}
 
     def read(self, names: Sequence[str]) -> list[InputDocument]:
         """Read documents. Those that cannot be read get a report and are left out."""
@@ -165,7 +163,7 @@ class _Checker:
                 diagnostics = schema.warnings
                 if self._limits is not None:
                     layout = self._layouts[document.name] = self._limits.lay_out(schema)
-                    diagnostics += layout.warnings
+                    diagnostics += layout[0].warnings
             except LanguageError as error:
                 schema, diagnostics = None, error.diagnostics
             self._schemas[document.name] = schema
@@ -205,14 +203,11 @@ class _Checker:
             return (context_length_fault(error, selection),)
 
 
-def _code(report: CheckReport, *, strict: bool) -> ExitCode:
-    if any(diagnostic.code == UNREADABLE for diagnostic in report.diagnostics):
-        return ExitCode.ENVIRONMENT
-    return ExitCode.FINDINGS if report.num_errors + strict * report.num_warnings else ExitCode.OK
-
-
 def _print(report: CheckReport) -> None:
-    print_diagnostics(report.diagnostics)
+    if report.diagnostics:
+        from promptcache.cli.console import print_diagnostics
+
+        print_diagnostics(report.diagnostics)
     notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
     write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 

@@ -91,7 +91,7 @@ def complete_models(_ctx: click.Context, _parameter: click.Parameter, incomplete
 
 def complete_starters(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """Offer the schemas that come with the package."""
-    from promptcache.cli.new import shipped_schemas
+    from promptcache.cli.files import shipped_schemas
 
     return _items(((name, "a schema to start from") for name in shipped_schemas()), incomplete)
 

@@ -60,11 +60,24 @@ def _console(stream: TextIO) -> Console:
     return console
 
 
-def print_lines(lines: Iterable[str | Text]) -> None:
-    """Print lines to stdout without wrapping them."""
-    console = stdout()
+def print_lines(lines: Iterable[str | Text], console: Console | None = None) -> None:
+    """Print lines without wrapping them, by default to stdout."""
+    console = console or stdout()
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def xml_lines(xml: str, indent: str) -> Iterator[Text]:
+    """Yield the lines of a document in colour."""
+    yield from (Text(f"{indent}{line}", style="cyan") for line in xml.rstrip("\n").split("\n"))
+
+
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, beside: bool = False) -> None:
+    """Print diagnostics with their source lines to stdout, or with `beside` to stderr."""
+    sys.stdout.flush()
+    console = stderr() if beside else stdout()
+    for diagnostic in diagnostics:
+        console.print(diagnostic_text(diagnostic), soft_wrap=True)
 
 
 def diagnostic_text(diagnostic: Diagnostic) -> Text:

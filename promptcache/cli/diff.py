@@ -10,10 +10,23 @@ import click
 from rich.text import Text
 
 from promptcache.cli.completion import complete_schemas
-from promptcache.cli.console import print_lines
+from promptcache.cli.console import print_lines, xml_lines
 from promptcache.cli.exits import ExitCode
 from promptcache.cli.files import checked_schema, read
+from promptcache.cli.layout_changes import (
+    EncodingChanges,
+    MadeEncoding,
+    ModuleChanges,
+    Reason,
+    ReserveChanges,
+    SlotChange,
+    compare_encodings,
+    compare_modules,
+    compare_slots,
+    find_reserves,
+)
 from promptcache.cli.options import Output, context_option, model_option, with_json
+from promptcache.cli.output import ROOT, slot_name
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError, counted
 from promptcache.language import (
@@ -27,21 +40,9 @@ from promptcache.language import (
     refusal,
     resolve_prompt,
 )
-from promptcache.layout import (
-    EncodingChanges,
-    Layout,
-    LayoutChanges,
-    MadeEncoding,
-    ModuleChanges,
-    Reason,
-    ReserveChanges,
-    SlotChange,
-    compare_layouts,
-    lay_out,
-)
+from promptcache.layout import Layout, lay_out
 from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 
-_ROOT = "(root)"
 _ADDED, _REMOVED, _CHANGED = "green", "red", "yellow"
 MAX_CHECKED = 10_000
 _MAX_EXAMPLES = 5
@@ -66,7 +67,7 @@ def command(sources: Sources, old: str, new: str, model: str) -> Output:
     before, now = (lay_out(schema, tokenizer) for schema in schemas)
     changes = compare_schemas(before, now, tokenizer, (documents[0].name, documents[1].name), model)
     return Output(
-        data=changes_data(changes),
+        data=_data(changes),
         text=lambda: print_lines(_lines(changes)),
         code=ExitCode.OK if changes.harmless else ExitCode.FINDINGS,
     )
@@ -74,21 +75,29 @@ def command(sources: Sources, old: str, new: str, model: str) -> Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanges:
-    """Everything that `promptcache diff` says about two schemas; `names` and `versions` are their own."""
+    """Everything that `promptcache diff` says about two schemas.
+
+    Attributes:
+        names, versions: Those that the schemas have themselves.
+        reserve: None if no reserve would keep an encoding.
+    """
 
     names: tuple[str, str]
     versions: tuple[str | None, str | None]
     files: tuple[str, str]
     model: str
-    layout: LayoutChanges
     prompts: PromptChanges
+    modules: ModuleChanges
+    slots: tuple[SlotChange, ...]
+    encodings: EncodingChanges
+    reserve: ReserveChanges | None
 
     @property
     def harmless(self) -> bool:
         """Whether everything stored is still used, and every prompt still valid."""
-        kept = not self.layout.encodings.num_dropped and not self.prompts.num_lost
+        kept = not self.encodings.num_dropped and not self.prompts.num_lost
         named = self.names[0] == self.names[1] and not self.other_version
-        return kept and named and not any(slot.harmful for slot in self.layout.slots)
+        return kept and named and not any(slot.harmful for slot in self.slots)
 
     @property
     def other_version(self) -> bool:
@@ -126,22 +135,25 @@ class PromptChanges:
 def compare_schemas(
     old: Layout, new: Layout, tokenizer: Tokenizer, files: tuple[str, str], model: str
 ) -> SchemaChanges:
-    """Compare two laid out schemas; `files` and `model` are only passed on."""
+    """Compare two schemas that `tokenizer` laid out; `files` and `model` are only passed on."""
+    modules = compare_modules(old, new)
+    renamed = dict(modules.renamed)
     return SchemaChanges(
         names=(old.schema.name, new.schema.name),
         versions=(old.schema.version, new.schema.version),
         files=files,
         model=model,
-        layout=compare_layouts(old, new, tokenizer),
         prompts=compare_prompts(old.schema, new.schema),
+        modules=modules,
+        slots=tuple(compare_slots(old, new, renamed)),
+        encodings=compare_encodings(old, new, renamed),
+        reserve=find_reserves(old, new, renamed, tokenizer),
     )
 
 
-def changes_data(changes: SchemaChanges) -> dict[str, Any]:
-    """Return changes as data."""
+def _data(changes: SchemaChanges) -> dict[str, Any]:
     data = asdict(changes)
-    data |= data.pop("layout")
-    data["encodings"]["num_made_tokens"] = changes.layout.encodings.num_made_tokens
+    data["encodings"]["num_made_tokens"] = changes.encodings.num_made_tokens
     return {**data, "harmless": changes.harmless}
 
 
@@ -256,12 +268,11 @@ def _lines(changes: SchemaChanges) -> Iterator[Text]:
         old, new = changes.versions
         what = f"is now {new}" if new is not None else "is gone"
         yield Text(f"version {old} {what}: a prompt that names a version may be refused", style=_REMOVED)
-    layout = changes.layout
-    yield from _modules(layout.modules)
-    yield from _slots(layout.slots)
-    yield from _encodings(layout.encodings)
-    if layout.reserve is not None:
-        yield from _reserves(layout.reserve)
+    yield from _modules(changes.modules)
+    yield from _slots(changes.slots)
+    yield from _encodings(changes.encodings)
+    if changes.reserve is not None:
+        yield from _reserves(changes.reserve)
     yield from _prompts(changes.prompts)
 
 
@@ -277,9 +288,8 @@ def _modules(modules: ModuleChanges) -> Iterator[Text]:
 def _slots(slots: tuple[SlotChange, ...]) -> Iterator[Text]:
     yield Text(f"slots: {f'{len(slots):,} changed' if slots else 'the same'}", style="bold")
     for slot in slots:
-        name = f"{slot.module}.{slot.parameter}" if slot.module else slot.parameter
         style = _REMOVED if slot.harmful else _ADDED if slot.before is None else _CHANGED
-        yield Text(f"  {name}  {_moved(slot)}{_refusing(slot)}", style=style)
+        yield Text(f"  {slot_name(slot.module, slot.parameter)}  {_moved(slot)}{_refusing(slot)}", style=style)
 
 
 def _refusing(slot: SlotChange) -> str:
@@ -309,7 +319,7 @@ def _encodings(encodings: EncodingChanges) -> Iterator[Text]:
 
 
 def _made(made: MadeEncoding) -> Text:
-    name = f"{made.module or _ROOT}{''.join(f' in {scaffold}' for scaffold in made.scaffolds)}"
+    name = f"{made.module or ROOT}{''.join(f' in {scaffold}' for scaffold in made.scaffolds)}"
     why: str = made.reason
     if made.reason is Reason.MOVED and made.start != made.old_start:
         why = f"it moved from {made.old_start:,} to {made.start:,}"
@@ -334,4 +344,4 @@ def _prompts(prompts: PromptChanges) -> Iterator[Text]:
     yield Text(f"prompts: {verdict}", style="bold")
     for example in prompts.examples:
         yield Text(f"  {example.code} {example.message}", style=_REMOVED)
-        yield from (Text(f"    {line}", style="cyan") for line in example.xml.rstrip("\n").split("\n"))
+        yield from xml_lines(example.xml, "    ")

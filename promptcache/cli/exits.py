@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
-from promptcache.cli.output import print_diagnostics, tell, write_json
+from promptcache.cli.output import tell, write_json
 from promptcache.cli.sources import ContextMistake, Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
+    Diagnostic,
     LanguageError,
     ModelError,
     PromptCacheError,
@@ -26,7 +27,7 @@ from promptcache.diagnostics import (
     as_data,
 )
 
-UNREADABLE = "PC010"
+_UNREADABLE = "PC010"
 """The code of a file that cannot be read. It is an error of the environment, not of a document."""
 
 
@@ -52,14 +53,21 @@ class EnvironmentMissing(PromptCacheError):
 def exit_code(error: PromptCacheError) -> ExitCode:
     """Return the exit code for an error."""
     match error:
-        case LanguageError() if any(each.code == UNREADABLE for each in error.diagnostics):
-            return ExitCode.ENVIRONMENT
-        case LanguageError() | UnknownSchema() | ContextLengthExceeded():
+        case LanguageError():
+            return findings_code(error.diagnostics, failed=True)
+        case UnknownSchema() | ContextLengthExceeded():
             return ExitCode.FINDINGS
         case ModelError() | StoreError() | EnvironmentMissing():
             return ExitCode.ENVIRONMENT
         case _:
             return ExitCode.USAGE
+
+
+def findings_code(diagnostics: Iterable[Diagnostic], *, failed: bool) -> ExitCode:
+    """Return the exit code of a command that has checked documents."""
+    if any(each.code == _UNREADABLE for each in diagnostics):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 @contextmanager
@@ -109,6 +117,8 @@ def show_error(error: PromptCacheError, *, as_json: bool = False) -> None:
     elif as_json:
         write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
     else:
+        from promptcache.cli.console import print_diagnostics
+
         print_diagnostics(error.diagnostics, beside=True)
 
 

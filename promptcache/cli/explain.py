@@ -9,9 +9,10 @@ from typing import TypeAlias
 import click
 from rich.text import Text
 
-from promptcache.cli.console import print_lines
+from promptcache.cli.console import print_lines, xml_lines
 from promptcache.cli.files import checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schema_argument, with_json
+from promptcache.cli.output import ROOT, number_text
 from promptcache.cli.request import accepted
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, listed
@@ -216,8 +217,7 @@ def _lines(facts: SchemaFacts) -> Iterator[Text]:
     yield _head("rules" if facts.rules else "no rules")
     for rule in facts.rules:
         yield Text(f"  {rule.text}  ").append(rule.place, style="dim")
-    at_least = "" if facts.combinations_exact else "at least "
-    yield _head(f"valid combinations: {at_least}{facts.num_combinations:,}")
+    yield _head(f"valid combinations: {number_text(facts.num_combinations, exact=facts.combinations_exact)}")
     yield from _prompt_lines("shortest", facts.shortest, "arguments left out, or as short as possible")
     yield from _prompt_lines("longest", facts.longest, "every slot as full as possible")
 
@@ -230,7 +230,7 @@ def _module_line(module: ModuleFacts) -> Text:
     brought = f"always with {listed(module.brings, _MAX_BROUGHT)}" if module.brings else ""
     cached = "" if module.cached else "not cached"
     words = [counted(module.num_tokens, "token"), _PRESENCE[module.presence], cached, brought]
-    text = Text(f"  {module.path or '(root)'}", style="default" if module.presence != "never" else "red")
+    text = Text(f"  {module.path or ROOT}", style="default" if module.presence != "never" else "red")
     return text.append(f"  {' · '.join(filter(None, words))}", style="dim")
 
 
@@ -245,5 +245,4 @@ def _parameter_line(parameter: ParameterFacts) -> str:
 def _prompt_lines(kind: str, prompt: PromptFacts, how: str) -> Iterator[Text]:
     about = "" if prompt.exact else "about "
     yield _head(f"{kind} prompt: {about}{counted(prompt.num_tokens, 'token')}").append(f", {how}", style="not bold")
-    for line in prompt.xml.rstrip("\n").split("\n"):
-        yield Text(f"  {line}", style="cyan")
+    yield from xml_lines(prompt.xml, "  ")

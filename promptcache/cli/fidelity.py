@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from promptcache.cli.audit import MEANINGS, bar_lines
-from promptcache.cli.console import progress, show_loading, stdout
+from promptcache.cli.console import print_lines, progress, show_loading, stdout
 from promptcache.cli.engine import load_engine
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
 from promptcache.cli.files import (
@@ -35,6 +35,7 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
+from promptcache.cli.output import ROOT
 from promptcache.cli.sources import Sources
 from promptcache.cli.test import find_hypothesis
 from promptcache.diagnostics import counted, millinats_text, size_text
@@ -222,10 +223,8 @@ def _print(
     written: bool,
     failed: bool,
 ) -> None:
-    console = stdout()
-    console.print(_table(fidelity))
-    for line in (*_causes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)):
-        console.print(line, soft_wrap=True)
+    stdout().print(_table(fidelity))
+    print_lines((*_causes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)))
 
 
 def _table(fidelity: Fidelity) -> Table:
@@ -260,7 +259,7 @@ def _causes(fidelity: Fidelity) -> Iterator[Text]:
         yield Text("\nwhat computing a module again would gain, the worst first")
         yield from bar_lines(
             [
-                (each.module or "(root)", each.gain, f"in {counted(each.num_prompts, 'prompt')}")
+                (each.module or ROOT, each.gain, f"in {counted(each.num_prompts, 'prompt')}")
                 for each in fidelity.modules[:_MAX_MODULES]
             ]
         )

@@ -1,4 +1,4 @@
-"""Documents on disk and standard input, the schema of a prompt, and files that commands write.
+"""Documents on disk and standard input, shipped schemas, the schema of a prompt, and files that commands write.
 
 Files are written whole or not at all, and never over a document that was read, a pipe or a device.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+import promptcache
 from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.sources import Sources, TemplateContext
@@ -33,6 +34,10 @@ from promptcache.language import (
     read_schema_file,
     root_tag,
 )
+
+_PACKAGE = Path(promptcache.__file__).parent
+SHIPPED_FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
+"""The shipped schemas in an installed package (see pyproject.toml), and in a checkout."""
 
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"
@@ -121,6 +126,17 @@ def checked_schema(document: InputDocument) -> CheckedSchema:
     if context is not None:
         context.used |= read.rendered
     return check_schema(Schema.of(read.document))
+
+
+def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:
+    """Read and check schemas, and refuse a `--context` that none of them uses.
+
+    Raises:
+        SchemaError: All faults of the first schema that has any.
+    """
+    schemas = tuple(checked_schema(read(name, sources)) for name in names)
+    sources.check_context()
+    return schemas
 
 
 def parsed_prompt(document: InputDocument) -> Prompt:
@@ -226,6 +242,12 @@ def head_of(path: Path) -> InputDocument:
             with path.open("rb") as file:
                 data = file.read(HEAD_BYTES)
     return InputDocument(name=str(path), path=path, data=data)
+
+
+def shipped_schemas() -> Mapping[str, Path]:
+    """Return the schemas that come with the package, by name."""
+    folder = next((folder for folder in SHIPPED_FOLDERS if folder.is_dir()), None)
+    return {path.stem: path for path in sorted(folder.glob("*.xml"))} if folder else {}
 
 
 def write_new(files: Mapping[Path, str]) -> None:

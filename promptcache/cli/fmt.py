@@ -18,10 +18,10 @@ from typing import Any
 import click
 
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.exits import UNREADABLE, ExitCode, UsageMistake, system_message
+from promptcache.cli.exits import ExitCode, UsageMistake, findings_code, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
 from promptcache.cli.options import Output, context_option, with_json
-from promptcache.cli.output import print_diagnostics, tell, write_text
+from promptcache.cli.output import tell, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError, as_data
 from promptcache.language import format_document, read_schema
@@ -123,11 +123,10 @@ def _written(each: Formatted) -> Formatted:
 
 def _code(found: Sequence[Formatted], *, only_check: bool) -> ExitCode:
     diagnostics = [diagnostic for each in found for diagnostic in each.diagnostics]
-    if any(each.fault for each in found) or any(each.code == UNREADABLE for each in diagnostics):
+    if any(each.fault for each in found):
         return ExitCode.ENVIRONMENT
-    if diagnostics or (only_check and any(each.changed for each in found)):
-        return ExitCode.FINDINGS
-    return ExitCode.OK
+    failed = bool(diagnostics) or (only_check and any(each.changed for each in found))
+    return findings_code(diagnostics, failed=failed)
 
 
 def _data(found: Sequence[Formatted]) -> dict[str, Any]:
@@ -143,7 +142,10 @@ def _data(found: Sequence[Formatted]) -> dict[str, Any]:
 def _print(found: Sequence[Formatted], *, only_check: bool, as_diff: bool) -> None:
     """Print for each document its diagnostics, its diff or the new text of standard input, and a line if it changes."""
     for each in found:
-        print_diagnostics(each.diagnostics, beside=True)
+        if each.diagnostics:
+            from promptcache.cli.console import print_diagnostics
+
+            print_diagnostics(each.diagnostics, beside=True)
         if as_diff and each.changed:
             write_text(_difference(each))
         elif each.path is None and not only_check and not as_diff and not each.diagnostics:

@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.completion import complete_prompts
-from promptcache.cli.console import stdout
+from promptcache.cli.console import print_diagnostics, print_lines, stdout
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.options import (
@@ -29,7 +29,9 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import print_diagnostics, repaired_text, tell
+from promptcache.cli.output import ROOT, number_text, tell
+from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
+from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import SchemaError, as_data, counted, listed, size_text
 from promptcache.language import (
@@ -46,23 +48,18 @@ from promptcache.layout import (
     LayoutLeaf,
     LayoutNode,
     LeafKind,
-    Level,
     Plan,
     RunState,
     Slot,
     StateKind,
-    check_length,
-    lay_out,
     make_plan,
-    run_states,
 )
 from promptcache.picture import layout_html, layout_svg
-from promptcache.tokenizer import Dtype, HubTokenizer, ModelFacts, model_folder, read_facts
+from promptcache.tokenizer import Dtype, ModelFacts, read_facts
 
-_ROOT = "(root)"
 _MAX_SEEN = 4
 _MAX_PREVIEW = 40
-_REUSED, _NEW, _ABSENT = "green", "bold yellow", "dim"
+_ABSENT = "dim"
 
 
 @click.command("layout")
@@ -96,16 +93,14 @@ def command(
     if repair is not None and prompt is None:
         raise UsageMistake("--repair is for a prompt; name it with --prompt PROMPT")
     checked = checked_schema(read(schema, sources))
-    folder = model_folder(model)
-    facts, tokenizer = read_facts(model, folder, Dtype(dtype)), HubTokenizer.from_folder(folder)
-    layout = lay_out(checked, tokenizer, max_positions=facts.max_positions)
-    diagnostics = (*checked.warnings, *layout.warnings)
-    states, failed = run_states(layout), False
-    if facts.max_positions is not None:
-        try:
-            check_length(layout, states, facts.max_positions, f"model '{model}'")
-        except SchemaError as error:  # shown with the layout, which says where the positions go
-            diagnostics, failed = (*diagnostics, *error.diagnostics), True
+    limits = TokenLimits.of(model)
+    facts, tokenizer = read_facts(model, limits.folder, Dtype(dtype)), limits.tokenizer
+    layout, states = limits.lay_out(checked, check=False)
+    diagnostics, failed = (*checked.warnings, *layout.warnings), False
+    try:
+        limits.check(layout, states)
+    except SchemaError as error:  # shown with the layout, which says where the positions go
+        diagnostics, failed = (*diagnostics, *error.diagnostics), True
     plan = None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
@@ -186,20 +181,10 @@ class RootView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptView:
-    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it.
+class PromptView(PlanCounts):
+    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it."""
 
-    Attributes:
-        num_repaired_tokens: New tokens that are stored, and computed again.
-    """
-
-    level: Level
-    num_reused_tokens: int
-    num_new_tokens: int
-    num_repaired_tokens: int
-    repair: str
     start: int
-    next_position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,22 +386,13 @@ def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKi
 
 def _view_prompt(plan: Plan) -> PromptView:
     added = [new.start for new in plan.prefill if new.origin.is_added]
-    return PromptView(
-        level=plan.level,
-        num_reused_tokens=plan.num_reused_tokens,
-        num_new_tokens=plan.num_new_tokens,
-        num_repaired_tokens=plan.num_repaired_tokens,
-        repair=str(plan.repair),
-        start=min(added, default=plan.stop),
-        next_position=plan.stop,
-    )
+    return PromptView(**asdict(PlanCounts.of(plan)), start=min(added, default=plan.stop))
 
 
 def print_layout(view: LayoutView, console: Console) -> None:
     """Print the tree of a layout, and the totals below it."""
     console.print(_tree(view))
-    for line in _lines(view):
-        console.print(line, markup=False, soft_wrap=True)
+    print_lines(_lines(view), console)
 
 
 def _tree(view: LayoutView) -> Tree:
@@ -431,7 +407,7 @@ def _tree(view: LayoutView) -> Tree:
     _add(tree, view.nodes)
     if view.prompt is not None and view.prompt.start < view.prompt.next_position:
         start, stop = view.prompt.start, view.prompt.next_position
-        label = Text("added by the prompt", style=_NEW)
+        label = Text("added by the prompt", style=NEW)
         tree.add(label.append(f"  [{start:,}, {stop:,}) {counted(stop - start, 'token')}", style="not bold"))
     return tree
 
@@ -439,20 +415,15 @@ def _tree(view: LayoutView) -> Tree:
 def _lines(view: LayoutView) -> Iterator[str | Text]:
     """Yield the lines below the tree: the prompt, text outside modules, scaffolds, totals, the longest prompt."""
     if view.prompt is not None:
-        prompt = view.prompt
-        line = Text("prompt: ").append(f"{counted(prompt.num_reused_tokens, 'token')} reused", style=_REUSED)
-        new = f"{prompt.num_new_tokens:,} new{repaired_text(prompt.num_repaired_tokens)}"
-        line.append(", ").append(new, style=_NEW)
-        yield line.append(f" · {prompt.level} · the answer starts at position {prompt.next_position:,}")
-    outside = f"{_ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
+        yield view.prompt.line("prompt: ", f"{counted(view.prompt.num_reused_tokens, 'token')} reused")
+    outside = f"{ROOT}, all text outside modules: {counted(view.root.num_tokens, 'token')}"
     yield f"{outside} · {size_text(view.root.kv_bytes)}{_sees(view.root.sees)}"
     for scaffold in view.scaffolds:
         cost = f"{counted(scaffold.num_tokens, 'token')} once more · {size_text(scaffold.kv_bytes)}"
         yield f"scaffold {scaffold.name}: {' + '.join(scaffold.members)} · {cost}"
     encodings = counted(view.num_encodings, "encoding")
     yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}"
-    at_least = "" if view.combinations_exact else "at least "
-    yield f"valid combinations of modules: {at_least}{view.num_combinations:,}"
+    yield f"valid combinations of modules: {number_text(view.num_combinations, exact=view.combinations_exact)}"
     limit = view.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
     yield f"all modules: {view.num_positions:,}{of} positions, slots whole"
@@ -488,7 +459,7 @@ def _label(node: NodeView, *, absent: bool) -> Text:
     details += "".join(f" · {_cut(mark)}" for mark in node.marks)
     label.append(details, style="not bold")
     label.append(_sees(node.sees), style="not bold dim")
-    used = [(node.num_reused_tokens, "reused", _REUSED), (node.num_new_tokens, "new", _NEW)]
+    used = [(node.num_reused_tokens, "reused", REUSED), (node.num_new_tokens, "new", NEW)]
     for separator, (number, words, style) in zip((" · ", ", "), [each for each in used if each[0]], strict=False):
         label.append(separator).append(f"{number:,} {words}", style=style)
     return label
@@ -499,8 +470,8 @@ def _style(node: NodeView, *, absent: bool) -> str:
     if absent:
         return _ABSENT
     if node.num_reused_tokens:
-        return _REUSED
-    return _NEW if node.num_new_tokens else _STYLES[node.kind]
+        return REUSED
+    return NEW if node.num_new_tokens else _STYLES[node.kind]
 
 
 def _title(node: NodeView) -> str:
@@ -527,4 +498,4 @@ def _sees(modules: Sequence[str]) -> str:
     """Return in short what a text attends to besides its own earlier text."""
     if not modules:
         return ""
-    return f" · sees {listed([module or _ROOT for module in modules], _MAX_SEEN)}"
+    return f" · sees {listed([module or ROOT for module in modules], _MAX_SEEN)}"

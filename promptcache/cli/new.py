@@ -12,19 +12,14 @@ from xml.sax.saxutils import quoteattr
 
 import click
 
-import promptcache
 from promptcache.cli.completion import complete_starters
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import write_new
+from promptcache.cli.files import shipped_schemas, write_new
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import did_you_mean
 from promptcache.language import example_prompt, format_document, parse_schema
-
-_PACKAGE = Path(promptcache.__file__).parent
-FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
-"""The shipped schemas in an installed package (see pyproject.toml), and in a checkout."""
 
 _STARTER = Path(__file__).with_name("starter.xml")
 _SOURCE = re.compile(r'\bsrc="([^"]+)"')
@@ -71,12 +66,6 @@ def command(_sources: Sources, name: str, origin: str | None, output: Path | Non
         data={"schema": name, "files": [str(path) for path in files]},
         text=partial(tell, *(f"wrote {path}" for path in files), f"try: promptcache run {shlex.quote(str(prompt))}"),
     )
-
-
-def shipped_schemas() -> Mapping[str, Path]:
-    """Return the schemas that come with the package, by name."""
-    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
-    return {path.stem: path for path in sorted(folder.glob("*.xml"))} if folder else {}
 
 
 def starter(name: str, origin: str | None) -> Starter:

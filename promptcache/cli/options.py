@@ -183,9 +183,14 @@ dtype_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The result of a command: data for `--json`, and otherwise a text, or a function that prints it."""
+    """The result of a command. Functions make or print it later, so that a text can be written while it is made.
 
-    data: object
+    Attributes:
+        data: For `--json`, or a function that returns it.
+        text: Written without `--json`, or a function that prints it.
+    """
+
+    data: object | Callable[[], object]
     text: str | Callable[[], object]
     code: ExitCode = ExitCode.OK
 
@@ -199,7 +204,7 @@ def with_json(command: Callable[..., Output]) -> Callable[..., None]:
         with ending(as_json=as_json, context=context) as sources:
             output = command(sources, **own)
             if as_json:
-                write_json(output.data)
+                write_json(output.data() if callable(output.data) else output.data)
             elif isinstance(output.text, str):
                 write_text(output.text)
             else:

@@ -1,15 +1,18 @@
-"""Functions that write lines, diagnostics and JSON. Data go to stdout, everything else to stderr.
+"""Functions that write plain text and JSON. Data go to stdout, everything else to stderr.
 
-This file does not import rich: `check` on a valid document must start fast.
+This file does not import rich: `check` on a valid document must start fast. Styled text is in `console`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from promptcache.diagnostics import Diagnostic, shown
+from promptcache.diagnostics import shown
+
+ROOT = "(root)"
+"""Shown as the path of text outside modules."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _MAX_FACT = 200  # characters
@@ -32,6 +35,33 @@ def tell(*lines: str) -> None:
     sys.stderr.flush()
 
 
+def warn(*faults: str) -> None:
+    """Write a warning to stderr for each fault, in one line."""
+    tell(*(f"warning: {' '.join(fault.split())}" for fault in faults))
+
+
+def slot_name(module: str, parameter: str) -> str:
+    """Return the name of a slot: "plan.days", or "days" outside modules."""
+    return f"{module}.{parameter}" if module else parameter
+
+
+def number_text(number: int, *, exact: bool) -> str:
+    """Return a number of combinations; one that is not exact is a lower limit."""
+    return f"{'' if exact else 'at least '}{number:,}"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Align the cells of rows; the columns in `right` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def repaired_text(num_tokens: int) -> str:
     """Return the words behind a number of new tokens: how many of them are stored, and computed again."""
     return f" ({num_tokens:,} repaired)" if num_tokens else ""
@@ -46,15 +76,3 @@ def write_text(text: str) -> None:
 def write_json(data: object) -> None:
     """Write one JSON value to stdout, indented."""
     write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
-
-
-def print_diagnostics(diagnostics: Sequence[Diagnostic], *, beside: bool = False) -> None:
-    """Print diagnostics with their source lines to stdout, or with `beside` to stderr."""
-    if not diagnostics:
-        return
-    from promptcache.cli.console import diagnostic_text, stderr, stdout
-
-    sys.stdout.flush()
-    console = stderr() if beside else stdout()
-    for diagnostic in diagnostics:
-        console.print(diagnostic_text(diagnostic), soft_wrap=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from promptcache.cli.console import stderr, stdout
+from promptcache.cli.console import print_lines, stderr, stdout
 from promptcache.cli.options import (
     Output,
     arguments_option,
@@ -21,16 +21,15 @@ from promptcache.cli.options import (
     schemas_option,
     with_json,
 )
-from promptcache.cli.output import repaired_text, write_text
+from promptcache.cli.output import ROOT, columns, slot_name, write_text
+from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import counted, printable
 from promptcache.language import Repair
-from promptcache.layout import Plan, RenderedPart, Rendering, render
-from promptcache.tokenizer import HubTokenizer, model_folder
+from promptcache.layout import RenderedPart, Rendering, render
+from promptcache.tokenizer import HubTokenizer
 
-_REUSED = "green"
-_NEW = "bold yellow"
 _TOKEN_HEAD = ("position", "token id", "text", "KV", "from")
 
 
@@ -39,7 +38,7 @@ class Rendered:
     """A prompt as the model sees it."""
 
     request: CheckedRequest
-    plan: Plan
+    counts: PlanCounts
     tokenizer: HubTokenizer
     rendering: Rendering
 
@@ -79,7 +78,9 @@ def command(
 
     def show() -> None:
         (_print_tokens if tokens else print_text)(rendered, stdout())
-        _print_counts(rendered, stderr())
+        counts = rendered.counts
+        total = counted(counts.num_reused_tokens + counts.num_new_tokens, "token")
+        print_lines([counts.line(f"{total}: ", f"{counts.num_reused_tokens:,} reused")], stderr())
 
     return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
 
@@ -99,10 +100,10 @@ def render_prompt(
         PromptCacheError: The schema or the model was not found, or the model has too few positions.
     """
     request = read_request(file, schema_files, words, sources)
-    limits = TokenLimits.of(model_folder(model))
+    limits = TokenLimits.of(model)
     plan = plan_request(request, limits, repair=repair)
     rendering = render(plan, limits.tokenizer)
-    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, rendering=rendering)
+    return Rendered(request=request, counts=PlanCounts.of(plan), tokenizer=limits.tokenizer, rendering=rendering)
 
 
 def _token_lines(rendered: Rendered) -> Iterator[TokenLine]:
@@ -125,55 +126,29 @@ def print_text(rendered: Rendered, console: Console) -> None:
 def _print_tokens(rendered: Rendered, console: Console) -> None:
     """Print a table of the tokens."""
     lines = list(_token_lines(rendered))
-    rows = [_cells(line) for line in lines]
-    widths = [max(map(len, column)) for column in zip(_TOKEN_HEAD, *rows, strict=True)]
-    console.print(_row(_TOKEN_HEAD, widths, "bold"), soft_wrap=True)
-    for line, row in zip(lines, rows, strict=True):
-        console.print(_row(row, widths, _style(line.part)), soft_wrap=True)
+    rows = columns([_TOKEN_HEAD, *map(_cells, lines)], right=(0, 1))
+    styles = ["bold", *(_style(line.part) for line in lines)]
+    print_lines(map(Text, rows, styles), console)
 
 
 def _cells(line: TokenLine) -> tuple[str, ...]:
     part = line.part
     kind = "reused" if part.origin is None else f"new: {part.origin}"
     if part.parameter is not None:
-        owner = f"{part.module}.{part.parameter}" if part.module else part.parameter
+        owner = slot_name(part.module, part.parameter)
     else:
-        owner = "prompt" if part.origin is not None and part.origin.is_added else part.module or "(root)"
+        owner = "prompt" if part.origin is not None and part.origin.is_added else part.module or ROOT
     return f"{line.position:,}", f"{line.token_id}", repr(line.text), kind, owner
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], style: str) -> Text:
-    """Align two numbers to the right, and text to the left."""
-    numbers = [cell.rjust(width) for cell, width in zip(cells[:2], widths, strict=False)]
-    words = [cell.ljust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-    return Text("  ".join(numbers + words).rstrip(), style=style)
-
-
 def _style(part: RenderedPart) -> str:
-    return _REUSED if part.reused else _NEW
-
-
-def _print_counts(rendered: Rendered, console: Console) -> None:
-    plan = rendered.plan
-    text = Text(f"{counted(plan.num_reused_tokens + plan.num_new_tokens, 'token')}: ")
-    text.append(f"{plan.num_reused_tokens:,} reused", style=_REUSED).append(", ")
-    text.append(f"{plan.num_new_tokens:,} new{repaired_text(plan.num_repaired_tokens)}", style=_NEW)
-    text.append(f" · {plan.level} · the answer starts at position {plan.stop:,}")
-    console.print(text, soft_wrap=True)
+    return REUSED if part.reused else NEW
 
 
 def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any]:
-    plan, request = rendered.plan, rendered.request
     data = {
-        "prompt": request.prompt_file,
-        "schema": {"name": request.schema.name, "file": request.schema_file},
-        "model": model,
-        "level": plan.level,
-        "num_reused_tokens": plan.num_reused_tokens,
-        "num_new_tokens": plan.num_new_tokens,
-        "num_repaired_tokens": plan.num_repaired_tokens,
-        "repair": str(plan.repair),
-        "next_position": plan.stop,
+        **rendered.request.data(model),
+        **asdict(rendered.counts),
         "text": rendered.rendering.text,
         "parts": [
             {

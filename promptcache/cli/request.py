@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
+from promptcache.cli.output import slot_name
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError, counted, did_you_mean, listed
 from promptcache.language import (
@@ -26,8 +27,11 @@ from promptcache.language import (
     resolve_prompt,
     source_of,
 )
-from promptcache.layout import Layout, Plan, check_length, check_positions, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Plan, RunState, check_length, check_positions, lay_out, make_plan, run_states
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
+
+LaidOut: TypeAlias = tuple[Layout, tuple[RunState, ...]]
+"""A layout, and what `run_states` returns for it."""
 
 _TYPES = {
     ParameterType.LINE: "one line",
@@ -46,43 +50,69 @@ class CheckedRequest:
     prompt: Prompt
     schema: CheckedSchema
 
+    def data(self, model: str) -> dict[str, Any]:
+        """Return the names of the documents and of the model, for `--json`."""
+        schema = {"name": self.schema.name, "file": self.schema_file}
+        return {"prompt": self.prompt_file, "schema": schema, "model": model}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLimits:
     """A tokenizer and a number of positions: they decide whether texts fit their slots, and prompts the model.
 
     Attributes:
-        tokenizer: Of the model.
+        model: As the user named it.
+        folder: Has the tokenizer and `config.json`.
         max_positions: None if the configuration does not declare it.
     """
 
+    model: str
+    folder: Path
     tokenizer: HubTokenizer
     max_positions: int | None
 
     @classmethod
-    def of(cls, folder: Path) -> TokenLimits:
-        """Read the tokenizer and `config.json` of a model's folder."""
-        return cls(tokenizer=HubTokenizer.from_folder(folder), max_positions=declared_positions(folder))
-
-    def lay_out(self, schema: CheckedSchema) -> Layout:
-        """Lay out a schema as an engine does.
+    def of(cls, model: str, folder: Path | None = None) -> TokenLimits:
+        """Read the tokenizer and `config.json` of a model; `folder` is that of the model if it is known.
 
         Raises:
-            SchemaError: A filler is longer than its slot, or the model has too few positions.
+            ModelNotFound: There is no such model.
+        """
+        folder = folder or model_folder(model)
+        tokenizer = HubTokenizer.from_folder(folder)
+        return cls(model=model, folder=folder, tokenizer=tokenizer, max_positions=declared_positions(folder))
+
+    def lay_out(self, schema: CheckedSchema, *, check: bool = True) -> LaidOut:
+        """Return the layout and the states of a schema, as an engine makes them.
+
+        Raises:
+            SchemaError: A filler is longer than its slot, or, with `check`, the model has too few positions.
         """
         layout = lay_out(schema, self.tokenizer, max_positions=self.max_positions)
-        if self.max_positions is not None:
-            check_length(layout, run_states(layout), self.max_positions)
-        return layout
+        states = run_states(layout)
+        if check:
+            self.check(layout, states)
+        return layout, states
 
-    def plan(self, selection: Selection, layout: Layout, max_new_tokens: int = 1, repair: Repair | None = None) -> Plan:
+    def check(self, layout: Layout, states: Sequence[RunState]) -> None:
+        """Check that the model has enough positions for a schema.
+
+        Raises:
+            SchemaError: It has too few.
+        """
+        if self.max_positions is not None:
+            check_length(layout, states, self.max_positions, f"model '{self.model}'")
+
+    def plan(
+        self, selection: Selection, laid_out: LaidOut, max_new_tokens: int = 1, repair: Repair | None = None
+    ) -> Plan:
         """Plan a prompt as an engine does.
 
         Raises:
             PromptError: An argument is longer than its slot, or the prompt is empty.
             ContextLengthExceeded: The model has too few positions for the prompt and the answer.
         """
-        plan = make_plan(selection, layout, run_states(layout), self.tokenizer, repair)
+        plan = make_plan(selection, *laid_out, self.tokenizer, repair)
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
@@ -95,7 +125,8 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
         LanguageError: All faults of the prompt or of the schema, or the schema was not found.
         UsageMistake: `--arg` names a parameter that the prompt does not have.
     """
-    return _filled_in(_read(read(file, sources), schema_files, sources), words)
+    document = read(file, sources)
+    return _filled_in(_found(parsed_prompt(document), document, schema_files, sources), words)
 
 
 def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
@@ -166,7 +197,7 @@ def check_lengths(request: CheckedRequest, model: str, *, max_new_tokens: int | 
     """
     folder = model_folder(model)
     if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-        plan_request(request, TokenLimits.of(folder), max_new_tokens or 1, repair)
+        plan_request(request, TokenLimits.of(model, folder), max_new_tokens or 1, repair)
 
 
 def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
@@ -183,18 +214,13 @@ def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> Chec
     """Read a prompt and its schema, or a schema as a prompt that names no module."""
     document = read(file, sources)
     if document.kind is not DocumentKind.SCHEMA:
-        return _read(document, schema_files, sources)
+        return _found(parsed_prompt(document), document, schema_files, sources)
     if schema_files:
         raise UsageMistake(f"--schema is for prompts, and {document.name} is a schema")
     schema = checked_schema(document)
     sources.check_context()
     prompt = Prompt(schema.name, span=schema.source.span)
     return CheckedRequest(prompt_file=document.name, schema_file=document.name, prompt=prompt, schema=schema)
-
-
-def _read(document: InputDocument, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read a prompt and its schema; check each on its own."""
-    return _found(parsed_prompt(document), document, schema_files, sources)
 
 
 def _found(prompt: Prompt, document: InputDocument, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
@@ -213,7 +239,7 @@ class _Target(NamedTuple):
     parameter: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.parameter}" if self.module else self.parameter
+        return slot_name(self.module, self.parameter)
 
 
 def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) -> Prompt:

@@ -3,106 +3,72 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, optional_store, sampling, set_seed
-from promptcache.cli.exits import ending
-from promptcache.cli.options import (
-    arguments_option,
-    context_option,
-    device_option,
-    dtype_option,
-    json_option,
-    keep_option,
-    limit_option,
-    max_new_tokens_option,
-    model_option,
-    prompt_argument,
-    repair_option,
-    schemas_option,
-    seed_option,
-    store_option,
-    temperature_option,
-)
-from promptcache.cli.output import repaired_text, tell, write_json, write_text
+from promptcache.cli.answer_options import AnswerOptions, answer_options
+from promptcache.cli.engine import set_seed
+from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
+from promptcache.cli.output import repaired_text, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
+from promptcache.cli.sources import Sources
 from promptcache.diagnostics import as_data, counted
 
 if TYPE_CHECKING:
-    from promptcache.language import Repair
     from promptcache.runtime import Completion, Usage
 
 
 @click.command("run")
 @prompt_argument
 @schemas_option
-@model_option()
-@device_option
-@dtype_option
-@max_new_tokens_option
-@arguments_option
-@repair_option
-@seed_option
-@temperature_option
-@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
-@limit_option
-@keep_option
+@answer_options
 @click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
 @context_option
-@json_option
-def command(
-    prompt: str,
-    schema: tuple[str, ...],
-    model: str,
-    device: str | None,
-    dtype: str,
-    max_new_tokens: int | None,
-    arg: tuple[str, ...],
-    repair: Repair | None,
-    seed: int | None,
-    temperature: float | None,
-    store: str | None,
-    limit: int | None,
-    keep: str,
-    warm: bool,
-    context: Path | None,
-    as_json: bool,
-) -> None:
+@with_json
+def command(sources: Sources, prompt: str, schema: tuple[str, ...], options: AnswerOptions, warm: bool) -> Output:
     """Answer a prompt, and say what was reused.
 
     PROMPT is a prompt file; - is standard input.
     """
-    with ending(as_json=as_json, context=context) as sources:
-        generation = sampling(temperature)
-        request = read_for_model(prompt, schema, arg, sources, model, max_new_tokens=max_new_tokens, repair=repair)
-        config = optional_store(store, limit)
-        with progress() as show:
-            show_loading(show, model)
-            engine = load_engine(model, device, dtype, config)
-        engine.add_schema(request.schema.source, keep=keep)
-        generation["repair"] = None if repair is None else str(repair)
-        # the first request encodes what the prompt needs, and nothing else
-        warmed = engine.generate(request.prompt, max_new_tokens=1, **generation).usage if warm else None
-        engine.clear_history()
-        set_seed(seed)
-        with engine.stream(request.prompt, max_new_tokens=max_new_tokens, **generation) as stream:
+    generation = options.generation() | {"repair": options.repair_text}
+    request = read_for_model(
+        prompt,
+        schema,
+        options.arg,
+        sources,
+        options.model,
+        max_new_tokens=options.max_new_tokens,
+        repair=options.repair,
+    )
+    engine = options.load_engine()
+    engine.add_schema(request.schema.source, keep=options.keep)
+    # the first request encodes what the prompt needs, and nothing else
+    warmed = engine.generate(request.prompt, **generation | {"max_new_tokens": 1}).usage if warm else None
+    engine.clear_history()
+
+    def answer(write: Callable[[str], object]) -> Completion:
+        set_seed(options.seed)
+        with engine.stream(request.prompt, **generation) as stream:
             for piece in stream:
-                if not as_json:
-                    write_text(piece)
+                write(piece)
         assert stream.completion is not None, "an exhausted stream has its completion"
-        if as_json:
-            write_json(_data(stream.completion, warmed, request, model))
-        else:
-            write_text("\n")
-            found = (f"{each.code}: {each.message}" for each in stream.completion.warnings)
-            faults = dict.fromkeys((*found, *(warmed.faults if warmed else ()), *stream.completion.usage.faults))
-            warnings = (f"warning: {' '.join(fault.split())}" for fault in faults)
-            tell(*warnings, _usage_line(stream.completion, warmed))
+        return stream.completion
+
+    return Output(
+        data=lambda: _data(answer(lambda _: None), warmed, request, options.model),
+        text=lambda: _print_end(answer(write_text), warmed),
+    )
+
+
+def _print_end(completion: Completion, warmed: Usage | None) -> None:
+    """Print what comes after the text of an answer: warnings, and a line on the request."""
+    write_text("\n")
+    found = (f"{each.code}: {each.message}" for each in completion.warnings)
+    warn(*dict.fromkeys((*found, *(warmed.faults if warmed else ()), *completion.usage.faults)))
+    tell(_usage_line(completion, warmed))
 
 
 def _usage_line(completion: Completion, warmed: Usage | None) -> str:
@@ -136,9 +102,7 @@ def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest,
         "repair": completion.repair,
         "lossy": completion.lossy,
         "warnings": [as_data(each) for each in completion.warnings],
-        "prompt": request.prompt_file,
-        "schema": {"name": request.schema.name, "file": request.schema_file},
-        "model": model,
+        **request.data(model),
         "usage": {**asdict(completion.usage), "num_warmed_tokens": num_warmed},
         "warmed": None if warmed is None else asdict(warmed),
         "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},

@@ -23,7 +23,7 @@ from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, optional_store
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
-from promptcache.cli.files import checked_schema, read
+from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     FILE,
     Decorated,
@@ -37,7 +37,6 @@ from promptcache.cli.options import (
     store_option,
 )
 from promptcache.cli.output import tell
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import BYTES_ABOVE_0, SECONDS, InvalidValue
 from promptcache.language import CheckedSchema
 from promptcache.tokenizer import local_folder
@@ -207,7 +206,8 @@ def command(
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
     """
     with ending(as_json=False, context=context) as sources:
-        checked = _read_schemas(schema, sources)
+        checked = read_schemas(schema, sources)
+        _check_names(schema, checked)
         check_server_installed()
         if ray:
             _check_ray(port, options)
@@ -235,20 +235,16 @@ def command(
             raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
 
 
-def _read_schemas(files: tuple[str, ...], sources: Sources) -> list[CheckedSchema]:
-    """Read and check schemas.
+def _check_names(files: tuple[str, ...], schemas: tuple[CheckedSchema, ...]) -> None:
+    """Refuse two schemas of one name.
 
     Raises:
-        SchemaError: All faults of the first schema that has any.
-        UsageMistake: Two schemas have one name.
+        UsageMistake: There are two; the message has the second file.
     """
-    found: dict[str, CheckedSchema] = {}
-    for file in files:
-        checked = checked_schema(read(file, sources))
-        if found.setdefault(checked.name, checked) is not checked:
-            raise UsageMistake(f"--schema {file}: another file has the schema '{checked.name}' too")
-    sources.check_context()
-    return list(found.values())
+    names = [each.name for each in schemas]
+    for number, (file, name) in enumerate(zip(files, names, strict=True)):
+        if name in names[:number]:
+            raise UsageMistake(f"--schema {file}: another file has the schema '{name}' too")
 
 
 def check_server_installed() -> None:
@@ -278,7 +274,12 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
 
 
 def _serve_ray(
-    schemas: list[CheckedSchema], settings: ServerSettings, host: str, port: int, replicas: int, options: dict[str, Any]
+    schemas: tuple[CheckedSchema, ...],
+    settings: ServerSettings,
+    host: str,
+    port: int,
+    replicas: int,
+    options: dict[str, Any],
 ) -> None:
     from promptcache.scale.ray_app import RayOptions, serve_here
 
@@ -370,7 +371,7 @@ async def _check_address(host: str, port: int) -> None:
     server.close()
 
 
-def _load(schemas: list[CheckedSchema], options: dict[str, Any]) -> Engine:
+def _load(schemas: tuple[CheckedSchema, ...], options: dict[str, Any]) -> Engine:
     """Load the model and add the schemas.
 
     Raises:

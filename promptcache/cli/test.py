@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.console import ShowProgress, progress, show_loading
-from promptcache.cli.exits import UNREADABLE, EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.console import ShowProgress, print_diagnostics, progress, show_loading
+from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_code
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
-from promptcache.cli.output import print_diagnostics, write_text
+from promptcache.cli.output import write_text
+from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError, as_data, counted
 from promptcache.language import example_prompt
-from promptcache.layout import check_length
-from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -95,7 +94,11 @@ def command(sources: Sources, schemas: tuple[str, ...], prompts: int, model: str
     """
     with progress() as show:
         found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
-    return Output(data=_data(found), text=partial(_print, found), code=_code(found))
+    code = findings_code(
+        (diagnostic for each in found for diagnostic in each.diagnostics),
+        failed=not all(each.passed for each in found),
+    )
+    return Output(data=_data(found), text=partial(_print, found), code=code)
 
 
 def test_files(
@@ -115,7 +118,7 @@ def test_files(
         ModelNotFound: There is no such model.
         EnvironmentMissing: Hypothesis is not installed.
     """
-    folder = model_folder(model or "demo")
+    limits = TokenLimits.of(model or "demo")
     if num_prompts or model is not None:
         find_hypothesis("laws need Hypothesis", "--prompts 0 without --model to check the examples only")
     engine = None
@@ -124,11 +127,11 @@ def test_files(
         from promptcache.engine import Engine
 
         engine = Engine.from_pretrained(model)
-    return [_test(name, sources, folder, num_prompts, engine, show) for name in dict.fromkeys(names)]
+    return [_test(name, sources, limits, num_prompts, engine, show) for name in dict.fromkeys(names)]
 
 
 def _test(
-    name: str, sources: Sources, folder: Path, num_prompts: int, engine: Engine | None, show: ShowProgress
+    name: str, sources: Sources, limits: TokenLimits, num_prompts: int, engine: Engine | None, show: ShowProgress
 ) -> SchemaTest:
     from promptcache.testing.subject import Subject
 
@@ -137,9 +140,8 @@ def _test(
         if document.kind is DocumentKind.PROMPT:
             raise UsageMistake(f"{name} is a prompt; test takes schemas")
         schema = checked_schema(document)
-        subject = Subject(schema, HubTokenizer.from_folder(folder))
-        if (positions := declared_positions(folder)) is not None:
-            check_length(subject.layout, subject.states, positions)
+        subject = Subject(schema, limits.tokenizer)
+        limits.check(subject.layout, subject.states)
     except LanguageError as error:
         return SchemaTest(file=name, diagnostics=error.diagnostics)
     results = [*_examples(subject)]
@@ -246,12 +248,6 @@ def find_hypothesis(problem: str, alternative: str) -> None:
         except RuntimeError:  # no home folder
             caches = Path(gettempdir())
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(caches / "promptcache" / "hypothesis"))
-
-
-def _code(found: Sequence[SchemaTest]) -> ExitCode:
-    if any(diagnostic.code == UNREADABLE for each in found for diagnostic in each.diagnostics):
-        return ExitCode.ENVIRONMENT
-    return ExitCode.OK if all(each.passed for each in found) else ExitCode.FINDINGS
 
 
 def _data(found: Sequence[SchemaTest]) -> dict[str, Any]:

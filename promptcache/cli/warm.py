@@ -15,7 +15,7 @@ import click
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, store_config
 from promptcache.cli.exits import EnvironmentMissing
-from promptcache.cli.files import checked_schema, read
+from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     Output,
     context_option,
@@ -28,12 +28,12 @@ from promptcache.cli.options import (
     store_option,
     with_json,
 )
-from promptcache.cli.output import fact_text, tell
+from promptcache.cli.output import fact_text, warn
+from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, example_prompt
-from promptcache.layout import check_length, lay_out, run_states
-from promptcache.tokenizer import Dtype, HubTokenizer, declared_positions, model_folder, read_kv_sizes
+from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -124,23 +124,12 @@ def command(
         return Output(data=data, text=_estimate_text(estimates, options))
     work = _warm_schemas(checked, options)
     for each in work:
-        tell(*(f"warning: {' '.join(fault.split())}" for fault in each.report.faults))
+        warn(*each.report.faults)
     done = [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work]
     return Output(
         data={"model": model, "store": store, "keep": keep, "schemas": done},
         text="".join(_warmed_text(each, options) for each in work),
     )
-
-
-def read_schemas(files: Sequence[str], sources: Sources) -> tuple[CheckedSchema, ...]:
-    """Read and check schemas.
-
-    Raises:
-        SchemaError: All faults of the first schema that has any.
-    """
-    schemas = tuple(checked_schema(read(file, sources)) for file in files)
-    sources.check_context()
-    return schemas
 
 
 def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Estimate, ...]:
@@ -150,15 +139,11 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
         ModelNotFound: There is no such model.
         SchemaError: A filler is longer than its slot, or the model has too few positions.
     """
-    folder = model_folder(options.model)
-    positions, stored_bytes = declared_positions(folder), _stored_bytes(options, folder)
-    tokenizer = HubTokenizer.from_folder(folder)
+    limits = TokenLimits.of(options.model)
+    stored_bytes = _stored_bytes(options, limits.folder)
     found = []
     for schema in schemas:
-        layout = lay_out(schema, tokenizer, max_positions=positions)
-        states = run_states(layout)
-        if positions is not None:
-            check_length(layout, states, positions, f"model '{options.model}'")
+        _, states = limits.lay_out(schema)
         encodings = tuple(dict.fromkeys(state.encoding for state in states))
         lengths = [each.num_tokens for each in encodings]
         seen = (sum(part.num_tokens for part in (*each.context, each.whole)) for each in encodings)

@@ -13,10 +13,11 @@ from hypothesis import assume, given, settings
 
 from promptcache.cli import diff
 from promptcache.cli.diff import SchemaChanges, compare_prompts, compare_schemas
+from promptcache.cli.layout_changes import compare_encodings
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema, Placement, resolve_prompt
 from promptcache.language.prompt import Prompt
-from promptcache.layout import Encoding, Layout, compare_encodings, lay_out, run_states
+from promptcache.layout import Encoding, Layout, lay_out, run_states
 from promptcache.testing.selection import list_selections
 from tests import strategies
 from tests.cli.conftest import TRAVEL, Command
@@ -54,7 +55,7 @@ def test_schema_compared_with_itself_is_unchanged(schema: CheckedSchema) -> None
     same = compare_schemas(layout, layout, ByteTokenizer(), ("a", "a"), "bytes")
 
     assert same.harmless
-    assert (same.layout.slots, same.layout.encodings.made, same.layout.reserve) == ((), (), None)
+    assert (same.slots, same.encodings.made, same.reserve) == ((), (), None)
     assert same.prompts.num_lost == 0
 
 
@@ -145,7 +146,7 @@ def selects(named: frozenset[str], schema: CheckedSchema) -> frozenset[str] | No
 )
 def test_made_encodings_have_their_reason(new: str, reasons: dict[str, str]) -> None:
     """An encoding is new because of its text, its positions, its context, or its module."""
-    made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).layout.encodings.made
+    made = changes('<module name="a">A text.</module><module name="b">Text.</module>', new).encodings.made
 
     assert {each.module: each.reason for each in made} == reasons
 
@@ -164,7 +165,7 @@ def test_reserves_that_keep_what_moved(old: str, new: str, reserves: tuple[Any, 
     """If only a module's length moves others, its reserve is reported, on the innermost module, with its cost."""
     schema = '<module name="a">{}</module><module name="b">B text.</module>'
 
-    found = changes(schema.format(old), schema.format(new)).layout.reserve
+    found = changes(schema.format(old), schema.format(new)).reserve
 
     told = () if found is None else found.modules
     assert tuple((each.module, each.reserve, each.num_empty, each.in_new) for each in told) == reserves
@@ -180,7 +181,7 @@ def test_reserves_keep_what_they_promise(old: CheckedSchema, new: CheckedSchema)
     tokenizer = ByteTokenizer()
     fixed = partial(lay_out, tokenizer=tokenizer, placement=Placement.FIXED)
     plain = [fixed(schema) for schema in (old, new)]
-    found = compare_schemas(plain[0], plain[1], tokenizer, ("old", "new"), "bytes").layout
+    found = compare_schemas(plain[0], plain[1], tokenizer, ("old", "new"), "bytes")
 
     if found.reserve is not None:
         reserves = {each.module: each.reserve for each in found.reserve.modules}
@@ -209,8 +210,8 @@ def test_renamed_module_keeps_its_encodings() -> None:
     """A module under another name is recognised by its text; its encoding is kept, its prompts are not."""
     found = changes('<module name="a">A text.</module>', '<module name="b">A text.</module>')
 
-    assert found.layout.modules.renamed == (("a", "b"),)
-    assert (found.layout.modules.added, found.layout.modules.removed, found.layout.encodings.made) == ((), (), ())
+    assert found.modules.renamed == (("a", "b"),)
+    assert (found.modules.added, found.modules.removed, found.encodings.made) == ((), (), ())
     assert found.prompts.num_lost == 1
 
 
@@ -263,7 +264,7 @@ def test_parameter_that_may_refuse_old_texts_is_not_harmless(old: str, new: str,
     found = changes(schema.format(old), schema.format(new))
 
     assert found.harmless is harmless
-    assert [slot.narrowed for slot in found.layout.slots] == ([] if harmless else [True])
+    assert [slot.narrowed for slot in found.slots] == ([] if harmless else [True])
 
 
 def test_slot_that_got_its_space_instead_of_a_position_is_narrower() -> None:

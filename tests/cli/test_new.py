@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import promptcache
-from promptcache.cli.new import FOLDERS, shipped_schemas
+from promptcache.cli.files import SHIPPED_FOLDERS, shipped_schemas
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -82,4 +82,4 @@ def test_the_wheel_has_the_schemas() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
     around = Path(promptcache.__file__).parents[1]
-    assert (around / included["schemas"], around / "schemas") == FOLDERS
+    assert (around / included["schemas"], around / "schemas") == SHIPPED_FOLDERS

@@ -11,9 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from promptcache.language import CheckedParameter, Placement, accepts_all
-from promptcache.layout.lay_out import lay_out
-from promptcache.layout.run_states import run_states
-from promptcache.layout.types import Layout, RunState, Slot, StateKind
+from promptcache.layout import Layout, RunState, Slot, StateKind, lay_out, run_states
 from promptcache.tokenizer import Tokenizer
 
 _Place: TypeAlias = tuple[str, int, StateKind, tuple[str, ...]]
@@ -120,29 +118,8 @@ class ReserveChanges:
     num_kept_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChanges:
-    """All differences between two layouts; `reserve` is None if no reserve would keep an encoding."""
-
-    modules: ModuleChanges
-    slots: tuple[SlotChange, ...]
-    encodings: EncodingChanges
-    reserve: ReserveChanges | None
-
-
-def compare_layouts(old: Layout, new: Layout, tokenizer: Tokenizer) -> LayoutChanges:
-    """Compare two layouts that were made with the same tokenizer."""
-    modules = _compare_modules(old, new)
-    renamed = dict(modules.renamed)
-    return LayoutChanges(
-        modules=modules,
-        slots=tuple(_compare_slots(old, new, renamed)),
-        encodings=compare_encodings(old, new, renamed),
-        reserve=_find_reserves(old, new, renamed, tokenizer),
-    )
-
-
-def _compare_modules(old: Layout, new: Layout) -> ModuleChanges:
+def compare_modules(old: Layout, new: Layout) -> ModuleChanges:
+    """Compare the paths and texts of modules."""
     added = [path for path in new.schema.modules if path not in old.schema.modules]
     removed = [path for path in old.schema.modules if path not in new.schema.modules]
     by_text = {_text(new, path): path for path in reversed(added)}
@@ -169,7 +146,8 @@ def _text(layout: Layout, path: str) -> tuple[tuple[object, ...], ...]:
     )
 
 
-def _compare_slots(old: Layout, new: Layout, renamed: Mapping[str, str]) -> Iterator[SlotChange]:
+def compare_slots(old: Layout, new: Layout, renamed: Mapping[str, str]) -> Iterator[SlotChange]:
+    """Yield the slots that changed; `renamed` has the new paths of modules by their old paths."""
     before = {(renamed.get(slot.module, slot.module), slot.parameter): slot for slot in _slots(old)}
     now = {(slot.module, slot.parameter): slot for slot in _slots(new)}
     for key in dict.fromkeys((*before, *now)):
@@ -276,7 +254,7 @@ def _num_tokens(found: Sequence[RunState]) -> int:
     return sum(each.encoding.num_tokens for each in found)
 
 
-def _find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokenizer: Tokenizer) -> ReserveChanges | None:
+def find_reserves(old: Layout, new: Layout, renamed: Mapping[str, str], tokenizer: Tokenizer) -> ReserveChanges | None:
     """Return the fewest reserves that keep as many tokens as possible, or None if reserves keep nothing."""
     sizes: dict[str, tuple[int, int]] = {}
     old_paths: dict[str, str] = {}
