@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
 from typing import NoReturn, TypeAlias
 
@@ -330,14 +331,13 @@ class Prefill(Short):
         return self.place + len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Short):
     """Reused and prefilled tokens of one prompt, with their positions.
 
     `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last
     token of the last `prefill` has the highest position. Generation continues right after it, at `stop`. `warnings` say
-    where the text is not what the chat template writes for the whole conversation. `tokens` are all tokens of the
-    prompt, without their origins.
+    where the text is not what the chat template writes for the whole conversation.
     """
 
     selection: Selection
@@ -347,15 +347,15 @@ class Plan(Short):
     level: Level
     repair: Repair
     warnings: tuple[Diagnostic, ...] = ()
-    tokens: RequestTokens = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        tokens = RequestTokens(
+    @cached_property
+    def tokens(self) -> RequestTokens:
+        """All tokens of the prompt, without their origins."""
+        return RequestTokens(
             parts=tuple(reuse.part for reuse in self.reuse),
             token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
             position_ids=tuple(position for each in self.prefill for position in range(each.start, each.stop)),
         )
-        object.__setattr__(self, "tokens", tokens)
 
     @property
     def stop(self) -> int:

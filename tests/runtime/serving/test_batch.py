@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.kv import LayerViews, Slab
-from promptcache.runtime.attention import CpuBackend, PortableBackend, StepTokens, register_backend
+from promptcache.runtime.attention import CpuBackend, PortableBackend, RequestPositions, StepTokens, register_backend
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
