@@ -55,7 +55,7 @@ def compare_batch(
 
 
 def _generate_copies(model: Model, work: Workload, num_rows: int, num_tokens: int) -> Any:
-    linked = link(work.tokens, work.runs, model)
+    linked = link(work.tokens, work.handles, model)
     cache: Any = concatenated_cache(model, work)
     cache.batch_repeat_interleave(num_rows)
     num_seen = linked.positions.num_cached + len(linked.token_ids)

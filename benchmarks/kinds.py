@@ -142,7 +142,7 @@ def _stock(model: Model, token_ids: torch.Tensor, cache: Any, num_tokens: int) -
 def _linked(model: Model, work: Workload, num_tokens: int) -> TimedAnswer:
     """Serve the request with Prompt Cache, after planning and fetching."""
     clock = Clock()
-    linked = link(work.tokens, work.runs, model)
+    linked = link(work.tokens, work.handles, model)
     options = {"do_sample": False, "min_new_tokens": num_tokens, "streamer": clock}
     made = generate(model, linked, eos_ids=_ends(model), max_new_tokens=num_tokens, options=options)
     return TimedAnswer(made.sequences[0], clock.cost())

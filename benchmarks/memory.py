@@ -85,7 +85,7 @@ def _live_requests(model: Model, work: Workload, make: Callable[[], Any], num_re
 
 
 def _linked_cache(model: Model, work: Workload) -> Any:
-    return link(work.tokens, work.runs, model).cache
+    return link(work.tokens, work.handles, model).cache
 
 
 def _prefill(model: Model, work: Workload, cache: Any) -> None:

@@ -336,3 +336,16 @@ def test_the_command_line_leaves_rules_and_the_demo_model_to_others() -> None:
     ]
 
     assert wrong == []
+
+
+def _named_kv(path: Path) -> Iterator[str]:
+    """Yield the names of attributes, parameters and variables that are declared as handles of KV."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation and "KVHandle" in ast.unparse(node.annotation):
+            yield node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+
+
+def test_a_run_is_text() -> None:
+    """A run is a stretch of a module's text (docs/language.md). What holds its KV is a handle."""
+    wrong = {path.name: {*_named_kv(path)} & {"run", "runs"} for path in PACKAGE.rglob("*.py")}
+    assert not {name: names for name, names in wrong.items() if names}

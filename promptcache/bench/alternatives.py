@@ -26,7 +26,7 @@ Alternative = Callable[[], torch.Tensor]
 def cached(model: Model, work: Workload) -> Alternative:
     """Prompt Cache: a row joins with stored modules, and its new tokens are prefilled. They were used before."""
     pool = open_pool(model, MemoryStore(model.shape))
-    return lambda: _by_row(model, work.tokens, work.runs, pool)
+    return lambda: _by_row(model, work.tokens, work.handles, pool)
 
 
 def first_use(model: Model, work: Workload) -> Alternative:
@@ -38,22 +38,22 @@ def first_use(model: Model, work: Workload) -> Alternative:
     memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
     pool = Pool(model, memory.buffers(num_tokens * model.shape.token_bytes))
     states = itertools.count()
-    return lambda: _by_row(model, work.tokens, work.runs, pool, next(states))
+    return lambda: _by_row(model, work.tokens, work.handles, pool, next(states))
 
 
 def in_place(model: Model, work: Workload) -> Alternative:
     """Prompt Cache, for modules that are stored at the positions of the request: no key is moved."""
     pool = open_pool(model, MemoryStore(model.shape))
-    parts, runs = [], {}
-    for segment in link(work.tokens, work.runs, model).positions.segments:
+    parts, handles = [], {}
+    for segment in link(work.tokens, work.handles, model).positions.segments:
         keys, values = zip(*segment.layers().by_layer, strict=True)
         positions = tuple(map(int, segment.position_array()))
         encoding = _anything(positions)
         parts.append(encoding.whole)
         slab = Slab(keys=torch.cat(keys).clone(), values=torch.cat(values).clone())
-        runs[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
+        handles[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
     tokens = replace(work.tokens, parts=tuple(parts))
-    return lambda: _by_row(model, tokens, runs, pool)
+    return lambda: _by_row(model, tokens, handles, pool)
 
 
 def linked(model: Model, work: Workload) -> Alternative:
@@ -61,7 +61,7 @@ def linked(model: Model, work: Workload) -> Alternative:
     pool = open_pool(model, MemoryStore(model.shape))
 
     def run() -> torch.Tensor:
-        made = link(work.tokens, work.runs, model, pool)
+        made = link(work.tokens, work.handles, model, pool)
         return last_logits(model, made.token_ids, made.position_ids, made.cache)
 
     return run
@@ -69,12 +69,12 @@ def linked(model: Model, work: Workload) -> Alternative:
 
 def floor(model: Model, work: Workload) -> Alternative:
     """The lower bound: the same forward pass over KV in one contiguous tensor, without linking."""
-    linked = link(work.tokens, work.runs, model)
+    linked = link(work.tokens, work.handles, model)
     keys, values = zip(*map(_whole, _parts(linked.positions.segments)), strict=True)
     slab = Slab(keys=torch.cat(keys), values=torch.cat(values))
     positions = tuple(int(each) for segment in linked.positions.segments for each in segment.position_array())
     whole = Segment(
-        runs=(KVHandle(slab=slab, start=0, stop=len(positions)),),
+        handles=(KVHandle(slab=slab, start=0, stop=len(positions)),),
         start=0,
         stop=len(positions),
         parts=(_anything(positions).whole,),
@@ -100,7 +100,7 @@ def plain(model: Model, work: Workload) -> Alternative:
 
 def concatenated(model: Model, work: Workload) -> Alternative:
     """Concatenate the KV of the modules into a new `DynamicCache`, then prefill the new tokens."""
-    linked = link(work.tokens, work.runs, model)
+    linked = link(work.tokens, work.handles, model)
     parts = _parts(linked.positions.segments)
 
     def run() -> torch.Tensor:
@@ -111,7 +111,7 @@ def concatenated(model: Model, work: Workload) -> Alternative:
 
 def deep_copied(model: Model, work: Workload) -> Alternative:
     """Deep-copy a `DynamicCache` that holds exactly this selection, then prefill the new tokens."""
-    linked = link(work.tokens, work.runs, model)
+    linked = link(work.tokens, work.handles, model)
     filled: Any = DynamicCache()
     for layer, views in enumerate(_parts(linked.positions.segments)):
         filled.update(*_whole(views), layer)
@@ -125,7 +125,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
 def decoding(model: Model, work: Workload, num_tokens: int) -> Alternative:
     """Decode tokens one by one over stored modules. Each call starts behind the prompt."""
     batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
-    row = batch.join(work.tokens, work.runs, model.state)
+    row = batch.join(work.tokens, work.handles, model.state)
     batch.step([(row, work.tokens.token_ids)])
 
     def run() -> torch.Tensor:
@@ -168,11 +168,11 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
 
 
 def _by_row(
-    model: Model, tokens: RequestTokens, runs: Mapping[Encoding, KVHandle], pool: Pool, state: int = 0
+    model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle], pool: Pool, state: int = 0
 ) -> torch.Tensor:
     """Return the logits `[1, 1, V]` of the last token, as an engine computes them after planning and fetching."""
     batch = Batch(model, pool)
-    row = batch.join(tokens, runs, state)
+    row = batch.join(tokens, handles, state)
     return batch.step([(row, tokens.token_ids)])[None]
 
 
@@ -191,7 +191,7 @@ def _parts(segments: Sequence[KVView]) -> list[_Views]:
 
 def concatenated_cache(model: Model, work: Workload) -> Any:
     """Return a new `DynamicCache` with the concatenated KV of the modules."""
-    return _concatenation(_parts(link(work.tokens, work.runs, model).positions.segments))
+    return _concatenation(_parts(link(work.tokens, work.handles, model).positions.segments))
 
 
 def _concatenation(parts: Sequence[_Views]) -> Any:

@@ -94,7 +94,7 @@ class Workload:
     sizes: Sizes
     state: SchemaState
     tokens: RequestTokens
-    runs: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KVHandle]
 
 
 def letters(draw: random.Random, length: int) -> str:
@@ -126,5 +126,5 @@ def workload(model: Model, sizes: Sizes) -> Workload:
     tokens = state.plan(resolve_prompt(parse_prompt(prompt_text), schema), tokenizer).tokens
     executor = Executor(model, MemoryStore(model.shape), lambda: "bench")
     executor.store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
-    runs = executor.fetch(part.encoding for part in tokens.parts).runs
-    return Workload(sizes=sizes, state=state, tokens=tokens, runs=runs)
+    handles = executor.fetch(part.encoding for part in tokens.parts).handles
+    return Workload(sizes=sizes, state=state, tokens=tokens, handles=handles)

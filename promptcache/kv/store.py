@@ -34,13 +34,13 @@ class Lookup(NamedTuple):
     """Result of looking up one key.
 
     Attributes:
-        run: The KV, ready to be linked, or None for a cache miss. Callers may keep it and must not change it.
+        handle: The KV, ready to be linked, or None for a cache miss. Callers may keep it and must not change it.
         tier: Where the KV was found.
         moved_bytes: Bytes copied between tiers for this lookup.
         faults: Faults in this lookup, one sentence each, such as a tier that did not answer.
     """
 
-    run: KVHandle | None
+    handle: KVHandle | None
     tier: Tier = Tier.MEMORY
     moved_bytes: int = 0
     faults: tuple[str, ...] = ()

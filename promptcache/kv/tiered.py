@@ -145,10 +145,10 @@ class TieredStore(Unpicklable, Store):
     def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
         """Look up several keys. Encodings under a URL are fetched in parallel."""
         found = dict(self.memory.get_many(keys))
-        missing = [key for key, lookup in found.items() if lookup.run is None]
+        missing = [key for key, lookup in found.items() if lookup.handle is None]
         if missing and self.host is not None:
             found.update((key, lookup) for key in missing if (lookup := self._from_host(self.host, key)) is not None)
-            missing = [key for key in missing if found[key].run is None]
+            missing = [key for key in missing if found[key].handle is None]
         if missing and self.blob_tiers:
             found.update(self._from_tiers(missing))
         return found
@@ -161,13 +161,13 @@ class TieredStore(Unpicklable, Store):
         Raises:
             StoreError: The tensors do not have the shape of this store.
         """
-        run = self.memory.put(recipe, keys, values, persist=persist)
+        handle = self.memory.put(recipe, keys, values, persist=persist)
         if persist and self.host is not None:
-            self.host.offer(recipe, run.keys, run.values)
+            self.host.offer(recipe, handle.keys, handle.values)
         if persist and self.blob_tiers:
-            stored = replace(to_stored(recipe, run.keys, run.values), facts=self._notes.get(recipe.key, {}))
+            stored = replace(to_stored(recipe, handle.keys, handle.values), facts=self._notes.get(recipe.key, {}))
             self._write(stored, self.blob_tiers, self._faults)
-        return run
+        return handle
 
     def probe(self) -> None:
         """Return if every blob tier can be written now.
@@ -342,13 +342,13 @@ class TieredStore(Unpicklable, Store):
         return (self.memory,) if self.host is None else (self.memory, self.host)
 
     def _from_host(self, host: MemoryStore, key: str) -> Lookup | None:
-        found, recipe = host.get(key).run, host.recipe(key)
+        found, recipe = host.get(key).handle, host.recipe(key)
         if found is None or recipe is None:
             return None
-        run = self.memory.offer(recipe, found.keys, found.values)
-        if run is None:  # a copy, so that the request does not occupy the host's memory
-            run = self.memory.unmanaged(found.keys.clone(), found.values.clone())
-        return Lookup(run, Tier.HOST, found.nbytes)
+        handle = self.memory.offer(recipe, found.keys, found.values)
+        if handle is None:  # a copy, so that the request does not occupy the host's memory
+            handle = self.memory.unmanaged(found.keys.clone(), found.values.clone())
+        return Lookup(handle, Tier.HOST, found.nbytes)
 
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
         faults = {key: FaultLog() for key in keys}

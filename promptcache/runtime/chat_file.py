@@ -62,12 +62,12 @@ class ChatKV:
         inside, keys = _executor_of(folder, self.executor), set()
         for stretch in self.recalled.stretches:
             if stretch.num_found:
-                views = [(stretch.runs[part.encoding], part.num_tokens) for part in stretch.parts]
+                views = [(stretch.handles[part.encoding], part.num_tokens) for part in stretch.parts]
                 recipe = inside.recipe(_encoding(self.recalled.tokens, stretch, stretch.num_found))
                 inside.store.put(
                     recipe,
-                    torch.cat([run.keys[:, :, :size] for run, size in views], dim=2),
-                    torch.cat([run.values[:, :, :size] for run, size in views], dim=2),
+                    torch.cat([handle.keys[:, :, :size] for handle, size in views], dim=2),
+                    torch.cat([handle.values[:, :, :size] for handle, size in views], dim=2),
                 )
                 keys.add(recipe.key)
         return frozenset(keys)
@@ -187,9 +187,9 @@ def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder:
     for stretch, size in zip(recalled.stretches, sizes, strict=False):
         if size > stretch.num_found:
             encoding = _encoding(tokens, stretch, size)
-            run = inside.look_up([encoding])[encoding].run
-            if run is not None:
-                executor.history.add(stretch, encoding.token_ids, tuple(zip(run.keys, run.values, strict=True)))
+            handle = inside.look_up([encoding])[encoding].handle
+            if handle is not None:
+                executor.history.add(stretch, encoding.token_ids, tuple(zip(handle.keys, handle.values, strict=True)))
 
 
 def _encoding(tokens: RequestTokens, stretch: OwnStretch, size: int) -> Encoding:

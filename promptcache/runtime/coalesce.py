@@ -104,7 +104,7 @@ class Pool:
         if (handle := self._find(content)) is None:
             handle = self._copy(group, content, num_tokens)
             copied = num_tokens
-        return Segment(runs=(handle,), start=handle.start, stop=handle.stop, parts=parts), copied
+        return Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=parts), copied
 
     def _find(self, content: _BufferContent) -> KVHandle | None:
         """Return the handle of a copy with this content; None if there is none."""

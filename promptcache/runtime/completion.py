@@ -215,7 +215,7 @@ def completion(
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
         repair=str(request.plan.repair),
-        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.runs),
+        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.handles),
         usage=usage,
         timing=timing,
         plan=request.plan,

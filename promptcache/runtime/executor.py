@@ -38,7 +38,7 @@ class Fetched:
     """KV of encodings, with the work of fetching them.
 
     Attributes:
-        runs: KV of each wanted encoding.
+        handles: KV of each wanted encoding.
         state: The state of the model that the KV belongs to.
         encoded: Encodings that were computed, contexts included.
         tiers: The tier that held each of the others.
@@ -46,7 +46,7 @@ class Fetched:
         faults: Store faults that did not stop the request, one sentence each.
     """
 
-    runs: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KVHandle]
     state: int
     encoded: frozenset[Encoding]
     tiers: Mapping[Encoding, Tier]
@@ -64,12 +64,12 @@ class Encoded:
     """Encodings of one forward pass, computed by it or meanwhile by another thread or process.
 
     Attributes:
-        runs: Their KV.
+        handles: Their KV.
         lookups: Lookups that found them in the store; empty if they were computed here.
         faults: Store faults, one sentence each.
     """
 
-    runs: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KVHandle]
     lookups: Mapping[Encoding, Lookup]
     faults: tuple[str, ...]
 
@@ -192,7 +192,7 @@ class Executor:
 
     def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
         """Link KV that was fetched already, with what history has of the request."""
-        return link(tokens, fetched.runs, self.model, self.pool, recalled, fetched.state)
+        return link(tokens, fetched.handles, self.model, self.pool, recalled, fetched.state)
 
     def recall(self, tokens: RequestTokens, salt: str | None, state: int) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
@@ -253,7 +253,7 @@ class Executor:
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
         encoded: dict[Encoding, KVHandle] = {}
-        total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.run is None)
+        total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.handle is None)
         done = 0
 
         def report() -> None:
@@ -262,17 +262,17 @@ class Executor:
 
         for group in self.encode_missing(wanted, lookups, patience_s=patience_s, on_wait=report):
             lookups.update(group.lookups)
-            encoded.update((each, run) for each, run in group.runs.items() if each not in group.lookups)
+            encoded.update((each, handle) for each, handle in group.handles.items() if each not in group.lookups)
             faults += group.faults
-            done += sum(each.num_tokens for each in group.runs)
+            done += sum(each.num_tokens for each in group.handles)
             report()
         if encoded:
             faults += self.store.faults()
         self.forget_unused([*encoded, *(each for each, lookup in lookups.items() if lookup.moved_bytes)])
-        found = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
-        runs = {**found, **encoded}
+        found = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+        handles = {**found, **encoded}
         return Fetched(
-            runs={each: runs[each] for each in wanted},
+            handles={each: handles[each] for each in wanted},
             state=state,
             encoded=frozenset(encoded),
             tiers={each: lookups[each].tier for each in wanted if each in found},
@@ -298,7 +298,7 @@ class Executor:
             return True
         state, recipe = self.follow(), self.recipe(encoding)
         lookups = self._get_many([part.encoding for part in encoding.context])
-        held = {each: lookup.run for each, lookup in lookups.items() if lookup.run is not None}
+        held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
         if len(held) < len(lookups):
             return False
         computed = dict(compute(self.model, [Chain(context=encoding.context, links=(encoding,))], held, check))
@@ -322,7 +322,7 @@ class Executor:
         while unknown:
             found = self._get_many(unknown)
             lookups.update(found)
-            missing = (encoding for encoding, lookup in found.items() if lookup.run is None)
+            missing = (encoding for encoding, lookup in found.items() if lookup.handle is None)
             contexts = dict.fromkeys(part.encoding for encoding in missing for part in encoding.context)
             unknown = tuple(each for each in contexts if each not in lookups)
         return lookups
@@ -347,11 +347,11 @@ class Executor:
             on_wait: Called about once a second in such a wait. If it raises, the wait ends.
         """
         wanted = tuple(wanted)
-        held = {encoding: each.run for encoding, each in lookups.items() if each.run is not None}
+        held = {encoding: each.handle for encoding, each in lookups.items() if each.handle is not None}
         while missing := missing_encodings(wanted, held.__contains__):
             for batch in encoding_batches(self.model, missing):
                 group = self._encode(batch, held, patience_s, on_wait)
-                held.update(group.runs)
+                held.update(group.handles)
                 yield group
                 if not all(link in held for chain in batch for link in chain.links):
                     break  # another thread or process encodes the rest: list the missing ones again
@@ -371,11 +371,11 @@ class Executor:
             encodings = [link for chain in free for link in chain.links]
             again = self._get_many(encodings)
             faults = [fault for each in again.values() for fault in each.faults]
-            found = {each: lookup.run for each, lookup in again.items() if lookup.run is not None}
+            found = {each: lookup.handle for each, lookup in again.items() if lookup.handle is not None}
             if found:
-                return Encoded(runs=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
-            runs = self._computed(free, held, faults, state)
-        return Encoded(runs=runs, lookups={}, faults=tuple(faults))
+                return Encoded(handles=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
+            handles = self._computed(free, held, faults, state)
+        return Encoded(handles=handles, lookups={}, faults=tuple(faults))
 
     def _computed(
         self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str], state: int
@@ -397,19 +397,19 @@ class Executor:
             if self.model.state != state:
                 raise _ModelChanged
             return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
-        runs: dict[Encoding, KVHandle] = {}
+        handles: dict[Encoding, KVHandle] = {}
         for each in encodings:
             alone = Chain(context=each.context, links=(each,))
-            runs.update(self._computed([alone], {**held, **runs}, faults, state))
-        return runs
+            handles.update(self._computed([alone], {**held, **handles}, faults, state))
+        return handles
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
         first, *others = self._signed()
         found = self._get_under(first, encodings)
         for fingerprint in others:
-            if missing := [each for each, lookup in found.items() if lookup.run is None]:
+            if missing := [each for each, lookup in found.items() if lookup.handle is None]:
                 more = self._get_under(fingerprint, missing)
-                found.update((each, lookup) for each, lookup in more.items() if lookup.run is not None)
+                found.update((each, lookup) for each, lookup in more.items() if lookup.handle is not None)
         return found
 
     def _get_under(self, fingerprint: str, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:

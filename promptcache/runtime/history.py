@@ -42,7 +42,7 @@ class OwnStretch:
         context: All KV parts in use at lower positions, earlier stretches included.
         key: Digest of the context, the first position, a salt and the state of the model.
         parts: KV parts of its first tokens that history has, in position order.
-        runs: KV of their encodings.
+        handles: KV of their encodings.
     """
 
     start: int
@@ -51,7 +51,7 @@ class OwnStretch:
     context: tuple[KVPart, ...]
     key: str
     parts: tuple[KVPart, ...] = ()
-    runs: Mapping[Encoding, KVHandle] = field(default_factory=dict)
+    handles: Mapping[Encoding, KVHandle] = field(default_factory=dict)
 
     @property
     def num_found(self) -> int:
@@ -95,9 +95,9 @@ class Recalled:
         )
 
     @property
-    def runs(self) -> dict[Encoding, KVHandle]:
+    def handles(self) -> dict[Encoding, KVHandle]:
         """KV of all encodings of the found parts."""
-        return {encoding: run for each in self.stretches for encoding, run in each.runs.items()}
+        return {encoding: handle for each in self.stretches for encoding, handle in each.handles.items()}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -131,7 +131,7 @@ class _Prefix:
     """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
 
     node: _Node
-    run: KVHandle
+    handle: KVHandle
     num_tokens: int
 
 
@@ -217,7 +217,7 @@ class History:
 
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
-        runs: dict[Encoding, KVHandle] = {}
+        handles: dict[Encoding, KVHandle] = {}
         position = stretch.first
         for step in self._path(stretch.key, token_ids):
             encoding = step.node.encoding
@@ -228,9 +228,9 @@ class History:
                     context=(*stretch.context, *parts),
                 )
             parts.append(encoding.whole)
-            runs[encoding] = step.run
+            handles[encoding] = step.handle
             position += step.num_tokens
-        return replace(stretch, parts=tuple(parts), runs=runs)
+        return replace(stretch, parts=tuple(parts), handles=handles)
 
     def _path(self, key: str, token_ids: Sequence[int]) -> list[_Prefix]:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
@@ -240,12 +240,12 @@ class History:
             offset = num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
             found.append((node, offset))
             branch, at = node.children, at + offset
-        runs = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
+        handles = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
         steps: list[_Prefix] = []
-        for (node, num_tokens), run in zip(found, reversed(runs), strict=True):
-            if run is None:
+        for (node, num_tokens), handle in zip(found, reversed(handles), strict=True):
+            if handle is None:
                 break
-            steps.append(_Prefix(node, run, num_tokens))
+            steps.append(_Prefix(node, handle, num_tokens))
         return steps
 
     def _extend(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
@@ -265,7 +265,7 @@ class History:
         last = path[-1] if path else None
         is_at_end = last is not None and last.num_tokens == len(last.node.token_ids)
         if last is not None and is_at_end and last.node.room:
-            num_copied = _append(last.node, last.run, token_ids[known:], own_kv, at)
+            num_copied = _append(last.node, last.handle, token_ids[known:], own_kv, at)
         rest = token_ids[known + num_copied :]
         if rest:
             branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
@@ -287,10 +287,10 @@ class History:
         taken = self._buffers.take(-(-room // _NODE_TOKENS) * _NODE_TOKENS)
         if taken is None:
             return 0
-        buffer, run = taken
+        buffer, handle = taken
         try:
             node = _Node(buffer=buffer, siblings=siblings, place=(offset, token_ids[0]))
-            num_copied = _append(node, run, token_ids, own_kv, at)
+            num_copied = _append(node, handle, token_ids, own_kv, at)
             self._nodes[buffer] = siblings[node.place] = node
         except BaseException:
             self._buffers.drop(buffer)
@@ -336,11 +336,11 @@ def stretches(tokens: RequestTokens, salt: str | None = None, state: int = 0) ->
             context.append(own.whole)
 
 
-def _append(node: _Node, run: KVHandle, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+def _append(node: _Node, handle: KVHandle, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
     """Copy KV behind that of a node's tokens, as far as it fits; return the number of tokens."""
     start = len(node.token_ids)
     count = min(len(token_ids), node.room)
-    keys, values = run.keys, run.values  # [L, Hkv, C, D]
+    keys, values = handle.keys, handle.values  # [L, Hkv, C, D]
     for layer, (own_keys, own_values) in enumerate(own_kv):
         keys[layer, :, start : start + count].copy_(own_keys[:, at : at + count])
         values[layer, :, start : start + count].copy_(own_values[:, at : at + count])

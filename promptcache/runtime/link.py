@@ -67,7 +67,7 @@ class Linked:
 
 def link(
     tokens: RequestTokens,
-    runs: Mapping[Encoding, KVHandle],
+    handles: Mapping[Encoding, KVHandle],
     model: Model,
     pool: Pool | None = None,
     recalled: Recalled | None = None,
@@ -77,16 +77,16 @@ def link(
 
     Args:
         tokens: Parts and new tokens of the request.
-        runs: KV of at least every encoding that the request has parts of.
+        handles: KV of at least every encoding that the request has parts of.
         model: Chooses the kind of cache.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
         recalled: What history has of the request.
-        state: State of the model that `runs` belong to.
+        state: State of the model that `handles` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
     new_positions = tuple(tokens.position_ids[index] for index in missing)
-    stored, growing = linked_segments(tokens, runs, new_positions, recalled)
+    stored, growing = linked_segments(tokens, handles, new_positions, recalled)
     pool = views_only(model) if pool is None else pool
     if model.linking.takes_rows:
         segments, num_copied = pool.coalesce(stored, new_positions, state)
@@ -105,7 +105,7 @@ def link(
 
 def linked_segments(
     tokens: RequestTokens,
-    runs: Mapping[Encoding, KVHandle],
+    handles: Mapping[Encoding, KVHandle],
     new_positions: Sequence[int],
     recalled: Recalled | None = None,
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
@@ -114,12 +114,12 @@ def linked_segments(
     The last stretch grows from request to request, for example in a conversation. A copy of it would serve once.
     """
     if recalled is None:
-        return segments_of(tokens.parts, runs, new_positions), ()
+        return segments_of(tokens.parts, handles, new_positions), ()
     *others, last = recalled.stretches
     kept = [part for each in others for part in each.parts]
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
-    stored = segments_of(parts, {**runs, **recalled.runs}, new_positions)
-    return stored, segments_of(last.parts, last.runs)
+    stored = segments_of(parts, {**handles, **recalled.handles}, new_positions)
+    return stored, segments_of(last.parts, last.handles)
 
 
 class SharedSegment(NamedTuple):

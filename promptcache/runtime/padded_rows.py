@@ -93,9 +93,9 @@ class PaddedRows:
             column = row.start
             for part in each.stretches[0].parts:
                 count = max(0, min(part.num_tokens, num_held - column))
-                run = each.runs[part.encoding]
-                keys[:, index, :, column : column + count] = run.keys[:, :, :count]
-                values[:, index, :, column : column + count] = run.values[:, :, :count]
+                handle = each.handles[part.encoding]
+                keys[:, index, :, column : column + count] = handle.keys[:, :, :count]
+                values[:, index, :, column : column + count] = handle.values[:, :, :count]
                 column += count
         cache = PositionedDynamicCache()
         for layer in range(shape.num_layers if num_held else 0):

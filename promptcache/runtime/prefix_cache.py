@@ -277,7 +277,7 @@ class PrefixCache(Unpicklable):
         found = [self._history.recall(_tokens(row), state=state) for row in rows]
         new = [
             NewTokens(
-                segments=segments_of(each.stretches[0].parts, each.runs),
+                segments=segments_of(each.stretches[0].parts, each.handles),
                 token_ids=row[each.num_found :],
                 first=each.num_found,
             )
@@ -350,11 +350,11 @@ class PrefixCache(Unpicklable):
         wholes = [Encoding(token_ids=each, position_ids=tuple(range(len(each))), context=()) for each in rows]
         new = []
         for row, start in samples:
-            run = KVHandle(slab=slabs[row], start=0, stop=start)
+            handle = KVHandle(slab=slabs[row], start=0, stop=start)
             parts = [KVPart(wholes[row], 0, start)] if start else []
             new.append(
                 NewTokens(
-                    segments=segments_of(parts, {wholes[row]: run}),
+                    segments=segments_of(parts, {wholes[row]: handle}),
                     token_ids=rows[row][start : start + _SAMPLE_TOKENS],
                     first=start,
                 )

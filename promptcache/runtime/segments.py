@@ -19,17 +19,17 @@ from promptcache.runtime.attention import PositionArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
-    """A view of stored KV: tokens `[start, stop)` of the slab of its `runs`.
+    """A view of stored KV: tokens `[start, stop)` of the slab of its `handles`.
 
     Attributes:
-        runs: Handles that keep the memory allocated while the segment is used.
+        handles: Handles that keep the memory allocated while the segment is used.
         start, stop: Tokens, counted from the start of the slab.
         parts: The KV parts in view, in position order.
         is_shifted: Whether the keys in memory are those of the positions at which the parts were encoded, and not of
             those at which they stand. A pool moves such keys before they are attended to.
     """
 
-    runs: tuple[KVHandle, ...]
+    handles: tuple[KVHandle, ...]
     start: int
     stop: int
     parts: tuple[KVPart, ...]
@@ -53,7 +53,7 @@ class Segment:
     @property
     def slab(self) -> Slab:
         """The slab that this is a view of."""
-        return self.runs[0].slab
+        return self.handles[0].slab
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
         """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
@@ -75,7 +75,7 @@ def is_parted(last: int, first: int, new_positions: Sequence[int]) -> bool:
 
 
 def segments_of(
-    parts: Iterable[KVPart], runs: Mapping[Encoding, KVHandle], new_positions: Sequence[int] = ()
+    parts: Iterable[KVPart], handles: Mapping[Encoding, KVHandle], new_positions: Sequence[int] = ()
 ) -> tuple[Segment, ...]:
     """Return segments over parts. Neighbours in memory are one segment, unless a new token lies between them.
 
@@ -83,32 +83,32 @@ def segments_of(
 
     Args:
         parts: In position order.
-        runs: KV of their encodings.
+        handles: KV of their encodings.
         new_positions: Positions of the new tokens, in order.
     """
-    return tuple(_joined(((runs[part.encoding], part) for part in parts), new_positions))
+    return tuple(_joined(((handles[part.encoding], part) for part in parts), new_positions))
 
 
 def _joined(views: Iterable[tuple[KVHandle, KVPart]], new_positions: Sequence[int]) -> Iterator[Segment]:
     held: list[tuple[KVHandle, KVPart]] = []
-    for run, part in views:
+    for handle, part in views:
         if held:
             before, last = held[-1]
-            touching = before.slab is run.slab and before.start + last.stop == run.start + part.start
+            touching = before.slab is handle.slab and before.start + last.stop == handle.start + part.start
             if not touching or last.shift != part.shift or is_parted(last.last, part.first, new_positions):
                 yield _segment(held)
                 held = []
-        held.append((run, part))
+        held.append((handle, part))
     if held:
         yield _segment(held)
 
 
 def _segment(views: Sequence[tuple[KVHandle, KVPart]]) -> Segment:
-    runs, parts = zip(*views, strict=True)
+    handles, parts = zip(*views, strict=True)
     return Segment(
-        runs=runs,
-        start=runs[0].start + parts[0].start,
-        stop=runs[-1].start + parts[-1].stop,
+        handles=handles,
+        start=handles[0].start + parts[0].start,
+        stop=handles[-1].start + parts[-1].stop,
         parts=parts,
         is_shifted=parts[0].shift != 0,
     )

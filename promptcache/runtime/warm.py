@@ -44,9 +44,9 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
         encoded |= fetched.encoded
         found.update(fetched.tiers.values())
         faults.add(*fetched.faults)
-        for each, run in fetched.runs.items():
+        for each, handle in fetched.handles.items():
             if each not in fetched.encoded and executor.key(each) in lacking:
-                _write(store, executor.recipe(each), run, faults)
+                _write(store, executor.recipe(each), handle, faults)
         done += sum(each.num_tokens for each in group)
         if progress is not None:
             progress(done, total)
@@ -70,10 +70,10 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     )
 
 
-def _write(store: Store, recipe: Recipe, run: KVHandle, faults: FaultLog) -> None:
+def _write(store: Store, recipe: Recipe, handle: KVHandle, faults: FaultLog) -> None:
     """Put KV that is in memory into the tiers that lack it."""
     try:
-        store.put(recipe, run.keys, run.values)
+        store.put(recipe, handle.keys, handle.values)
     except StoreError as fault:
         faults.add(str(fault))
 

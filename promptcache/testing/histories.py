@@ -151,9 +151,9 @@ class _Histories(RuleBasedStateMachine):
     def hold(self) -> None:
         """Keep every encoding in use, as requests in flight do."""
         for key in list(self.store.keys()):
-            run = self.store.get(key).run
-            if run is not None and key not in self.held:
-                self.held[key] = (run, run.keys.clone())
+            handle = self.store.get(key).handle
+            if handle is not None and key not in self.held:
+                self.held[key] = (handle, handle.keys.clone())
 
     @rule()
     def release(self) -> None:
@@ -163,7 +163,7 @@ class _Histories(RuleBasedStateMachine):
     @invariant()
     def held_is_unchanged(self) -> None:
         """KV that a request in flight holds is not written over."""
-        if not all(torch.equal(run.keys, before) for run, before in self.held.values()):
+        if not all(torch.equal(handle.keys, before) for handle, before in self.held.values()):
             raise BrokenLaw("KV that a request held has changed")
 
 

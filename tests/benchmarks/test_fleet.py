@@ -215,7 +215,7 @@ def test_simulated_memory_holds_what_a_store_holds(requests: list[list[int]], ro
     for numbers in requests:
         recipes = [recipe(f"module {number}", first=500 * number) for number in numbers]  # some cost more than others
         keys = [each.key for each in recipes]
-        held = {key: found.run for key, found in store.get_many(keys).items()}
+        held = {key: found.handle for key, found in store.get_many(keys).items()}
         missing = [each for each in recipes if held[each.key] is None]
 
         assert memory.use({each.key: cost_at(3, each.last_position) for each in recipes}, 3) == len(missing)

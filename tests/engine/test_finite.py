@@ -90,7 +90,7 @@ def test_only_the_module_that_is_not_finite_is_left_out() -> None:
     answer = engine.generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
     alone = engine_of(float("nan")).generate('<prompt schema="t"><a/><c/> hi</prompt>', **OPTIONS)
     assert answer.token_ids == alone.token_ids
-    held = [engine.store.get(key).run for key in engine.keys("t")]
+    held = [engine.store.get(key).handle for key in engine.keys("t")]
     found = [run for run in held if run is not None]
     assert all(run.keys.isfinite().all() and run.values.isfinite().all() for run in found)
     assert len(found) == len(held) - 2  # not b, alone and behind stand-ins

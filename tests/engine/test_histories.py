@@ -90,7 +90,7 @@ def test_an_evicted_encoding_stays_whole_for_who_holds_it() -> None:
     service = serve(schema)
     service.logits(resolve_prompt(parse_prompt(prompt(schema, "<a><b/></a><d/>")), schema))
     keys = list(service.store.keys())
-    held = {key: service.store.get(key).run for key in keys}
+    held = {key: service.store.get(key).handle for key in keys}
     before = {key: run.keys.clone() for key, run in held.items() if run is not None}
 
     for key in keys:

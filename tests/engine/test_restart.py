@@ -40,7 +40,7 @@ def restarted(store: Path) -> dict[str, object]:
 
 def stored(store: Store, keys: list[str]) -> dict[str, str]:
     """Digests of all KV that a store has under keys."""
-    found = {key: store.get(key).run for key in keys}
+    found = {key: store.get(key).handle for key in keys}
     return {key: digest(torch.stack([run.keys, run.values])) for key, run in found.items() if run is not None}
 
 

@@ -175,14 +175,14 @@ class Agreement(RuleBasedStateMachine):
     def get(self, name: str, hold: bool) -> None:
         """Look up an encoding: a hit returns what was put, and without a fault there is a hit."""
         found = self.store.get(RECIPES[name].key)
-        if found.run is None:
+        if found.handle is None:
             assert name not in self.on_remote or "read" in self.remote.failing
             return
         assert name in self.expected
-        self.check(name, found.run)
+        self.check(name, found.handle)
         assert (found.moved_bytes > 0) == (found.tier is not Tier.MEMORY)
         if hold:
-            self.held.append((name, found.run))
+            self.held.append((name, found.handle))
 
     @rule(names=st.lists(st.sampled_from(NAMES)), hold=st.booleans())
     def get_many(self, names: list[str], hold: bool) -> None:
@@ -192,14 +192,14 @@ class Agreement(RuleBasedStateMachine):
         assert set(found) == set(plain) == {RECIPES[name].key for name in names}
         for name in names:
             lookup = found[RECIPES[name].key]
-            assert (plain[RECIPES[name].key].run is not None) == (name in self.expected)
-            if lookup.run is None:
+            assert (plain[RECIPES[name].key].handle is not None) == (name in self.expected)
+            if lookup.handle is None:
                 assert name not in self.on_remote or "read" in self.remote.failing
                 continue
             assert name in self.expected
-            self.check(name, lookup.run)
+            self.check(name, lookup.handle)
             if hold:
-                self.held.append((name, lookup.run))
+                self.held.append((name, lookup.handle))
 
     @rule(name=st.sampled_from(NAMES))
     def delete(self, name: str) -> None:
@@ -209,7 +209,7 @@ class Agreement(RuleBasedStateMachine):
         self.plain.delete(RECIPES[name].key)
         self.expected.discard(name)
         self.on_remote.discard(name)
-        assert self.store.get(RECIPES[name].key).run is None
+        assert self.store.get(RECIPES[name].key).handle is None
 
     @rule(names=st.sets(st.sampled_from(NAMES), max_size=2))
     def pin(self, names: set[str]) -> None:

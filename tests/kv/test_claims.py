@@ -242,12 +242,12 @@ def test_random_faults_fail_no_request(s3: S3Server, seed: int | range) -> None:
             store = TieredStore(MemoryStore(shape()), (place.tier(),))
             for each in WORK:
                 key = each.recipe.key
-                if store.get(key).run is None:
+                if store.get(key).handle is None:
                     with store.claim((key,), 10):
-                        if store.get(key).run is None:
+                        if store.get(key).handle is None:
                             made.append(key)
                             store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
-                assert store.get(key).run is not None
+                assert store.get(key).handle is not None
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(serve, range(2)))

@@ -133,7 +133,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(name=NAMES)
     def hold(self, name: str) -> None:
         """Get a handle and hold it, as a request does."""
-        run = self.store.get(RECIPES[name].key).run
+        run = self.store.get(RECIPES[name].key).handle
         assert (run is None) == (name not in self.expected)
         if run is not None:
             self.held.append((name, run, self.expected[name]))
@@ -172,7 +172,7 @@ class Agreement(RuleBasedStateMachine):
         assert self.kept() == set(self.expected)
         assert self.store.nbytes() == sum(SIZES[name] for name in self.expected) * SHAPE.token_bytes
         for name, value in self.expected.items():
-            run = self.store.get(RECIPES[name].key).run
+            run = self.store.get(RECIPES[name].key).handle
             assert run is not None
             assert run.num_tokens == SIZES[name]
             assert (run.keys == value).all()
@@ -188,7 +188,7 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def stays_within_its_budget(self) -> None:
         """Kept KV and KV that requests hold of it fit the budget; other KV is unmanaged."""
-        kept = [self.store.get(RECIPES[name].key).run for name in self.expected]
+        kept = [self.store.get(RECIPES[name].key).handle for name in self.expected]
         managed = {(run.start, run.stop): run for run in kept if run is not None}
         slabs = {id(run.slab) for run in kept if run is not None}
         unmanaged = 0
@@ -252,7 +252,7 @@ def test_a_buffer_takes_reserved_ranges() -> None:
 
     assert found is not None
     check_conservation(store)
-    run = store.get(RECIPES["a"].key).run
+    run = store.get(RECIPES["a"].key).handle
     assert run is not None
     assert (run.keys == 1.0).all()
     assert store.put(RECIPES["b"], *kv(SIZES["b"], 2.0)).num_tokens == 2
@@ -305,7 +305,7 @@ def test_a_full_block_is_compacted() -> None:
     made = [recipe(str(number), 2) for number in range(6)]
     for number, each in enumerate(made):
         store.put(each, *kv(2, float(number)))
-    held = store.get(made[0].key).run
+    held = store.get(made[0].key).handle
     for number in (1, 3, 5):
         store.delete(made[number].key)
     run = store.put(RECIPES["e"], *kv(5, 9.0))
@@ -314,7 +314,7 @@ def test_a_full_block_is_compacted() -> None:
     assert run.slab is held.slab
     assert (held.start, (held.keys == 0.0).all()) == (0, True)
     for number in (2, 4):
-        moved = store.get(made[number].key).run
+        moved = store.get(made[number].key).handle
         assert moved is not None
         assert (moved.keys == number).all()
         assert (moved.values == -number).all()
@@ -333,7 +333,7 @@ def filled(sizes: list[int]) -> tuple[MemoryStore, list[str]]:
 
 def start_of(store: MemoryStore, key: str) -> int:
     """Return the start of an encoding, and check its content."""
-    run = store.get(key).run
+    run = store.get(key).handle
     assert run is not None
     assert len(run.keys.unique()) == 1
     return run.start
@@ -342,7 +342,7 @@ def start_of(store: MemoryStore, key: str) -> int:
 def test_compaction_stops_at_allocations_in_use() -> None:
     """Compaction does not move KV past an allocation in use."""
     store, keys = filled([2, 2, 2, 2, 2, 2])
-    held = store.get(keys[1]).run
+    held = store.get(keys[1]).handle
     for number in (0, 2, 5):
         store.delete(keys[number])
 
@@ -399,7 +399,7 @@ def test_a_key_with_another_length_keeps_no_reservation(settled: bool) -> None:
     store.put(RECIPES["b"], *kv(SIZES["b"], 1.0))
 
     check_conservation(store)
-    assert store.put(RECIPES["e"], *kv(SIZES["e"], 3.0)).slab is store.get(RECIPES["b"].key).run.slab  # type: ignore[union-attr]
+    assert store.put(RECIPES["e"], *kv(SIZES["e"], 3.0)).slab is store.get(RECIPES["b"].key).handle.slab  # type: ignore[union-attr]
     assert store.unmanaged_bytes == 0
 
 

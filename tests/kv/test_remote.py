@@ -353,7 +353,9 @@ def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
     found = store.get_many(keys)
 
     assert list(found) == keys
-    assert all(lookup.run is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values())
+    assert all(
+        lookup.handle is not None and lookup.tier is Tier.REMOTE and not lookup.faults for lookup in found.values()
+    )
 
 
 def test_a_fault_affects_its_own_lookup_only(failing: type[FailingFiles]) -> None:
@@ -362,7 +364,7 @@ def test_a_fault_affects_its_own_lookup_only(failing: type[FailingFiles]) -> Non
     put("failing://parallel", f"{keys[7]}.safetensors", b"x" * 1000)
     found = TieredStore(MemoryStore(shape()), (RemoteTier("failing://parallel"),)).get_many(keys)
 
-    assert [number for number, key in enumerate(keys) if found[key].run is None] == [7]
+    assert [number for number, key in enumerate(keys) if found[key].handle is None] == [7]
     assert [number for number, key in enumerate(keys) if found[key].faults] == [7]
 
 
@@ -403,7 +405,7 @@ def test_one_connection_is_used_by_one_thread() -> None:
         found = list(pool.map(lambda store: store.get_many(keys), stores))
 
     assert SingleConnection.most == 1
-    assert all(lookup.run is not None for each in found for lookup in each.values())
+    assert all(lookup.handle is not None for each in found for lookup in each.values())
 
 
 def refuse() -> None:

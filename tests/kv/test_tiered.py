@@ -78,10 +78,10 @@ def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -
     made = recipe("a", 40, codec)
     first = TieredStore(memory(), (DiskTier(tmp_path),))
     put = first.put(made, *kv(40))
-    again, loaded = first.get(made.key).run, TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key)
+    again, loaded = first.get(made.key).handle, TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key)
 
     assert loaded.tier is Tier.DISK
-    for run in (again, loaded.run):
+    for run in (again, loaded.handle):
         assert run is not None
         assert torch.equal(run.keys.contiguous().view(torch.int16), put.keys.contiguous().view(torch.int16))
         assert torch.equal(run.values.contiguous().view(torch.int16), put.values.contiguous().view(torch.int16))
@@ -127,7 +127,7 @@ def test_kv_in_memory_can_be_persisted_later(tmp_path: Path) -> None:
     assert store.lacking([made.key]) == {str(tmp_path): {made.key}}
     store.put(made, keys, values)
     assert store.lacking([made.key]) == {}
-    found = TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key).run
+    found = TieredStore(memory(), (DiskTier(tmp_path),)).get(made.key).handle
     assert found is not None
     assert torch.equal(found.keys, keys)
 
@@ -171,7 +171,7 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
         first.put(each, *kv())
     found = TieredStore(Watching(SHAPE), (Parallel(tmp_path),)).get_many(each.key for each in made)
 
-    assert all(lookup.run is not None for lookup in found.values())
+    assert all(lookup.handle is not None for lookup in found.values())
     assert len(waiting) == 40
     assert max(waiting) <= 2 * 3 + 1
 
@@ -185,7 +185,7 @@ def test_loaded_neighbours_are_adjacent(tmp_path: Path) -> None:
     store = TieredStore(memory(), (DiskTier(tmp_path),))
     store.reserve([(each.key, 4) for each in made])
 
-    runs = [store.get(each.key).run for each in reversed(made)][::-1]
+    runs = [store.get(each.key).handle for each in reversed(made)][::-1]
 
     assert all(run is not None for run in runs)
     assert len({id(run.slab) for run in runs if run is not None}) == 1
@@ -198,7 +198,7 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     TieredStore(memory(), (tier,)).put(made, *kv(64))
     store = TieredStore(memory(8), (tier,))
 
-    run = store.get(made.key).run
+    run = store.get(made.key).handle
 
     assert run is not None
     assert tier.latest is not None
@@ -238,7 +238,7 @@ def test_eviction_from_memory_loses_nothing(tmp_path: Path) -> None:
         store.put(each, *kv())
 
     assert store.memory.nbytes() == 8 * SHAPE.token_bytes
-    assert all(store.get(each.key).run is not None for each in made)
+    assert all(store.get(each.key).handle is not None for each in made)
 
 
 def test_kv_from_the_host_outlives_its_eviction(tmp_path: Path) -> None:
@@ -250,10 +250,10 @@ def test_kv_from_the_host_outlives_its_eviction(tmp_path: Path) -> None:
     store.put(recipe("b"), *kv())
 
     assert found.tier is Tier.HOST
-    assert found.run is not None
-    assert torch.equal(found.run.keys, keys)
-    assert torch.equal(found.run.values, values)
-    assert store.get(recipe("a").key).run is None
+    assert found.handle is not None
+    assert torch.equal(found.handle.keys, keys)
+    assert torch.equal(found.handle.values, values)
+    assert store.get(recipe("a").key).handle is None
 
 
 def test_threads_agree(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_threads_agree(tmp_path: Path) -> None:
             number, act = torch.randint(0, 6, (2,), generator=chance).tolist()
             made = list(contents)[number]
             keys, values = contents[made]
-            run = store.put(made, keys, values) if act < 2 else store.get(made.key).run
+            run = store.put(made, keys, values) if act < 2 else store.get(made.key).handle
             if act == 5:
                 store.delete(made.key)
             if run is not None and not (torch.equal(run.keys, keys) and torch.equal(run.values, values)):

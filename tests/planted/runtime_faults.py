@@ -195,8 +195,8 @@ def _other_encoding(patch: Patch) -> None:
 
     def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
         fetched = original(self, *args, **kwargs)
-        by_size = {run.num_tokens: run for run in fetched.runs.values()}
-        return replace(fetched, runs={each: by_size[run.num_tokens] for each, run in fetched.runs.items()})
+        by_size = {run.num_tokens: run for run in fetched.handles.values()}
+        return replace(fetched, handles={each: by_size[run.num_tokens] for each, run in fetched.handles.items()})
 
     patch.setattr(Executor, "fetch", fetch)
 
@@ -461,7 +461,7 @@ def _stale_after_eviction(patch: Patch) -> None:
 
     def reuse(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
         run = freed.pop(keys.shape[2], None)
-        if run is None or self.get(recipe.key).run is not None:
+        if run is None or self.get(recipe.key).handle is not None:
             return put(self, recipe, keys, values)
         run.keys.copy_(keys)
         run.values.copy_(values)

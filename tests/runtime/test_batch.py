@@ -252,4 +252,4 @@ def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segmen
     from promptcache.runtime.segments import Segment
 
     view = KVPart(whole.parts[0].encoding, start, stop)
-    return Segment(runs=whole.runs, start=start, stop=stop, parts=(view,))
+    return Segment(handles=whole.handles, start=start, stop=stop, parts=(view,))

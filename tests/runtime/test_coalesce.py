@@ -27,7 +27,7 @@ def segment(start: int, size: int, token_id: int = 0) -> Segment:
     for tensor in (slab.keys, slab.values):
         tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
     source = Encoding(token_ids=(token_id,) * size, position_ids=places)
-    return Segment(runs=(KVHandle(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
+    return Segment(handles=(KVHandle(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
 
 
 def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:

@@ -66,10 +66,10 @@ def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSch
 def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
     """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
     made = encodings_of(schema)
-    together = executor().fetch(made).runs
+    together = executor().fetch(made).handles
 
     one_by_one = executor()
-    alone = {each: one_by_one.fetch([each]).runs[each] for each in made}
+    alone = {each: one_by_one.fetch([each]).handles[each] for each in made}
 
     assert_alike(together, alone)
 
@@ -79,11 +79,11 @@ def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
 def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
     """A long run computed in several forward passes has the KV of one."""
     made = encodings_of(schema)
-    whole = executor().fetch(made).runs
+    whole = executor().fetch(made).handles
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_module, "CHUNK_TOKENS", 5)
-        chunked = executor().fetch(made).runs
+        chunked = executor().fetch(made).handles
 
     assert_alike(whole, chunked)
 

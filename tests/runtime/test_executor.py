@@ -118,7 +118,7 @@ def test_another_thread_may_encode_what_was_looked_up() -> None:
     lookups = made.look_up(wanted)
     groups: list[frozenset[Encoding]] = []
     thread = threading.Thread(
-        target=lambda: groups.extend(frozenset(each.runs) for each in made.encode_missing(wanted, lookups))
+        target=lambda: groups.extend(frozenset(each.handles) for each in made.encode_missing(wanted, lookups))
     )
     thread.start()
     thread.join()
@@ -126,7 +126,7 @@ def test_another_thread_may_encode_what_was_looked_up() -> None:
 
     assert frozenset().union(*groups) == set(wanted)
     assert not fetched.encoded
-    assert fetched.runs.keys() == set(wanted)
+    assert fetched.handles.keys() == set(wanted)
 
 
 def test_locks_are_free_between_forward_passes() -> None:
@@ -189,7 +189,7 @@ def test_replicas_encode_what_no_other_replica_encodes(
 
     assert computed[0] == ("second", c)
     assert Counter(computed[1:]) == {("first", a): 1, ("first", b): 1}
-    assert {name: (each.runs.keys(), each.encoded) for name, each in fetched.items()} == {
+    assert {name: (each.handles.keys(), each.encoded) for name, each in fetched.items()} == {
         "first": ({a, b}, {a, b}),
         "second": ({b, c}, {c}),
     }
@@ -203,8 +203,8 @@ def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
 
     groups = list(made.encode_missing(wanted, made.look_up(wanted)))
 
-    assert Counter(each for group in groups for each in group.runs) == dict.fromkeys(wanted, 1)
-    assert max(len(group.runs) for group in groups) <= 64
+    assert Counter(each for group in groups for each in group.handles) == dict.fromkeys(wanted, 1)
+    assert max(len(group.handles) for group in groups) <= 64
     assert len(list(executor().encode_missing(wanted, executor().look_up(wanted)))) < len(groups)
 
 
@@ -294,6 +294,6 @@ def test_a_chain_has_the_kv_of_its_links(lengths: list[int], data: st.DataObject
     step_by_step = executor()
     step_by_step.fetch(held)
 
-    runs, at_once = step_by_step.fetch(made).runs, executor().fetch(made).runs
+    handles, at_once = step_by_step.fetch(made).handles, executor().fetch(made).handles
 
-    assert all(torch.allclose(runs[each].keys, at_once[each].keys, atol=1e-11) for each in made)
+    assert all(torch.allclose(handles[each].keys, at_once[each].keys, atol=1e-11) for each in made)

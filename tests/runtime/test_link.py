@@ -64,7 +64,7 @@ def test_segments_are_views_of_the_store() -> None:
     """Linking copies no KV: every segment reads the store's own memory."""
     result, fetched = linked("<a/><c/>")
 
-    memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.runs.values()}
+    memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.handles.values()}
     assert {
         segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in result.positions.segments
     } <= memory
@@ -88,18 +88,18 @@ def test_runs_in_other_slabs_are_not_joined() -> None:
     tokens = service.plan(prompt_of("<a/><b/>", schema)).tokens
     unreserved = Executor(MODEL, MemoryStore(MODEL.shape), lambda: "link")
     scattered, joined = (
-        executor.fetch(part.encoding for part in tokens.parts).runs for executor in (unreserved, service.executor)
+        executor.fetch(part.encoding for part in tokens.parts).handles for executor in (unreserved, service.executor)
     )
 
-    assert [len(segments_of(tokens.parts, runs)) for runs in (scattered, joined)] == [4, 1]
-    logits = [request_logits(MODEL, link(tokens, runs, MODEL)) for runs in (scattered, joined)]
+    assert [len(segments_of(tokens.parts, handles)) for handles in (scattered, joined)] == [4, 1]
+    logits = [request_logits(MODEL, link(tokens, handles, MODEL)) for handles in (scattered, joined)]
     assert torch.allclose(*logits, atol=1e-11)
 
 
 def test_generation_does_not_write_into_stored_kv() -> None:
     """Generation does not change stored KV."""
     result, fetched = linked("<a/><b/>")
-    before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.runs.items()}
+    before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.handles.items()}
 
     with torch.no_grad():
         MODEL.hf.generate(
@@ -112,4 +112,4 @@ def test_generation_does_not_write_into_stored_kv() -> None:
             pad_token_id=0,
         )
 
-    assert all(torch.equal(fetched.runs[index].keys, keys) for index, keys in before.items())
+    assert all(torch.equal(fetched.handles[index].keys, keys) for index, keys in before.items())

@@ -70,7 +70,7 @@ def test_delays_are_waited_for() -> None:
     late = DelayingStore(store, ALWAYS, 0.02)
     started = time.perf_counter()
 
-    assert late.get("0" * 64).run is None
+    assert late.get("0" * 64).handle is None
     assert time.perf_counter() - started >= 0.02
 
 

@@ -146,19 +146,19 @@ class MemoryStore(Unpicklable, Store):
             allocated = self._allocate(recipe.key, keys.shape[2])
         if allocated is None:
             return None
-        allocation, run = allocated
-        run.keys.copy_(keys)  # without the lock: no other thread has this allocation yet
-        run.values.copy_(values)
-        return self._keep(recipe, allocation, run)
+        allocation, handle = allocated
+        handle.keys.copy_(keys)  # without the lock: no other thread has this allocation yet
+        handle.values.copy_(values)
+        return self._keep(recipe, allocation, handle)
 
     def unmanaged(self, keys: torch.Tensor, values: torch.Tensor) -> KVHandle:
         """Return a handle of KV that the store does not keep. KV on the store's device is not copied."""
         self._check(keys, values)
         slab = Slab(keys=keys.to(self.shape.device), values=values.to(self.shape.device))
-        run = KVHandle(slab=slab, start=0, stop=slab.capacity)
+        handle = KVHandle(slab=slab, start=0, stop=slab.capacity)
         with self._lock:
-            self._unmanaged.add(run)
-        return run
+            self._unmanaged.add(handle)
+        return handle
 
     def buffers(self, limit_bytes: int) -> Buffers:
         """Return a new set of buffers in this store, with a limit of its own. The budget limits them, too."""
@@ -205,7 +205,7 @@ class MemoryStore(Unpicklable, Store):
     def unmanaged_bytes(self) -> int:
         """Bytes of unmanaged KV in use. No budget limits them."""
         with self._lock:
-            return sum(run.nbytes for run in self._unmanaged)
+            return sum(handle.nbytes for handle in self._unmanaged)
 
     def absent(self, keys: Iterable[str]) -> frozenset[str]:
         """Return those `keys` that are not stored."""
@@ -251,15 +251,15 @@ class MemoryStore(Unpicklable, Store):
             allocation = self._kept.get(key)
             return None if allocation is None else allocation.handle()
 
-    def _keep(self, recipe: Recipe, allocation: Allocation, run: KVHandle) -> KVHandle:
+    def _keep(self, recipe: Recipe, allocation: Allocation, handle: KVHandle) -> KVHandle:
         with self._lock:
             if (first := self._kept.get(recipe.key)) is not None:  # another thread was faster
                 return first.handle()
             allocation.kept = True
             self._kept[recipe.key] = allocation
             self._recipes[recipe.key] = recipe
-            self._policy.add(recipe.key, run.nbytes, self._cost(recipe))
-            return run
+            self._policy.add(recipe.key, handle.nbytes, self._cost(recipe))
+            return handle
 
     def _drop(self, key: str) -> None:
         allocation = self._kept.pop(key)

@@ -88,7 +88,7 @@ class Batch:
     def join(
         self,
         tokens: RequestTokens,
-        runs: Mapping[Encoding, KVHandle],
+        handles: Mapping[Encoding, KVHandle],
         state: int,
         recalled: Recalled | None = None,
     ) -> Row:
@@ -96,14 +96,14 @@ class Batch:
 
         Args:
             tokens: Its new tokens are not computed before they are passed to `step`.
-            runs: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
-            state: State of the model that `runs` belong to.
+            handles: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+            state: State of the model that `handles` belong to.
             recalled: What history has of the request; the other own tokens are its new ones.
         """
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
             tokens = recalled.new_tokens
-        stored, growing = linked_segments(tokens, runs, tokens.position_ids, recalled)
+        stored, growing = linked_segments(tokens, handles, tokens.position_ids, recalled)
         row = Row(
             tokens=tokens,
             stored=stored,

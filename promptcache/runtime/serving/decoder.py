@@ -60,7 +60,7 @@ class Decoder:
             if job.streamer is not None:
                 job.streamer.put(torch.tensor([used_ids]))
         job.recalled = self._executor.recall(tokens, job.request.salt, fetched.state) if job.request.history else None
-        job.row = self._batch.join(tokens, fetched.runs, fetched.state, job.recalled)
+        job.row = self._batch.join(tokens, fetched.handles, fetched.state, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self.running.append(job)

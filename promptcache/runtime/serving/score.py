@@ -59,7 +59,7 @@ def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple
         return tuple(executor.logits(tokens) for tokens in requests)
     found: list[list[torch.Tensor]] = [[] for _ in requests]
     fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
-    joining = ((tokens, each.runs, each.state) for tokens, each in fetched)
+    joining = ((tokens, each.handles, each.state) for tokens, each in fetched)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -115,21 +115,21 @@ def _together(
     """
     batch = Batch(executor.model, executor.pool)
     fetched = executor.fetch(part.encoding for part in tokens.parts)
-    row = batch.join(tokens, fetched.runs, fetched.state)
+    row = batch.join(tokens, fetched.handles, fetched.state)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
     for index in range(len(choices)):
         yield index, last
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
-    runs = {**fetched.runs, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    handles = {**fetched.handles, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts = (*tokens.parts, own.whole)
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
     joining = (
         (
             RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
-            runs,
+            handles,
             state,
         )
         for fed, state in ((choices[index][:-1], fetched.state) for index in longer)

@@ -88,10 +88,10 @@ def largest_distance_of_steps(model: Model, seed: str) -> float:
     batch, chance = Batch(model), random.Random(seed)
     wanted = {}
     for plan in plans:
-        runs = executor.fetch(part.encoding for part in plan.tokens.parts).runs
+        handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
         num_tokens = chance.randrange(_SMALLEST_TAIL + 4)
         more = [chance.randrange(5, 250) for _ in range(num_tokens)]
-        wanted[batch.join(plan.tokens, runs, 0)] = [*plan.tokens.token_ids, *more]
+        wanted[batch.join(plan.tokens, handles, 0)] = [*plan.tokens.token_ids, *more]
     found: dict[Row, list[torch.Tensor]] = {row: [] for row in wanted}
 
     while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
@@ -110,9 +110,9 @@ def largest_distance_of_steps(model: Model, seed: str) -> float:
 def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a forward pass that raised, the same tokens can be computed again."""
     model, plan = default_model(), plan_for(PROMPT)
-    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     batch = Batch(model)
-    row = batch.join(plan.tokens, runs, 0)
+    row = batch.join(plan.tokens, handles, 0)
     first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
     batch.step([(row, first)])
     with monkeypatch.context() as patch:
@@ -131,7 +131,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     masks of the only row without a window serve its later tokens, too.
     """
     model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
-    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     windows, alone, shared = [], [], []
     mask, segments, of_row = StepTokens.mask, batches.shared_segments, RequestPositions.forward_mask
     monkeypatch.setattr(StepTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
@@ -140,7 +140,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
-    first, second = batch.join(plan.tokens, runs, 0), batch.join(plan.tokens, runs, 0)
+    first, second = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
 
     batch.step([(first, [5, 6]), (second, [7])])
     batch.step([(first, [5])])
@@ -169,7 +169,8 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
     monkeypatch.setattr(Slab, "layers", recorded)
     batch = Batch(model)
     rows = [
-        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).runs, 0) for each in plans
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles, 0)
+        for each in plans
     ]
 
     batch.step([(row, [7]) for row in rows])
@@ -186,10 +187,10 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
 def test_own_kv_is_that_of_all_computed_tokens() -> None:
     """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
     model, plan = default_model(), plan_for(PROMPT)
-    runs = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).runs
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, runs, 0), batch.join(plan.tokens, runs, 0)
+    at_once, one_by_one = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
 
     batch.step([(at_once, token_ids)])
     for token_id in token_ids:
