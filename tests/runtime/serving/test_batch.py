@@ -142,7 +142,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch(model)
     first, second = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
 
-    batch.step([(first, [5, 6]), (second, [7])])
+    batch.step([(first, [5, 6]), (second, plan.tokens.token_ids)])
     batch.step([(first, [5])])
     batch.leave(first)
     batch.step([(second, [5])])
