@@ -237,7 +237,7 @@ def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
         assert {name for name in ours if not f"{name}.".startswith(below)} == set(), path.name
 
 
-@pytest.mark.parametrize("room", ["cli", "kv", "language", "layout", "picture", "tokenizer"])
+@pytest.mark.parametrize("room", ["cli", "kv", "language", "layout", "picture", "runtime", "tokenizer"])
 def test_modules_of_a_room_import_in_one_direction(room: str) -> None:
     """There is no circle of modules, not even one of imports in functions or for types only."""
     paths = {

@@ -10,18 +10,15 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from promptcache.runtime.attention import Positions, RequestPositions
+from promptcache.runtime.hf.layers import ModelLayers
 from promptcache.runtime.hf.segmented import segmented_cache
-
-if TYPE_CHECKING:
-    from promptcache.runtime.hf.model import Model
-
 
 StopCheck: TypeAlias = Callable[[], None]
 """Raises an error of its own if a forward pass is to end early."""
@@ -42,11 +39,11 @@ class Linking(ABC):
         return self.name
 
     @abstractmethod
-    def cache(self, model: Model, positions: Positions) -> Cache:
+    def cache(self, model: ModelLayers, positions: Positions) -> Cache:
         """Return a cache over stored KV with an empty tail."""
 
     @abstractmethod
-    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
+    def mask(self, model: ModelLayers, positions: RequestPositions, num_new: int) -> Any:
         """Return the mask of the first `num_new` own tokens; None if attention uses positions itself."""
 
     @abstractmethod
@@ -56,7 +53,7 @@ class Linking(ABC):
     @abstractmethod
     def encode(
         self,
-        model: Model,
+        model: ModelLayers,
         token_ids: torch.Tensor,
         position_ids: torch.Tensor,
         positions: RequestPositions,
@@ -73,7 +70,7 @@ class Linking(ABC):
     @abstractmethod
     def prefill_before_generate(
         self,
-        model: Model,
+        model: ModelLayers,
         cache: Cache,
         token_ids: Sequence[int],
         positions: RequestPositions,
@@ -90,7 +87,7 @@ class Linking(ABC):
         """
 
     @abstractmethod
-    def generator(self, model: Model, positions: RequestPositions) -> Any:
+    def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
         """Return the transformers model whose `generate` takes all own tokens of a request, in a cache or not."""
 
 
@@ -98,10 +95,10 @@ class _Segmented(Linking):
     name = "segmented"
     takes_rows = True
 
-    def cache(self, model: Model, positions: Positions) -> Cache:
+    def cache(self, model: ModelLayers, positions: Positions) -> Cache:
         return segmented_cache(positions, model.shape.num_layers)
 
-    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> None:
+    def mask(self, model: ModelLayers, positions: RequestPositions, num_new: int) -> None:
         return None
 
     def own_kv(self, layer: Any, positions: RequestPositions) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,7 +107,7 @@ class _Segmented(Linking):
 
     def encode(
         self,
-        model: Model,
+        model: ModelLayers,
         token_ids: torch.Tensor,
         position_ids: torch.Tensor,
         positions: RequestPositions,
@@ -125,7 +122,7 @@ class _Segmented(Linking):
 
     def prefill_before_generate(
         self,
-        model: Model,
+        model: ModelLayers,
         cache: Cache,
         token_ids: Sequence[int],
         positions: RequestPositions,
@@ -137,7 +134,7 @@ class _Segmented(Linking):
             model.encode(*_inputs(model, token_ids, positions, num_before), cache)
         return num_before
 
-    def generator(self, model: Model, positions: RequestPositions) -> Any:
+    def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
         return model.hf
 
 
@@ -177,7 +174,7 @@ class _Concatenated(Linking):
     name = "concatenated"
     takes_rows = False
 
-    def cache(self, model: Model, positions: Positions) -> Cache:
+    def cache(self, model: ModelLayers, positions: Positions) -> Cache:
         layers: list[Any] = [_OwnAndStored(positions.num_cached) for _ in range(model.shape.num_layers)]
         cache = Cache(layers=layers)
         if positions.segments:
@@ -186,7 +183,7 @@ class _Concatenated(Linking):
                 layer.update(*(torch.cat(states, dim=2) for states in zip(*parts, strict=True)))
         return cache
 
-    def mask(self, model: Model, positions: RequestPositions, num_new: int) -> Any:
+    def mask(self, model: ModelLayers, positions: RequestPositions, num_new: int) -> Any:
         """Return the mask by position over all cached and own tokens.
 
         Transformers' own masks follow the order of the cache, which is not the order of positions when an argument
@@ -203,7 +200,7 @@ class _Concatenated(Linking):
 
     def encode(
         self,
-        model: Model,
+        model: ModelLayers,
         token_ids: torch.Tensor,
         position_ids: torch.Tensor,
         positions: RequestPositions,
@@ -216,7 +213,7 @@ class _Concatenated(Linking):
 
     def prefill_before_generate(
         self,
-        model: Model,
+        model: ModelLayers,
         cache: Cache,
         token_ids: Sequence[int],
         positions: RequestPositions,
@@ -233,7 +230,7 @@ class _Concatenated(Linking):
             cache.batch_repeat_interleave(num_rows)
         return before
 
-    def generator(self, model: Model, positions: RequestPositions) -> Any:
+    def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
         """Return a view of the model that feeds the own tokens that are not in the cache.
 
         transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. The view
@@ -253,7 +250,7 @@ class _Concatenated(Linking):
 
 
 def _inputs(
-    model: Model, token_ids: Sequence[int], positions: RequestPositions, stop: int
+    model: ModelLayers, token_ids: Sequence[int], positions: RequestPositions, stop: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the first `stop` new tokens and their positions, each `[1, T]`."""
     ids = torch.tensor([token_ids[:stop]], device=model.device)

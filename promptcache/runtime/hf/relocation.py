@@ -11,15 +11,13 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.hf.facts import MODEL_FAULTS
-
-if TYPE_CHECKING:
-    from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.layers import ModelLayers
 
 _NUM_PROBED = 8
 _FIRST_TOLERANCE = {torch.bfloat16: 0.02, torch.float16: 0.003}  # the first layer has no noise but that of rounded keys
@@ -177,7 +175,7 @@ def _computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def read_relocation(model: Model) -> Relocation:
+def read_relocation(model: ModelLayers) -> Relocation:
     """Find out how each layer rotates its keys, by trial: the model encodes a short text at two places.
 
     A uniform shift changes nothing but the rotation of the keys, with sliding windows, too. So a layer's rotation is
@@ -222,7 +220,7 @@ def read_relocation(model: Model) -> Relocation:
 
 
 @torch.no_grad()
-def _encoded_twice(model: Model, near: torch.Tensor, shift: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _encoded_twice(model: ModelLayers, near: torch.Tensor, shift: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys and values `[L, 2, Hkv, T, D]` of tokens evenly spaced in the vocabulary, at `near` and shifted."""
     size = 2 * len(near)
     token_ids = model.num_known_tokens * (2 * near + 1) // size
@@ -243,7 +241,7 @@ def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return distance if distance == distance else float("inf")  # NaN counts as infinitely far
 
 
-def _rotations(model: Model, near: torch.Tensor, shift: int) -> list[Rotation]:
+def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotation]:
     """Return the different rotations that the model's rotary embeddings can mean, for keys of D dimensions."""
     like = torch.empty(0, device=model.device, dtype=_computed_in(model.shape.dtype))
     position_ids = torch.cat((near, near + shift))
