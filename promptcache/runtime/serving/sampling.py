@@ -21,36 +21,22 @@ _FIRST_CANDIDATES = 1024
 _ROUNDING = 2.0**-16
 """Scores whose difference is at most this share of them are equal: their rounding depends on the size of a batch."""
 
-SAMPLED = frozenset(
-    {"do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "min_new_tokens", "eos_token_id", "seed"}
-)
-"""Options that rows of a batch can have."""
+_ANY: Any = object()
 
-_WITHOUT_EFFECT = frozenset({"pad_token_id", "tokenizer", "stop_strings", "stopping_criteria", "streamer"})
-"""Options that do not change how a token is chosen."""
-
-_IGNORED = frozenset(
-    {
-        *(
-            "transformers_version",
-            "bos_token_id",
-            "decoder_start_token_id",
-            "max_new_tokens",
-            "max_length",
-            "min_length",
-        ),
-        *("use_cache", "cache_implementation", "prefill_chunk_size", "token_healing", "assistant_early_exit"),
-    }
-)
-"""Settings that every request overrides."""
-
-_NEUTRAL: Mapping[str, Any] = {
+_ROWS_TAKE: Mapping[str, Any] = {
+    **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "min_new_tokens"), _ANY),
+    # These end an answer, or pass it on.
+    **dict.fromkeys(("eos_token_id", "stop_strings", "stopping_criteria", "streamer", "tokenizer"), _ANY),
+    # These change nothing in a row, or every request overrides them.
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "decoder_start_token_id", "transformers_version"), _ANY),
+    **dict.fromkeys(("max_new_tokens", "max_length", "min_length", "token_healing", "assistant_early_exit"), _ANY),
+    **dict.fromkeys(("use_cache", "cache_implementation", "prefill_chunk_size"), _ANY),
     **dict.fromkeys(("num_beams", "num_return_sequences", "num_beam_groups"), 1),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "length_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("encoder_repetition_penalty", "length_penalty", "typical_p"), 1.0),
     **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), 0.0),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
 }
-"""Values of other options that change nothing."""
+"""Options of `generate` that a row can have, with the value that it takes: any, or the one that changes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +83,10 @@ def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequenc
         None if they ask for something else than `SamplingSettings` has; such a request is answered alone.
     """
     for name in {*options, *configured_settings(model)}:
-        if name not in SAMPLED | _WITHOUT_EFFECT | _IGNORED:
+        taken = _ROWS_TAKE.get(name)
+        if taken is not _ANY:
             value = setting(name, options, model)
-            if value is not None and value is not False and value != _NEUTRAL.get(name):
+            if value is not None and value is not False and value != taken:
                 return None
     sample = bool(setting("do_sample", options, model))
     temperature, top_p, top_k = (setting(name, options, model) for name in ("temperature", "top_p", "top_k"))
