@@ -213,10 +213,8 @@ def command(
             _check_ray(port, options)
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
-        if options["promote_bytes"] is not None and (ray or options["promote"] == "off"):
-            raise UsageMistake("--promote-bytes needs --promote auto, and a server without --ray")
-        if options["watch"] and ray:
-            raise UsageMistake("--watch needs a server without --ray")
+        if options["promote_bytes"] is not None and options["promote"] == "off":
+            raise UsageMistake("--promote-bytes needs --promote auto")
         from promptcache.server import create_app, serve
 
         settings = _settings(options)
@@ -269,6 +267,11 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
         raise UsageMistake("--port 0: with --ray, name a port")
     if options["admin_key_file"] is not None:
         raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
+    if options["watch"]:
+        raise UsageMistake("--watch needs a server without --ray")
+    is_default = click.get_current_context().get_parameter_source("promote") is ParameterSource.DEFAULT
+    if options["promote_bytes"] is not None or (options["promote"] == "auto" and not is_default):
+        raise UsageMistake("--promote auto and --promote-bytes need a server without --ray: replicas promote nothing")
     if find_spec("ray") is None:
         raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
 
