@@ -325,11 +325,13 @@ class Expected:
         """Return the new tokens that the streamer got, if there is one.
 
         Raises:
-            BrokenLaw: The prompt did not come first.
+            BrokenLaw: The prompt did not come first, or the end not last.
         """
         streamer = self.options.given.get("streamer")
         if streamer is None:
             return None
+        if streamer.ends != [len(streamer.puts)]:
+            raise BrokenLaw(f"{self.ask}: the streamer got its end behind {streamer.ends} of {len(streamer.puts)} puts")
         prompt, *others = streamer.puts
         if prompt[: len(self.seen)] != [*self.seen]:
             raise BrokenLaw(f"{self.ask}: the streamer got {prompt}, the prompt is {self.seen}")

@@ -131,13 +131,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.puts: list[list[int]] = []
+        self.ends: list[int] = []
 
     def put(self, value: torch.Tensor) -> None:
         """Receive the tokens of the prompt, or new ones."""
         self.puts.append(value.reshape(-1).tolist())
 
     def end(self) -> None:
-        """Receive the end."""
+        """Receive the end, and note how much came before."""
+        self.ends.append(len(self.puts))
 
 
 class Drafter:

@@ -146,11 +146,14 @@ class Decoder:
             if job.streamer is not None:
                 job.streamer.put(torch.tensor([token_id]))
             stopped = any(bool(torch.as_tensor(each(job.seen, scores)).all()) for each in job.criteria)
+            ended = token_id in job.ends or stopped
+            is_complete = ended or len(job.token_ids) >= job.request.max_new_tokens
+            if is_complete and job.streamer is not None:
+                job.streamer.end()
         except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
             self.end(job, error)
             return
-        ended = token_id in job.ends or stopped
-        if ended or len(job.token_ids) >= job.request.max_new_tokens:
+        if is_complete:
             self._complete(job, ended)
 
     def _complete(self, job: Job, ended: bool) -> None:
