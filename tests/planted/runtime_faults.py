@@ -454,18 +454,18 @@ def _stale_after_eviction(patch: Patch) -> None:
     put = MemoryStore.put
 
     def delete(self: Any, key: str) -> bool:
-        run = self.get(key).run
-        if run is not None:
-            freed[run.num_tokens] = run
-        return run is not None
+        handle = self.get(key).handle
+        if handle is not None:
+            freed[handle.num_tokens] = handle
+        return handle is not None
 
     def reuse(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
-        run = freed.pop(keys.shape[2], None)
-        if run is None or self.get(recipe.key).handle is not None:
+        handle = freed.pop(keys.shape[2], None)
+        if handle is None or self.get(recipe.key).handle is not None:
             return put(self, recipe, keys, values)
-        run.keys.copy_(keys)
-        run.values.copy_(values)
-        return run
+        handle.keys.copy_(keys)
+        handle.values.copy_(values)
+        return handle
 
     patch.setattr(MemoryStore, "delete", delete)
     patch.setattr(MemoryStore, "put", reuse)
@@ -476,9 +476,9 @@ def _held_memory(patch: Patch) -> None:
     delete = MemoryStore.delete
 
     def zeroing(self: Any, key: str) -> bool:
-        run = self.get(key).run
-        if run is not None:
-            run.keys.zero_()
+        handle = self.get(key).handle
+        if handle is not None:
+            handle.keys.zero_()
         return delete(self, key)
 
     patch.setattr(MemoryStore, "delete", zeroing)
