@@ -43,7 +43,7 @@ def answer_by_transformers(
     request: Request,
     executor: Executor,
     on_token: Callable[[int], object] | None = None,
-    is_cancelled: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] | None = None,
 ) -> Completion:
     """Fetch, link and generate one request that has begun.
 
@@ -85,15 +85,18 @@ def answer_by_transformers(
 
 
 def _observed(
-    options: Mapping[str, Any], on_token: Callable[[int], object] | None, is_cancelled: Callable[[], bool]
+    options: Mapping[str, Any], on_token: Callable[[int], object] | None, is_cancelled: Callable[[], bool] | None
 ) -> Mapping[str, Any]:
     """Return options with a streamer that passes tokens on, and a criterion that stops a cancelled request."""
+    if on_token is not None:
+        options = {**options, "streamer": TokenStreamer(on_token)}
+    if is_cancelled is None:
+        return options
 
     def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), is_cancelled(), dtype=torch.bool, device=input_ids.device)
 
-    streamer = {} if on_token is None else {"streamer": TokenStreamer(on_token)}
-    return {**options, **streamer, "stopping_criteria": [*(options.get("stopping_criteria") or ()), criterion]}
+    return {**options, "stopping_criteria": [*(options.get("stopping_criteria") or ()), criterion]}
 
 
 def own_kv(cache: Any) -> OwnKV:

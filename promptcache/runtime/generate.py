@@ -21,6 +21,7 @@ from promptcache.runtime.hf.options import (
     REFUSALS,
     forced_options,
     is_refusal,
+    num_sequences,
     number_of,
     pop_stopping_criteria,
     refused,
@@ -127,7 +128,7 @@ def generate(
         linked.new_token_ids,
         linked.positions,
         num_before=linked.num_before,
-        num_rows=_num_rows(model, options),
+        num_rows=num_sequences(options, model),
     )
     cache = linked.cache
     token_ids = token_tensor(linked.token_ids, model.device)  # `generate` prefills those that the cache does not hold
@@ -206,11 +207,6 @@ def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
-
-
-def _num_rows(model: Model, options: Mapping[str, Any]) -> int:
-    """Return the number of rows that `generate` makes of one prompt: beams or returned sequences."""
-    return max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
 
 
 def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:

@@ -306,18 +306,16 @@ class MemoryStore(Unpicklable, Store):
         """Allocate `size` tokens after the victims are dropped."""
         if self.budget_bytes is not None:
             self._collect()
-            block, range_ = self._blocks[0], self._blocks[0].compact(size)
-        else:  # memory that was written before is faster than fresh memory, so empty blocks are freed afterwards
-            for each in self._buffer_blocks:
-                each.collect()
-            found = _take_from(self._buffer_blocks, size)
-            if found is None:
-                self._buffer_blocks.append(Block(self.shape, size))
-                found = _take_from(self._buffer_blocks[-1:], size)
-            assert found is not None, "a new block has the room"
-            block, range_ = found
-        made = block.allocate(range_)
-        self._collect()
+            return self._blocks[0].allocate(self._blocks[0].compact(size))
+        for each in self._buffer_blocks:
+            each.collect()
+        found = _take_from(self._buffer_blocks, size)
+        if found is None:
+            block = Block(self.shape, size)
+            self._buffer_blocks.append(block)
+            found = block, block.compact(size)
+        made = found[0].allocate(found[1])
+        self._collect()  # empty blocks are freed last: memory that was written before is faster than fresh memory
         return made
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:

@@ -231,6 +231,11 @@ def number_of(name: str, options: Mapping[str, Any], model: Model) -> int:
     return 1 if value is None else int(value)
 
 
+def num_sequences(options: Mapping[str, Any], model: Model) -> int:
+    """Return the number of rows that `generate` makes of one prompt: beams or returned sequences."""
+    return max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
+
+
 def forced_options(model: Model) -> dict[str, Any]:
     """Return the settings that no configuration may change; `min_length` only if the model sets one.
 
@@ -242,8 +247,7 @@ def forced_options(model: Model) -> dict[str, Any]:
 
 def takes_history(options: Mapping[str, Any], model: Model) -> bool:
     """Whether a request with these options can use history: it has one row, and `generate` alone feeds its tokens."""
-    one_row = all(number_of(name, options, model) == 1 for name in ("num_beams", "num_return_sequences"))
-    return one_row and not any(setting(name, options, model) for name in _FEEDS_TOKENS)
+    return num_sequences(options, model) == 1 and not any(setting(name, options, model) for name in _FEEDS_TOKENS)
 
 
 def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., Any]]:

@@ -23,7 +23,7 @@ def answer(
     request: Request,
     executor: Executor,
     on_token: Callable[[int], object] | None = None,
-    is_cancelled: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] | None = None,
 ) -> Completion:
     """Answer one request.
 
@@ -51,7 +51,7 @@ def answer(
         try:
             decoder.join(job, executor.fetch(part.encoding for part in job.request.plan.tokens.parts))
             while not results:
-                if is_cancelled():
+                if is_cancelled is not None and is_cancelled():
                     raise Cancelled("the request was cancelled")
                 decoder.step()
         except BaseException as error:

@@ -52,13 +52,11 @@ class Decoder:
         """Add a job whose KV was fetched. Nothing is computed."""
         job.fetched, job.fetched_at = fetched, time.perf_counter()
         tokens = job.request.plan.tokens
-        if job.reads_tokens or job.streamer is not None:
-            used_ids = tokens.used_ids
-            if job.reads_tokens:
-                seen_ids = [*used_ids, *[0] * job.request.max_new_tokens]
-                job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
-            if job.streamer is not None:
-                job.streamer.put(torch.tensor([used_ids]))
+        if job.reads_tokens:
+            seen_ids = [*tokens.used_ids, *[0] * job.request.max_new_tokens]
+            job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
+        if job.streamer is not None:
+            job.streamer.put(torch.tensor([tokens.used_ids]))
         job.recalled = self._executor.recall(tokens, job.request.salt, fetched.state) if job.request.history else None
         job.row = self._batch.join(tokens, fetched.handles, fetched.state, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)

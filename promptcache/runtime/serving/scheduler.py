@@ -15,7 +15,7 @@ from promptcache.diagnostics import Cancelled, QueueTimeout
 from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.hf.options import number_of
+from promptcache.runtime.hf.options import num_sequences
 from promptcache.runtime.request import Request, begun
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted
 from promptcache.runtime.serving.decoder import Decoder
@@ -208,9 +208,8 @@ class Scheduler:
             job.tell(result)
 
     def _answered_alone(self, job: Job) -> Completion:
-        options, model = job.request.options, self._executor.model
-        rows = max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
-        passes_tokens = rows == 1 and job.request.logprobs is None and job.streamer is None
+        is_one = num_sequences(job.request.options, self._executor.model) == 1
+        passes_tokens = is_one and job.request.logprobs is None and job.streamer is None
         with SeededDraws(job.generator) if job.is_seeded else nullcontext():
             made = answer_by_transformers(
                 job.request, self._executor, job.listener if passes_tokens else None, lambda: job.is_cancelled
