@@ -222,7 +222,7 @@ SUB_ROOMS = {
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
         ),
         *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
-        *(f"promptcache.runtime.{name}" for name in ("request", "segments", "serving")),
+        *(f"promptcache.runtime.{name}" for name in ("packed_rows", "request", "segments", "serving")),
     ),
 }
 """Sub-rooms, and all that each may import of ours. Neither `kv/memory` nor `kv/files` imports the other."""

@@ -1,7 +1,7 @@
 """Encoding: compute the KV of encodings with the model.
 
-Encodings of which each extends the context of the one before it are computed in one causal pass and cut afterwards.
-Encodings with the same context are batched. This file knows no prompt.
+Encodings of which each extends the context of the one before it form a chain, which is computed in one causal pass and
+cut afterwards. Chains share forward passes. This file knows no prompt.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from promptcache.diagnostics import StoreError
@@ -18,11 +19,13 @@ from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import views_only
 from promptcache.runtime.finite import are_finite
 from promptcache.runtime.hf.linking import StopCheck
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.segments import segments_of
+from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.history import OwnKV
+from promptcache.runtime.packed_rows import NewTokens, PackedRows
+from promptcache.runtime.segments import Segment, segments_of
 
 CHUNK_TOKENS = 2048
-"""Maximum number of new tokens in one forward pass, over all rows of a batch; limits the memory of activations."""
+"""Maximum number of new tokens in one forward pass, over all rows; limits the memory of activations."""
 
 CHECKED_TOKENS = 256
 """The same for a pass that may end early: a layer takes less time, and so does the wait for its end."""
@@ -95,25 +98,26 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
     return tuple(Chain(context=links[0].context, links=tuple(links)) for links in started)
 
 
-def batches(all_chains: Sequence[Chain], window: int | None) -> Iterator[tuple[Chain, ...]]:
-    """Yield batches of chains that one forward pass can compute together.
+def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
+    """Yield batches of chains that one forward pass can compute together, contexts first.
 
-    The chains of a batch have the same context, fit into `CHUNK_TOKENS`, and need at most a quarter of padding. With
-    sliding windows the mask depends on distances, so only chains at equal positions share a forward pass.
+    No chain of a batch is the context of another one. A batch has at most `CHUNK_TOKENS` tokens, or one chain.
     """
-    groups: dict[object, list[Chain]] = {}
-    for each in all_chains:
-        context = each.links[0].context_digest
-        alike = context if window is None else (context, each.position_ids)
-        groups.setdefault(alike, []).append(each)
-    for group in groups.values():  # a context's first chain comes before its dependants
+    waves: dict[int, list[Chain]] = {}
+    wave_of: dict[Encoding, int] = {}
+    for each in all_chains:  # as in `chains`, contexts come first
+        wave = 1 + max((wave_of.get(part.encoding, 0) for part in each.context), default=0)
+        wave_of.update(dict.fromkeys(each.links, wave))
+        waves.setdefault(wave, []).append(each)
+    for _, wave_chains in sorted(waves.items()):
         batch: list[Chain] = []
-        for each in sorted(group, key=lambda chain: -chain.num_tokens):
-            full = batch and (len(batch) + 1) * batch[0].num_tokens > CHUNK_TOKENS
-            if batch and (full or 4 * each.num_tokens < 3 * batch[0].num_tokens):
+        num_tokens = 0
+        for each in wave_chains:
+            if batch and num_tokens + each.num_tokens > CHUNK_TOKENS:
                 yield tuple(batch)
-                batch = []
+                batch, num_tokens = [], 0
             batch.append(each)
+            num_tokens += each.num_tokens
         yield tuple(batch)
 
 
@@ -127,7 +131,7 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
         found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
     else:
         found = chains(missing)
-    for batch in batches(found, model.facts.window):
+    for batch in batches(found):
         yield from [batch] if model.linking.takes_rows else [(chain,) for chain in batch]
 
 
@@ -139,33 +143,51 @@ def compute(
 
     Args:
         held: KV of all encodings in the context of the batch.
-        check: Called in each layer of each forward pass. What it raises ends the computation.
+        check: Called in each layer of each forward pass over one chain. What it raises ends the computation.
 
     Raises:
         NotFinite: Some of the KV is not finite. In one causal pass, its tokens may have spoiled those before them.
     """
-    longest = batch[0]
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    context, _ = views_only(model).move(segments_of(longest.context, held), model.state)
-    positions = RequestPositions(context, longest.position_ids)
-    token_ids = _padded([chain.token_ids for chain in batch], model.device)  # [B, T]
-    position_ids = _padded([chain.position_ids for chain in batch], model.device)
-    chunk_tokens = max(1, (CHUNK_TOKENS if check is None else CHECKED_TOKENS) // len(batch))
-    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens, check)
-    own = [model.linking.own_kv(layer, positions) for layer in cache.layers]
-    if not are_finite(states for layer in own for states in layer):
-        raise model.not_finite(
-            f"the keys or values of the text at positions {longest.position_ids[0]} to {longest.position_ids[-1]}"
+    pool, state = views_only(model), model.state
+    contexts = [pool.move(segments_of(chain.context, held), state)[0] for chain in batch]
+    if len(batch) == 1:
+        computed = [_chain_kv(model, batch[0], contexts[0], check)]
+    else:
+        packed = PackedRows(
+            [
+                NewTokens(segments=context, token_ids=chain.token_ids, positions=np.array(chain.position_ids))
+                for chain, context in zip(batch, contexts, strict=True)
+            ],
+            model,
         )
-    for row, chain in enumerate(batch):
+        packed.encode()
+        computed = [packed.own_kv(row) for row in range(len(batch))]
+    for chain, own in zip(batch, computed, strict=True):
+        if not are_finite(states for layer in own for states in layer):
+            raise model.not_finite(
+                f"the keys or values of the text at positions {chain.position_ids[0]} to {chain.position_ids[-1]}"
+            )
+    for chain, own in zip(batch, computed, strict=True):
         start = 0
         for encoding in chain.links:
             stop = start + encoding.num_tokens
-            keys = torch.stack([tail[0][row, :, start:stop] for tail in own])  # [L, Hkv, T, D]
-            values = torch.stack([tail[1][row, :, start:stop] for tail in own])
-            yield encoding, (keys, values)
+            keys, values = (
+                torch.stack([layer[:, start:stop] for layer in states]) for states in zip(*own, strict=True)
+            )
+            yield encoding, (keys, values)  # [L, Hkv, T, D]
             start = stop
+
+
+def _chain_kv(model: Model, chain: Chain, context: Sequence[Segment], check: StopCheck | None) -> OwnKV:
+    """Return the KV of the tokens of one chain, which may take several forward passes."""
+    positions = RequestPositions(context, chain.position_ids)
+    token_ids, position_ids = (token_tensor(each, model.device) for each in (chain.token_ids, chain.position_ids))
+    chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
+    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens, check)
+    own = (model.linking.own_kv(layer, positions) for layer in cache.layers)
+    return [(keys[0], values[0]) for keys, values in own]
 
 
 def stored(
@@ -181,8 +203,3 @@ def stored(
         on_fault(str(fault))
         keys, values = apply_codec(recipe, *kv)
         return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[row[-1]] * (width - len(row))] for row in rows], dtype=torch.long, device=device)

@@ -1,21 +1,23 @@
-"""One forward pass `[1, T]` over the new tokens of several rows, without padding.
+"""One forward pass `[1, T]` over tokens of several rows, side by side and without padding.
 
-Each token attends to the stored KV of its row and to the row's new tokens up to itself. Stored KV that several rows use
-is attended to once for all of them. The KV of new tokens is not copied: the pass keeps what the layers return.
+Each token attends to the stored KV of its row and to the row's own tokens up to itself. Stored KV that several rows use
+is attended to once for all of them. `PackedTokens` prepares any such pass, also the steps of a batch. `PackedRows`
+keeps the KV as the layers return it, without a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from promptcache.diagnostics import InvalidValue
-from promptcache.runtime.attention import RowChunk, StepAttention, StepTokens
+from promptcache.runtime.attention import KVView, PositionArray, RowChunk, StepAttention, StepTokens, TailGroup
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import OwnKV
@@ -23,42 +25,75 @@ from promptcache.runtime.link import segment_users, shared_segments
 from promptcache.runtime.segments import Segment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTokens:
-    """New tokens of one row at consecutive positions from `first`, with the stored KV before them."""
-
-    segments: tuple[Segment, ...]
-    token_ids: Sequence[int]
-    first: int
-
-
-class PackedRows:
-    """The new tokens of several rows in one forward pass. It serves one pass.
+class PackedTokens:
+    """The tokens of one forward pass, and their attention.
 
     Attributes:
         stops: For each row the end of its tokens in the pass.
-        attention: Of all tokens to the stored KV of their rows.
+        token_ids, position_ids: `[1, T]`.
+        attention: Of all tokens to the KV of their rows.
     """
 
-    def __init__(self, rows: Sequence[NewTokens], model: Model) -> None:
-        self._sizes = [len(row.token_ids) for row in rows]
-        self.stops = tuple(accumulate(self._sizes))
-        shared = tuple(shared_segments([row.segments for row in rows]))
-        self._token_ids = [token_id for row in rows for token_id in row.token_ids]
-        positions = [np.arange(row.first, row.first + len(row.token_ids), dtype=np.int64) for row in rows]
-        self._positions = np.concatenate(positions)
+    def __init__(
+        self,
+        rows: Sequence[tuple[Sequence[int], PositionArray]],
+        segments: Sequence[KVView],
+        users: npt.NDArray[np.bool_],
+        device: torch.device,
+        *,
+        groups: Sequence[TailGroup] = (),
+        older: Mapping[int, KVView] | None = None,
+    ) -> None:
+        """Prepare a pass.
+
+        Args:
+            rows: For each row its token IDs, at least one, and their positions.
+            segments: The stored KV of all rows.
+            users: Bool `[number of segments, number of rows]`, whether a row uses a segment.
+            groups: Tails of the first rows, which have one token each. The other rows are chunks.
+            older: For chunks, by row, own tokens of the row that were computed before.
+        """
+        sizes = [len(token_ids) for token_ids, _ in rows]
+        self.stops = tuple(accumulate(sizes))
+        positions = np.concatenate([own for _, own in rows])
+        self.token_ids = token_tensor([token_id for token_ids, _ in rows for token_id in token_ids], device)
+        self.position_ids = torch.from_numpy(positions)[None].to(device)
+        first_chunk = groups[-1].stop if groups else 0  # the rows before it have one token each
         self.attention = StepAttention(
             StepTokens(
-                segments=tuple(each.segment for each in shared),
-                users=np.repeat(segment_users(shared, len(rows)), self._sizes, axis=1),
-                positions=self._positions,
-                groups=(),
+                segments=tuple(segments),
+                users=np.repeat(users, sizes, axis=1),
+                positions=positions,
+                groups=tuple(groups),
                 chunks=tuple(
-                    RowChunk(start=stop - size, stop=stop, older=None)
-                    for size, stop in zip(self._sizes, self.stops, strict=True)
+                    RowChunk(start=stop - sizes[row], stop=stop, older=(older or {}).get(row))
+                    for row, stop in enumerate(self.stops)
+                    if row >= first_chunk
                 ),
-                device=model.device,
+                device=device,
             )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NewTokens:
+    """New tokens of one row at increasing positions, with the stored KV before them."""
+
+    segments: tuple[Segment, ...]
+    token_ids: Sequence[int]
+    positions: PositionArray
+
+
+class PackedRows(PackedTokens):
+    """The new tokens of several rows in one forward pass. It serves one pass."""
+
+    def __init__(self, rows: Sequence[NewTokens], model: Model) -> None:
+        shared = tuple(shared_segments([row.segments for row in rows]))
+        super().__init__(
+            [(row.token_ids, row.positions) for row in rows],
+            [each.segment for each in shared],
+            segment_users(shared, len(rows)),
+            model.device,
         )
         self._kv: list[tuple[torch.Tensor, torch.Tensor]] = []  # [Hkv, T, D], by layer
         self._model = model
@@ -68,20 +103,18 @@ class PackedRows:
 
         This object does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
         """
-        model = self._model
         return {
-            "input_ids": token_tensor(self._token_ids, model.device),
-            "position_ids": torch.from_numpy(self._positions)[None].to(model.device),
+            "input_ids": self.token_ids,
+            "position_ids": self.position_ids,
             "attention_mask": None,
-            "past_key_values": step_cache(self, model.shape.num_layers),
+            "past_key_values": step_cache(self, self._model.shape.num_layers),
             "use_cache": True,
-            **model.only_logits_of([stop - 1 for stop in self.stops]),
+            **self._model.only_logits_of([stop - 1 for stop in self.stops]),
         }
 
     def encode(self) -> None:
         """Compute the KV without logits."""
-        inputs = self.inputs()
-        self._model.encode(inputs["input_ids"], inputs["position_ids"], inputs["past_key_values"])
+        self._model.encode(self.token_ids, self.position_ids, step_cache(self, self._model.shape.num_layers))
 
     @property
     def is_computed(self) -> bool:
@@ -90,8 +123,7 @@ class PackedRows:
 
     def own_kv(self, row: int) -> OwnKV:
         """Return the KV of a row's new tokens."""
-        stop = self.stops[row]
-        tokens = slice(stop - self._sizes[row], stop)
+        tokens = slice(self.stops[row - 1] if row else 0, self.stops[row])
         return [(keys[:, tokens], values[:, tokens]) for keys, values in self._kv]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

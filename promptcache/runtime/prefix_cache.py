@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+import numpy as np
 import torch
 
 from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, shown, whole
@@ -279,7 +280,7 @@ class PrefixCache(Unpicklable):
             NewTokens(
                 segments=segments_of(each.stretches[0].parts, each.handles),
                 token_ids=row[each.num_found :],
-                first=each.num_found,
+                positions=np.arange(each.num_found, len(row)),
             )
             for each, row in zip(found, rows, strict=True)
         ]
@@ -332,7 +333,9 @@ class PrefixCache(Unpicklable):
 
     def _check_first_layer(self, rows: Sequence[tuple[int, ...]], slabs: Sequence[Slab]) -> None:
         """Compare the first layer of all tokens: finds other tokens, positions and weights."""
-        packed = _FirstLayer([NewTokens(segments=(), token_ids=row, first=0) for row in rows], self._model)
+        packed = _FirstLayer(
+            [NewTokens(segments=(), token_ids=row, positions=np.arange(len(row))) for row in rows], self._model
+        )
         with suppress(_FirstLayerIsDone):
             packed.encode()
         for row, slab in enumerate(slabs):
@@ -352,11 +355,12 @@ class PrefixCache(Unpicklable):
         for row, start in samples:
             handle = KVHandle(slab=slabs[row], start=0, stop=start)
             parts = [KVPart(wholes[row], 0, start)] if start else []
+            token_ids = rows[row][start : start + _SAMPLE_TOKENS]
             new.append(
                 NewTokens(
                     segments=segments_of(parts, {wholes[row]: handle}),
-                    token_ids=rows[row][start : start + _SAMPLE_TOKENS],
-                    first=start,
+                    token_ids=token_ids,
+                    positions=np.arange(start, start + len(token_ids)),
                 )
             )
         packed = PackedRows(new, self._model)

@@ -28,7 +28,7 @@ from promptcache.runtime.attention import (
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
+from promptcache.runtime.hf.linking import CONCATENATED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.promoter import Promoter
@@ -144,39 +144,34 @@ def _chained_strangers(patch: Patch) -> None:
 
 @fault("a chain is cut one token late", law=REFERENCE)
 def _cut_late(patch: Patch) -> None:
-    original = type(SEGMENTED).own_kv
+    original = encode._chain_kv
 
-    def own_kv(self: Any, layer: Any, positions: Any) -> Any:
-        keys, values = original(self, layer, positions)
-        return keys.roll(-1, dims=2), values.roll(-1, dims=2)
+    def chain_kv(*args: Any) -> Any:
+        return [(keys.roll(-1, dims=1), values.roll(-1, dims=1)) for keys, values in original(*args)]
 
-    patch.setattr(type(SEGMENTED), "own_kv", own_kv)
+    patch.setattr(encode, "_chain_kv", chain_kv)
 
 
-@fault("rows of a batch are swapped", law=REFERENCE)
+@fault("rows of a pass are swapped", law=REFERENCE)
 def _swapped_rows(patch: Patch) -> None:
-    original = type(SEGMENTED).own_kv
+    original = encode.PackedRows.own_kv
 
-    def own_kv(self: Any, layer: Any, positions: Any) -> Any:
-        keys, values = original(self, layer, positions)
-        return keys.flip(0), values.flip(0)
+    def own_kv(self: Any, row: int) -> Any:
+        """The states of the row, each token with those of the token before it in the pass."""
+        return [(keys.roll(row, dims=1), values.roll(row, dims=1)) for keys, values in original(self, row)]
 
-    patch.setattr(type(SEGMENTED), "own_kv", own_kv)
+    patch.setattr(encode.PackedRows, "own_kv", own_kv)
 
 
 @fault("runs are encoded as if they stood at the start", law=REFERENCE)
 def _from_zero(patch: Patch) -> None:
-    original = encode._padded
+    original = encode.Chain.position_ids.fget
 
-    def padded(rows: Any, device: Any) -> Any:
-        is_positions = isinstance(rows[0], tuple) and all(
-            low < high for low, high in zip(rows[0], rows[0][1:], strict=False)
-        )
-        return original(
-            [[each - row[0] for each in row] for row in rows] if is_positions and len(rows[0]) > 3 else rows, device
-        )
+    def position_ids(self: Any) -> Any:
+        found = original(self)
+        return tuple(each - found[0] for each in found)
 
-    patch.setattr(encode, "_padded", padded)
+    patch.setattr(encode.Chain, "position_ids", property(position_ids))
 
 
 @fault("KV is kept in a narrower dtype", law=REFERENCE)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-import numpy as np
 import torch
 
 from promptcache.kv import KVHandle, LayerViews, Slab
@@ -18,10 +17,7 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import (
     PositionArray,
     RequestPositions,
-    RowChunk,
     SegmentedAttention,
-    StepAttention,
-    StepTokens,
     TailGroup,
     padded_positions,
 )
@@ -30,6 +26,7 @@ from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_segments, segment_users, shared_segments
+from promptcache.runtime.packed_rows import PackedTokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
 
@@ -237,37 +234,32 @@ class _RowStep:
         return own_keys[None, :, : self._stop], own_values[None, :, : self._stop]
 
 
-class _Step:
-    """One forward pass over the tokens of several rows: its tokens, and the KV that they write and attend to.
-
-    Attributes:
-        token_ids, position_ids: `[1, T]`.
-        stops: For each row the end of its tokens.
-        attention: Of all tokens to the KV of their rows.
-    """
+class _Step(PackedTokens):
+    """One forward pass over the tokens of several rows, which are written into their tails."""
 
     def __init__(self, work: Sequence[tuple[Row, Sequence[int]]], shared: _Shared, tails: Tails, model: Model) -> None:
         """Prepare a step over `work`, which is sorted by `_sort_key`."""
-        self._tails = tails
-        rows = [row for row, _ in work]
-        sizes = [len(token_ids) for _, token_ids in work]
-        self.stops = tuple(accumulate(sizes))
-        places = [_RowTokens(row, stop - size, stop) for row, size, stop in zip(rows, sizes, self.stops, strict=True)]
-        positions = np.concatenate([each.row.positions.of_own_tokens(*each.own) for each in places])
-        self.token_ids = token_tensor([token_id for _, token_ids in work for token_id in token_ids], model.device)
-        self.position_ids = torch.from_numpy(positions)[None].to(model.device)
-        owners = np.repeat([shared.index_of[row] for row in rows], sizes)
-        self._writes = tuple(_writes(places, model.device))
-        self.attention = StepAttention(
-            StepTokens(
-                segments=shared.segments,
-                users=shared.users[:, owners],
-                positions=positions,
-                groups=tuple(_groups([each for each in places if each.num_tokens == 1], tails)),
-                chunks=tuple(_chunk(each, tails) for each in places if each.num_tokens > 1),
-                device=model.device,
-            )
+        stops = accumulate(len(token_ids) for _, token_ids in work)
+        places = [
+            _RowTokens(row, stop - len(token_ids), stop) for (row, token_ids), stop in zip(work, stops, strict=True)
+        ]
+        super().__init__(
+            [
+                (token_ids, row.positions.of_own_tokens(*each.own))
+                for (row, token_ids), each in zip(work, places, strict=True)
+            ],
+            shared.segments,
+            shared.users[:, [shared.index_of[row] for row, _ in work]],
+            model.device,
+            groups=tuple(_groups([each for each in places if each.num_tokens == 1], tails)),
+            older={
+                index: _OwnView(tails.memory(row.tail), row.positions.of_own_tokens(0, row.num_own))
+                for index, (row, token_ids) in enumerate(work)
+                if row.num_own and len(token_ids) > 1
+            },
         )
+        self._tails = tails
+        self._writes = tuple(_writes(places, model.device))
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails, and return them."""
@@ -334,14 +326,6 @@ def _groups(singles: Sequence[_RowTokens], tails: Tails) -> Iterator[TailGroup]:
             indices=tuple(each.row.tail.slot - first for each in chosen),
             positions=positions,
         )
-
-
-def _chunk(place: _RowTokens, tails: Tails) -> RowChunk:
-    row = place.row
-    older = None
-    if row.num_own:
-        older = _OwnView(tails.memory(row.tail), row.positions.of_own_tokens(0, row.num_own))
-    return RowChunk(start=place.start, stop=place.stop, older=older)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
