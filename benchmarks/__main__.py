@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: measures what this repository says about itself, and prints a table or a line of JSON.
+"""`python -m benchmarks NAME`: measures the figures of this repository, and prints a table or a line of JSON.
 
 `promptcache bench` has the benchmarks for models of users. Torch is imported inside the commands, as there.
 """

@@ -66,7 +66,7 @@ class Ladder:
         self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
 
     def rungs(self) -> tuple[Rung, ...]:
-        """Return the rungs. A rung with the tokens and positions of the one before has its predictions, too."""
+        """Return the rungs. A rung with the tokens and positions of the rung before it has the same predictions."""
         cut = self.cut_ids
         positions = tuple(
             sorted(
@@ -93,7 +93,7 @@ class Ladder:
         return tuple(token_id for piece in self.pieces for token_id in piece.token_ids)
 
     def of_plan(self, plan: Plan, executor: Executor) -> Distance:
-        """Return the distance of plain prefill from this plan of the prompt, or from another one."""
+        """Return the distance of plain prefill from this plan or another plan of the prompt."""
         return self._distance(self._linked(plan.tokens, executor))
 
     def of_tokens(self, token_ids: Sequence[int]) -> float:

@@ -1,8 +1,8 @@
 """Load on a server: requests over shared modules, and clients that send them. Nothing here loads a model.
 
 In a closed loop each client sends its next request when it has an answer. In an open loop requests arrive at given
-times, whether others were answered or not. There, latency counts from the time at which a request was due. It includes
-the wait of a request that is sent late.
+times, even if earlier ones have no answer yet. Latency then counts from the time at which a request was due. It
+includes the wait of a request that is sent late.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def draw_text(draw: random.Random, num_tokens: int, tokenize: Tokenize) -> str:
 
 
 def draw_requests(seed: str, count: int, sizes: LoadSizes, tokenize: Tokenize) -> tuple[LoadRequest, ...]:
-    """Return requests over random selections of modules. A seed gives the same ones."""
+    """Return requests over random selections of modules. The same seed gives the same requests."""
     draw = random.Random(seed)
 
     def one() -> LoadRequest:

@@ -80,7 +80,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """The shortest or longest prompt, without text of its own. It is proved to be that only if it is `exact`."""
+    """The shortest or longest prompt, without text of its own. If it is not `exact`, there may be a better one."""
 
     num_tokens: int
     exact: bool

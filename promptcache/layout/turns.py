@@ -1,7 +1,7 @@
 """The turns of a schema, with what the chat template writes around each of them.
 
-A template writes a turn by the conversation that it stands in. The conversation of a schema's turn is that of all turns
-which are there whenever the turn is, and of a question behind them.
+What a template writes for a turn depends on the conversation. For a turn of a schema, the conversation has all turns
+that are present whenever this turn is, and a question behind them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ DEFAULT_AUTO_BYTES = 2**30
 """Default limit of automatically promoted KV in a store without a memory budget."""
 
 MAX_COMBINATIONS = 10_000
-"""Combinations that are remembered: as many that came once, and as many that came again."""
+"""Limit of the combinations that are remembered: of those that came once, and of those that came again."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Which sets of modules a schema allows, read off its declaration.
+"""The sets of modules that a schema allows, computed from its declaration.
 
 It shares no code with the compiled rules and the solver that it checks.
 """

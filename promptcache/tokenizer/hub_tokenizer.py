@@ -206,7 +206,7 @@ class _Parts:
     def turn_markers(self, written: str) -> Iterator[str]:
         """Yield the written forms of added tokens that only the chat template writes, around turns.
 
-        Those that are special are not among them. Tags with a beginning and an end, such as `<think>`, are words: the
+        Special tokens are not among them. Tags with a beginning and an end, such as `<think>`, are words: the
         model writes them, too.
 
         Args:

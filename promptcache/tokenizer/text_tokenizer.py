@@ -17,7 +17,7 @@ from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
 
 _SIGN = "\U0010fffd"
-"""An added token of our own: a text behind it is one behind a control token."""
+"""An added token of our own. A text behind it is tokenized like one behind a control token."""
 
 
 class _Token(NamedTuple):

@@ -18,7 +18,7 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Markup(str):
-    """Text that a chat template wrote. Control tokens in it are control tokens, in other text they are text."""
+    """Text that a chat template wrote. Control tokens in it stay control tokens; in other text they are text."""
 
     __slots__ = ()
 

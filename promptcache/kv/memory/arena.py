@@ -99,7 +99,7 @@ class Allocation:
 
     def _on_unused(self, _: weakref.ref[KVHandle]) -> None:
         if not self.kept:
-            self.block.unused.append(self)  # only that: the garbage collector calls this at any moment, in any thread
+            self.block.unused.append(self)  # nothing else: the garbage collector may call this in any thread
 
 
 class Block:

@@ -106,7 +106,7 @@ class MemoryStore(Unpicklable, Store):
         return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
 
     def __contains__(self, key: object) -> bool:
-        """Whether KV is stored under `key` now. This is no use of the key."""
+        """Whether KV is stored under `key` now. It does not count as a use."""
         return key in self._kept
 
     def get(self, key: str) -> Lookup:

@@ -1,4 +1,4 @@
-"""What linking and relocation need of a model: its layers, which run over tokens at given positions."""
+"""The part of a model that linking and relocation need: its layers, which run over tokens at given positions."""
 
 from __future__ import annotations
 
