@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @click.group("benchmarks", cls=CommandGroup, no_args_is_help=True, context_settings=HELP)
 def command() -> None:
-    """Measure what this repository says about itself: `promptcache bench` measures your own model."""
+    """Measure the figures of this repository. `promptcache bench` measures your own model."""
 
 
 @command.command()

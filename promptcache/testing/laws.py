@@ -117,7 +117,7 @@ def states_are_right(case: PromptCase) -> None:
 
 
 def repairs_are_right(case: PromptCase) -> None:
-    """Every repair computes the tokens that it names again, at their positions; with `all` the answer is exact."""
+    """Every repair computes again the tokens that it names, at their positions; with `all` the answer is exact."""
     plans = {name: _plan(case, name) for name in ("slots", *REPAIRS)}
     slots = plans.pop("slots")
     tokens, new = sorted(planned_tokens(slots)), _new_positions(slots)
