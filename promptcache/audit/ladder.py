@@ -182,7 +182,7 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
 
 @dataclass(frozen=True, slots=True)
 class _TokenOwner:
-    """What a token was tokenized with: a piece of the schema, or a content or text of the prompt."""
+    """Text that a token belongs to: a piece of the schema, or a content or text of the prompt."""
 
     start: int
     is_of_prompt: bool
@@ -206,7 +206,6 @@ class _TokenOwners:
         self._starts = [owner.start for owner in self._owners]
 
     def of_schema(self, place: int) -> _TokenOwner:
-        """Return the owner of a token of the schema."""
         return self._owners[bisect_right(self._starts, place) - 1]
 
     def of_new(self, prefill: Prefill, place: int) -> _TokenOwner:

@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 
 
 class Cause(StrEnum):
-    """What a rung of the ladder changes: where texts are cut into tokens, their positions, or what modules see."""
+    """Change of a rung of the ladder: the cuts of texts into tokens, their positions, or the context of modules."""
 
     TOKENS = "tokens"
     POSITIONS = "positions"

@@ -28,7 +28,7 @@ trade travel turn under union valley village voice wait water weather week windo
 young
 """
 WORDS = tuple(_TEXT.split())
-"""Common English words, of which texts are drawn."""
+"""Common English words, from which texts are drawn."""
 
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
 
@@ -73,7 +73,7 @@ class LoadRequest:
 
 
 class AnswerTimes(NamedTuple):
-    """What a client has seen of one answer.
+    """One answer as its client saw it.
 
     Attributes:
         first_token_at: Time of `time.perf_counter`; None if no token came.

@@ -59,7 +59,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What is measured.
+    """Settings of a measurement.
 
     Attributes:
         clients: Numbers of clients in closed loops. One client is always measured: its server is idle before a request.

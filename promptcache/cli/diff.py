@@ -210,7 +210,6 @@ class _PromptComparison:
 
 
 def _required_names(parameters: Mapping[str, CheckedParameter]) -> set[str]:
-    """Return the names of the required parameters."""
     return {name for name, parameter in parameters.items() if parameter.required}
 
 

@@ -125,7 +125,7 @@ def command(
 
 
 class NodeKind(StrEnum):
-    """What a node of the tree is."""
+    """Kind of a node of the tree."""
 
     TEXT = "text"
     SLOT = "slot"
@@ -163,7 +163,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaffoldView:
-    """What a scaffold adds: tokens that are encoded once more, together."""
+    """Tokens that a scaffold adds: they are encoded once more, together."""
 
     name: str
     members: tuple[str, ...]
@@ -182,7 +182,7 @@ class RootView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptView(PlanCounts):
-    """What a prompt does with a schema. After it, the prompt adds the tokens in `[start, next_position)`."""
+    """Tokens of a prompt for a schema. After the schema, it adds the tokens in `[start, next_position)`."""
 
     start: int
 

@@ -56,7 +56,6 @@ class SettingFidelity(Short):
 
     @property
     def name(self) -> str:
-        """Name of the setting."""
         return self.setting.name
 
     @property

@@ -18,7 +18,7 @@ from promptcache.tokenizer import Conversations, Frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTexts:
-    """What a chat template writes into a schema.
+    """Texts that a chat template writes into a schema.
 
     Attributes:
         preamble: What begins every conversation: BOS, and for some models a system text of the template's own.

@@ -275,7 +275,6 @@ def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
 
 
 def _content(slot: Slot, plan: Plan) -> str:
-    """Return the content of a slot in a prompt."""
     if slot.module and slot.module not in plan.selection.modules:
         return "absent"
     given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}

@@ -53,7 +53,7 @@ class _FirstLayer(PackedRows):
 
 
 class ServingEngine(Protocol):
-    """What a prefix cache needs of an engine."""
+    """Members of an engine that a prefix cache needs."""
 
     model: Model
     store: Store

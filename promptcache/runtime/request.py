@@ -188,7 +188,7 @@ class RequestBuilder:
         return self._build(lambda: self.plan_chat(prompt, turns, question, settings), settings)
 
     def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
-        """Return the plan of that request."""
+        """Return the plan of the request that `build_chat` builds."""
         return self.planner.plan_chat(
             prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
         )

@@ -102,7 +102,7 @@ class RemoteRequest:
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a replica reports at the end of an attempt; the fields are those of `Completion`."""
+    """Report of a replica at the end of an attempt; the fields are those of `Completion`."""
 
     finish_reason: FinishReason
     usage: Usage
@@ -222,7 +222,7 @@ class RemoteEngine:
         raise PromptCacheError("schemas are deployed with this application: deploy it again with other schemas")
 
     def remove_schema(self, name: str) -> None:
-        """Refuse it, as `add_schema`."""
+        """Refuse it, like `add_schema`."""
         raise PromptCacheError("schemas are deployed with this application: deploy it again without this schema")
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:

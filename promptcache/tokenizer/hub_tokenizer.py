@@ -153,7 +153,7 @@ class HubTokenizer:
         return self._text.detokenize(token_ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, without special tokens, as `decode(skip_special_tokens=True)`."""
+        """Return the text of an answer without special tokens, like `decode(skip_special_tokens=True)`."""
         return self._text.decode(token_ids)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -71,7 +71,7 @@ class Changes:
 
 
 class _Snapshot:
-    """What the modules of a model refer to at one moment.
+    """References of the modules of a model at one moment.
 
     A check reads memory that forward passes have evicted from the processor's caches. So it touches few objects of each
     module, and samples of the weights.

@@ -24,7 +24,7 @@ class ModelLayers(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """What its configuration says."""
+        """Facts from its configuration."""
 
     @property
     def device(self) -> torch.device:
