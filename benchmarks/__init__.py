@@ -1,1 +1,1 @@
-"""Benchmarks of what this repository says about itself: `python -m benchmarks`. No part of the wheel."""
+"""Benchmarks for the figures of this repository: `python -m benchmarks`. The wheel does not have them."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: measures what this repository says about itself, and prints a table or a line of JSON.
+"""`python -m benchmarks NAME`: measures the figures of this repository, and prints a table or a line of JSON.
 
 `promptcache bench` has the benchmarks for models of users. Torch is imported inside the commands, as there.
 """
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @click.group("benchmarks", cls=CommandGroup, no_args_is_help=True, context_settings=HELP)
 def command() -> None:
-    """Measure what this repository says about itself: `promptcache bench` measures your own model."""
+    """Measure the figures of this repository. `promptcache bench` measures your own model."""
 
 
 @command.command()

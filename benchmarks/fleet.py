@@ -106,8 +106,8 @@ class FleetRequest:
     Attributes:
         num_pending: Tokens of the prompt that are not prefilled yet.
         num_misses: Modules that were not in memory.
-        first_token_at: None until there is one.
-        ended_at: None until then, and if the request was refused.
+        first_token_at: None before the first token.
+        ended_at: None before the end, and if the request was refused.
     """
 
     arrived_at: float

@@ -367,7 +367,7 @@ class BlockCache:
 
 
 class PaddedBlockCache(BlockCache):
-    """The same in one forward pass for all rows: cached KV and new tokens are left-padded."""
+    """A block cache that left-pads all rows into one forward pass."""
 
     @torch.no_grad()
     def serve(self, rows: Rows) -> torch.Tensor:

@@ -19,7 +19,7 @@ SCHEMA_HEADER = "x-prompt-cache-schema"
 
 
 class HttpRequest(Protocol):
-    """What the hooks use of a request of httpx."""
+    """Members of a request of httpx that the hooks use."""
 
     headers: Any
 

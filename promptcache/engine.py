@@ -157,9 +157,9 @@ class Engine(Unpicklable):
                 logged above it.
 
         Raises:
-            InvalidValue: There is no such repair, or `history_bytes`, `pack`, `promote`, `promote_bytes`, `watch` or
-                `max_divergence` is another value than these, or `promote` is "auto" and the store is of another class
-                than those of this library.
+            InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote`, `promote_bytes`, `watch` or
+                `max_divergence` has a value that is not allowed; or `promote` is "auto" and the store has a class of
+                the caller's own.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -494,7 +494,7 @@ class Engine(Unpicklable):
         forward pass does not have, such as beams or a logits processor, prompts are answered one after another.
 
         Args:
-            prompts: Any number. As many are computed together as fit into `batch_bytes`; the others follow as these
+            prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these
                 end.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
             settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer.
@@ -578,7 +578,7 @@ class Engine(Unpicklable):
     def logits_batch(
         self, prompts: Sequence[PromptSource], *, repair: str | None = None, positions: str | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Return the logits `[N, V]` of several prompts, as `logits` does for each. They share forward passes.
+        """Return the logits `[N, V]` of each of several prompts. They share forward passes.
 
         Errors are those of `logits`, before anything is computed.
         """
@@ -645,7 +645,7 @@ class Engine(Unpicklable):
     def to_dynamic_cache(
         self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
     ) -> ModelInputs:
-        """Link a prompt as `link`, with a `DynamicCache` of transformers, for code that needs one.
+        """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
 
         All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
 

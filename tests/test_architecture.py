@@ -346,6 +346,56 @@ def _named_kv(path: Path) -> Iterator[str]:
 
 
 def test_a_run_is_text() -> None:
-    """A run is a stretch of a module's text (docs/language.md). What holds its KV is a handle."""
+    """A run is text of a module (docs/glossary.md). What holds its KV is a handle."""
     wrong = {path.name: {*_named_kv(path)} & {"run", "runs"} for path in PACKAGE.rglob("*.py")}
     assert not {name: names for name, names in wrong.items() if names}
+
+
+def _names(path: Path) -> Iterator[str]:
+    """Yield the names of all variables, parameters, attributes, functions and classes of a file."""
+    for node in parsed(path):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case _:
+                pass
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name in snake or camel case, in lower case."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+
+
+def test_a_row_belongs_to_a_batch() -> None:
+    """A row is one sequence of a batch (docs/glossary.md). Rooms without batches have no rows."""
+    rooms = {"diagnostics", "language", "tokenizer", "layout", "kv", "picture"}
+    named = ((path.name, name) for room, path in modules() if room in rooms for name in _names(path))
+    assert [each for each in named if _words(each[1]) & {"row", "rows"}] == []
+
+
+def test_a_stretch_belongs_to_history() -> None:
+    """A stretch is own tokens of a request (docs/glossary.md). Text has pieces, and memory has ranges."""
+    wrong = (path for room, path in modules() if room != "runtime" and "stretch" in path.read_text().lower())
+    assert [path.name for path in wrong] == []
+
+
+def _named_plan(path: Path) -> Iterator[str]:
+    """Yield the types of all attributes, parameters and variables that are declared with the name of a plan."""
+    for node in parsed(path):
+        if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation:
+            name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+            if name.rpartition(".")[2] in {"plan", "plans", "_plans"}:
+                yield ast.unparse(node.annotation)
+
+
+def test_a_plan_is_of_a_prompt() -> None:
+    """A plan is of one prompt (docs/glossary.md). Only attention has other plans, with longer names."""
+    apart = PACKAGE / "runtime" / "attention"
+    paths = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(apart)]
+    types = {path.name: [kind for kind in _named_plan(path) if not re.search(r"\bPlan\b", kind)] for path in paths}
+    classes = {node.name for _, path in modules() for node in parsed(path) if isinstance(node, ast.ClassDef)}
+
+    assert {name: kinds for name, kinds in types.items() if kinds} == {}
+    assert {name for name in classes if name.endswith("Plan")} <= {"Plan", "AttentionPlan", "KernelPlan", "StepPlan"}

@@ -23,10 +23,9 @@ MIN_GAIN = 0.001
 """Least gain in nats of a change that is advised."""
 
 MIN_GAIN_SHARE = 0.25
-"""Least gain of a change that is advised, as a share of the request's distance.
-
-On a real model, smaller gains on one question say little about others: of 19 % in one audit, half was kept on 11 of 20
-other questions, against 16 and 19 of 20 for gains of 84 % and 94 %.
+"""Least gain of a change that is advised, as a share of the request's distance. On a real model, smaller gains on one
+question say little about others. A change that gained 19 % in one audit kept half of that on 11 of 20 other questions.
+Changes that gained 84 % and 94 % did so on 16 and 19 of 20.
 """
 
 REPAIRS = ("slots", "first-4", "first-16")
@@ -95,9 +94,9 @@ class _Trials:
         self._executor = Executor(executor.model, MemoryStore(executor.model.shape), lambda: executor.fingerprint)
 
     def of_plans(self, distance: float, modules: Sequence[ModuleGain]) -> Iterator[Advice]:
-        """Yield the gain of every change that leads to another plan, from a request with this distance.
+        """Yield the gain of every change that leads to another plan, for a request with this distance.
 
-        Of several modules that one module may require, only the best one is advised, or the nearest of the best ones.
+        If one module could require several modules, only the best one is advised; of equal ones, the nearest.
         """
         if distance < MIN_GAIN:
             return
@@ -108,7 +107,7 @@ class _Trials:
             yield largest_first(requirements, lambda each: each.gain, distance)[0]
 
     def of_texts(self, distance: float) -> Iterator[Advice]:
-        """Yield the gain of joining two texts that the schema cuts inside a token, from a rung with this distance."""
+        """Yield the gain of joining two texts that the schema cuts inside a token, for a rung with this distance."""
         if distance < MIN_GAIN:
             return
         for index, joined in list(self._cuts())[:MAX_TRIALS]:

@@ -66,7 +66,7 @@ class Ladder:
         self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
 
     def rungs(self) -> tuple[Rung, ...]:
-        """Return the rungs. A rung with the tokens and positions of the one before has its predictions, too."""
+        """Return the rungs. A rung with the tokens and positions of the rung before it has the same predictions."""
         cut = self.cut_ids
         positions = tuple(
             sorted(
@@ -93,7 +93,7 @@ class Ladder:
         return tuple(token_id for piece in self.pieces for token_id in piece.token_ids)
 
     def of_plan(self, plan: Plan, executor: Executor) -> Distance:
-        """Return the distance of plain prefill from this plan of the prompt, or from another one."""
+        """Return the distance of plain prefill from this plan or another plan of the prompt."""
         return self._distance(self._linked(plan.tokens, executor))
 
     def of_tokens(self, token_ids: Sequence[int]) -> float:
@@ -182,7 +182,7 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
 
 @dataclass(frozen=True, slots=True)
 class _TokenOwner:
-    """What a token was tokenized with: a piece of the schema, or a content or text of the prompt."""
+    """Text that a token belongs to: a piece of the schema, or a content or text of the prompt."""
 
     start: int
     is_of_prompt: bool
@@ -206,7 +206,6 @@ class _TokenOwners:
         self._starts = [owner.start for owner in self._owners]
 
     def of_schema(self, place: int) -> _TokenOwner:
-        """Return the owner of a token of the schema."""
         return self._owners[bisect_right(self._starts, place) - 1]
 
     def of_new(self, prefill: Prefill, place: int) -> _TokenOwner:

@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 
 
 class Cause(StrEnum):
-    """What a rung of the ladder changes: where texts are cut into tokens, their positions, or what modules see."""
+    """Change of a rung of the ladder: the cuts of texts into tokens, their positions, or the context of modules."""
 
     TOKENS = "tokens"
     POSITIONS = "positions"
@@ -98,7 +98,7 @@ class ModuleGain(Short):
         module: Its path; "" is the schema's text outside modules.
         num_tokens: Reused tokens, which are computed again.
         divergence: Mean KL divergence of plain prefill from the request with this module computed again, in nats.
-        gain: By how much this is less than the divergence of the request; it may be negative.
+        gain: The divergence of the request minus this one; it may be negative.
     """
 
     module: str
@@ -140,7 +140,7 @@ class Audit(Short):
         advice: Changes that reduce the distance, the largest gain first. Changes of equal gains are in the order of
             `AdviceKind`, the lowest price first.
 
-    Gains are compared as `largest_first` does, which says what depends on the machine.
+    Gains are compared as in `largest_first`, which states what depends on the machine.
     """
 
     schema: str
@@ -175,10 +175,9 @@ def largest_first(items: Iterable[_Item], gain: Callable[[_Item], float], distan
     CPUs round differently, so the last digits of a gain say nothing. Two gains are equal if they differ by at most
     `equal_gain(distance)`, or if a chain of other gains leads from one to the other in such steps.
 
-    Two items whose gains are equal but for rounding therefore have the same order on every machine. The order of two
-    others depends on rounding only if one of the steps between them is `equal_gain` but for rounding.
-
-    An item may precede an item with a larger gain: at most by `equal_gain` for each item of the chain.
+    So two items whose gains differ only by rounding have the same order on every machine. The order of two others
+    depends on rounding only if a step between them equals `equal_gain` within rounding. An item may precede an item
+    with a larger gain. The difference is at most `equal_gain` for each item of the chain.
     """
     ranked = sorted(enumerate(items), key=lambda each: -gain(each[1]))
     groups: list[list[tuple[int, _Item]]] = []

@@ -1,4 +1,4 @@
-"""Comparison of every N-th request with plain prefill, in idle time: whether reuse is good enough for what is asked."""
+"""Compares every N-th request with plain prefill in idle time, to show whether reuse is good enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from promptcache.runtime import Executor, IdleThread, Interrupted, StopCheck, Wa
 from promptcache.tokenizer import Tokenizer
 
 NUM_RECENT = 50
-"""Number of the last compared requests that the figures are means of."""
+"""Figures are means over this many of the last compared requests."""
 
 NUM_PLACES = 8
 """Maximum number of tokens of plain prefill's greedy answer at which a request is compared."""
@@ -48,7 +48,7 @@ class Watcher:
 
         Args:
             end_ids: Returns the tokens that end an answer.
-            every: The number of requests from one to the next that is compared.
+            every: One of this many requests is compared.
             max_divergence: The limit of the mean divergence, in nats.
         """
         self._executor, self._tokenizer, self._end_ids = executor, tokenizer, end_ids
@@ -85,7 +85,7 @@ class Watcher:
         self._thread.start()
 
     def work(self, check: StopCheck) -> bool:
-        """Compare the request that waits, if there is one; return False, because no other one waits.
+        """Compare the waiting request, if there is one. Return False: no other request waits.
 
         Args:
             check: Called in each layer of plain prefill; it raises `Interrupted` if the work is to stop. The request

@@ -1,1 +1,1 @@
-"""Measurements: Prompt Cache against what a user would do instead, on the user's own model and machine."""
+"""Benchmarks: Prompt Cache compared with its alternatives, on the user's own model and machine."""

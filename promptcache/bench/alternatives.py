@@ -24,7 +24,7 @@ Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
-    """Prompt Cache: a row joins with stored modules, and its new tokens are prefilled. They were used before."""
+    """Prompt Cache: a row joins with stored modules that were used before, and its new tokens are prefilled."""
     pool = open_pool(model, MemoryStore(model.shape))
     return lambda: _by_row(model, work.tokens, work.handles, pool)
 
@@ -32,7 +32,7 @@ def cached(model: Model, work: Workload) -> Alternative:
 def first_use(model: Model, work: Workload) -> Alternative:
     """Prompt Cache, for modules that no request has used at these positions before: their keys are moved.
 
-    The copies of earlier runs make room, as in an engine that has worked for a while.
+    The copies of earlier runs make room, as in an engine that has answered many requests.
     """
     num_tokens = sum(part.stop - part.start for part in work.tokens.parts)
     memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)

@@ -127,7 +127,7 @@ def compare(
 
 
 FAST_TURNS = 5
-"""Runs per round of an alternative that is more than this many times faster than the slowest one."""
+"""An alternative that is more than this many times faster than the slowest one runs this many times in each round."""
 
 
 def interleave(
@@ -139,7 +139,7 @@ def interleave(
     """Run every alternative once to warm up, then all of them in turn, `repeats` rounds.
 
     Alternatives that are much faster than the slowest run `FAST_TURNS` times in each round. Their order is random in
-    each turn, because a run after a large copy finds other CPU caches than a run after itself.
+    each turn, because a large copy leaves other data in the CPU caches.
 
     Args:
         progress: Called before each round with the number of finished rounds and of all rounds.

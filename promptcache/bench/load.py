@@ -1,8 +1,8 @@
 """Load on a server: requests over shared modules, and clients that send them. Nothing here loads a model.
 
 In a closed loop each client sends its next request when it has an answer. In an open loop requests arrive at given
-times, whether others were answered or not. There, latency counts from the time at which a request was due. It includes
-the wait of a request that is sent late.
+times, even if earlier ones have no answer yet. Latency then counts from the time at which a request was due. It
+includes the wait of a request that is sent late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ trade travel turn under union valley village voice wait water weather week windo
 young
 """
 WORDS = tuple(_TEXT.split())
-"""Common English words, of which texts are drawn."""
+"""Common English words, from which texts are drawn."""
 
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
 
@@ -73,7 +73,7 @@ class LoadRequest:
 
 
 class AnswerTimes(NamedTuple):
-    """What a client has seen of one answer.
+    """One answer as its client saw it.
 
     Attributes:
         first_token_at: Time of `time.perf_counter`; None if no token came.
@@ -123,7 +123,7 @@ def draw_text(draw: random.Random, num_tokens: int, tokenize: Tokenize) -> str:
 
 
 def draw_requests(seed: str, count: int, sizes: LoadSizes, tokenize: Tokenize) -> tuple[LoadRequest, ...]:
-    """Return requests over random selections of modules. A seed gives the same ones."""
+    """Return requests over random selections of modules. The same seed gives the same requests."""
     draw = random.Random(seed)
 
     def one() -> LoadRequest:

@@ -172,7 +172,7 @@ def save(figure: Figure, path: Path, title: str, caption: str, kind: str | None 
 
 
 def panels(report: BenchReport, axis: str) -> dict[str, dict[str, Points]]:
-    """Return for every setting beside the x axis the medians of every alternative by size."""
+    """Return the medians of every alternative by size, for each setting beside the x axis."""
     others = [name for name in _AXES if name != axis and _varies_beside(report, axis, name)]
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in report.rows:
@@ -214,7 +214,7 @@ def _label(axes: Axes, report: BenchReport, axis: str, setting: str) -> None:
 
 
 def hardware_caption(model: Mapping[str, str], hardware: Mapping[str, object]) -> str:
-    """Return what a reader of the figures has to know about the model and the machine."""
+    """Return the caption: the model and the machine."""
     machine = hardware.get("gpu") if model.get("device", "cpu") != "cpu" else hardware.get("processor")
     facts = [
         f"{model.get('model')}, {model.get('dtype')} on {model.get('device')}",

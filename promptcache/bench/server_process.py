@@ -1,4 +1,4 @@
-"""A server in a process of its own, for as long as a benchmark needs it."""
+"""A server in a process of its own, which runs during a benchmark."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What is measured.
+    """Settings of a measurement.
 
     Attributes:
         clients: Numbers of clients in closed loops. One client is always measured: its server is idle before a request.
@@ -124,7 +124,7 @@ _Send: TypeAlias = Callable[[TargetName, Sequence[LoadRequest]], tuple[ServedReq
 
 
 def compare_serving(setup: LoadSetup, settings: LoadSettings, progress: Progress = silent) -> BenchReport:
-    """Measure the targets in closed loops, and at shares of the capacity that they have shown there."""
+    """Measure the targets in closed loops, and at shares of the capacity that was measured there."""
     skipped = {name: reason for name in settings.targets if (reason := missing(name)) is not None}
     with ExitStack() as running:
         targets: dict[TargetName, Target] = {}

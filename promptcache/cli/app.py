@@ -36,7 +36,7 @@ COMMANDS = {
     "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.",
     "serve": "Answer prompts over HTTP, with the API of OpenAI.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
-    "cache": "Look into a store of KV: list, verify, pin, clean up, export, import.",
+    "cache": "Look into a store of KV: list, verify, pin, clean up.",
     "bench": "Compare Prompt Cache with the alternatives on your machine.",
 }
 """Each command with the first line of its help. The file of that name has it as `command`."""
@@ -74,7 +74,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # the shell closed it: >&-
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # ? stands for what a terminal, or the bytes of a file name, lack
+        if isinstance(stream, io.TextIOWrapper):  # ? replaces characters that cannot be written
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it on import

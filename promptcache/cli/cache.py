@@ -1,6 +1,6 @@
 """`promptcache cache`: look into the folder of a store, verify it, and clean it up.
 
-Only `export` loads a model: each file has a header that names its schema and module.
+No command loads a model: each file has a header that names its schema and module.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Entry:
 
 @click.group("cache", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
-    """Look into a store of KV: list, verify, pin, clean up, export, import."""
+    """Look into a store of KV: list, verify, pin, clean up."""
 
 
 @command.command("ls")

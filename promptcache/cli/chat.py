@@ -300,7 +300,7 @@ def usage_lines(answer: Completion) -> list[str]:
 
 
 class _UserInput(NamedTuple):
-    """What the user entered: a command or a question."""
+    """Input of the user: a command or a question."""
 
     text: str
     is_command: bool

@@ -97,7 +97,7 @@ def complete_starters(_ctx: click.Context, _parameter: click.Parameter, incomple
 
 
 def _items(offers: Iterable[tuple[str, str]], incomplete: str, otherwise: str = "") -> Items:
-    """Return the words that continue `incomplete`; without any, `otherwise` names what the shell completes itself."""
+    """Return the words that continue `incomplete`. If there are none, the shell completes `otherwise` itself."""
     found = [CompletionItem(word, help=about or None) for word, about in offers if word.startswith(incomplete)]
     return found or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 

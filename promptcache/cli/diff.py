@@ -78,7 +78,7 @@ class SchemaChanges:
     """Everything that `promptcache diff` says about two schemas.
 
     Attributes:
-        names, versions: Those that the schemas have themselves.
+        names, versions: Those in the root elements of the schemas.
         reserve: None if no reserve would keep an encoding.
     """
 
@@ -110,7 +110,7 @@ class SchemaChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPrompt:
-    """A prompt that was valid, and what the new schema has against it."""
+    """A prompt that was valid, and the reason why the new schema refuses it."""
 
     xml: str
     code: str
@@ -173,7 +173,7 @@ def compare_prompts(old: CheckedSchema, new: CheckedSchema) -> PromptChanges:
 
 
 class _PromptComparison:
-    """Says quickly whether a combination of the old schema has a prompt that the new one refuses."""
+    """Finds quickly whether a combination of the old schema has a prompt that the new one refuses."""
 
     def __init__(self, old: CheckedSchema, new: CheckedSchema, required: SlotArguments) -> None:
         self._old = old
@@ -188,7 +188,7 @@ class _PromptComparison:
         self._choosy = {*self._filled, *(path for path, found in new.parameters.items() if _required_names(found))}
 
     def broken(self, modules: frozenset[str]) -> frozenset[str] | None:
-        """Return the modules that such a prompt names – all, or all but those that defaults add – or None."""
+        """Return the modules that such a prompt names, or None: all, or all but those that defaults add."""
         forms = dict.fromkeys((modules, _without_defaults(modules, self._old)))
         return next((named for named in forms if self._breaks(named)), None)
 
@@ -201,7 +201,7 @@ class _PromptComparison:
         return any(self._misfilled(module, named) for module in self._choosy if module in present)
 
     def _misfilled(self, module: str, named: frozenset[str]) -> bool:
-        """Whether the arguments that a module had to have are refused, or do not suffice any more."""
+        """Whether the arguments that a module had to have are refused now, or are too few."""
         parameters = self._new.parameters.get(module, {})
         filled = self._filled.get(module, set()) if module in named or not module else set()
         if filled and module in self._refused:
@@ -210,7 +210,6 @@ class _PromptComparison:
 
 
 def _required_names(parameters: Mapping[str, CheckedParameter]) -> set[str]:
-    """Return the names of the required parameters."""
     return {name for name, parameter in parameters.items() if parameter.required}
 
 

@@ -51,7 +51,6 @@ class EnvironmentMissing(PromptCacheError):
 
 
 def exit_code(error: PromptCacheError) -> ExitCode:
-    """Return the exit code for an error."""
     match error:
         case LanguageError():
             return findings_code(error.diagnostics, failed=True)

@@ -27,7 +27,7 @@ from promptcache.language import (
     describe,
     prompt_for,
 )
-from promptcache.layout import Layout, Slot, SlotText, Stretch, lay_out, longest_text, shortest_text
+from promptcache.layout import Layout, Slot, SlotText, TextPiece, lay_out, longest_text, shortest_text
 from promptcache.tokenizer import HubTokenizer, Tokenizer, model_folder
 
 SlotTexts: TypeAlias = Mapping[tuple[str, str], SlotText]
@@ -80,7 +80,7 @@ class RuleFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """The shortest or longest prompt, without text of its own. It is proved to be that only if it is `exact`."""
+    """The shortest or longest prompt, without text of its own. If it is not `exact`, there may be a better one."""
 
     num_tokens: int
     exact: bool
@@ -152,7 +152,7 @@ def _num_tokens(layout: Layout, texts: SlotTexts) -> Mapping[str, int]:
     """Return the tokens of each module's own text, with `texts` in its slots, otherwise defaults."""
     return {
         path: sum(
-            len(piece.token_ids) if isinstance(piece, Stretch) else _slot_tokens(piece, texts)
+            len(piece.token_ids) if isinstance(piece, TextPiece) else _slot_tokens(piece, texts)
             for run in runs
             for piece in layout.runs[run].pieces
         )

@@ -125,7 +125,7 @@ def command(
 
 
 class NodeKind(StrEnum):
-    """What a node of the tree is."""
+    """Kind of a node of the tree."""
 
     TEXT = "text"
     SLOT = "slot"
@@ -143,7 +143,7 @@ class NodeView:
         num_tokens: Tokens of its own while slots hold their fillers; modules inside have their own number.
         kv_bytes: KV of a module's own text, 0 where it is not cached; None for everything else.
         sees: The modules that a module's own text attends to besides itself; "" is the schema's text outside modules.
-        marks: What else matters: required, not cached, open, absent, ...
+        marks: Further properties: required, not cached, open, absent, ...
         num_reused_tokens: Of its own tokens, those that the prompt reuses; None without a prompt.
         num_new_tokens: Those that the prompt prefills; None without a prompt.
     """
@@ -163,7 +163,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaffoldView:
-    """What a scaffold adds: tokens that are encoded once more, together."""
+    """Tokens that a scaffold adds: they are encoded once more, together."""
 
     name: str
     members: tuple[str, ...]
@@ -182,7 +182,7 @@ class RootView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptView(PlanCounts):
-    """What a prompt does with a schema; it adds the tokens in `[start, next_position)` after it."""
+    """Tokens of a prompt for a schema. After the schema, it adds the tokens in `[start, next_position)`."""
 
     start: int
 
@@ -495,7 +495,7 @@ def _cut(text: str) -> str:
 
 
 def _sees(modules: Sequence[str]) -> str:
-    """Return in short what a text attends to besides its own earlier text."""
+    """Return a short list of what a text attends to besides its own earlier text."""
     if not modules:
         return ""
     return f" · sees {listed([module or ROOT for module in modules], _MAX_SEEN)}"

@@ -63,7 +63,7 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 
 def repaired_text(num_tokens: int) -> str:
-    """Return the words behind a number of new tokens: how many of them are stored, and computed again."""
+    """Return how many of the new tokens are stored and computed again, as words behind their number."""
     return f" ({num_tokens:,} repaired)" if num_tokens else ""
 
 

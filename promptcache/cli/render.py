@@ -124,7 +124,6 @@ def print_text(rendered: Rendered, console: Console) -> None:
 
 
 def _print_tokens(rendered: Rendered, console: Console) -> None:
-    """Print a table of the tokens."""
     lines = list(_token_lines(rendered))
     rows = columns([_TOKEN_HEAD, *map(_cells, lines)], right=(0, 1))
     styles = ["bold", *(_style(line.part) for line in lines)]

@@ -130,7 +130,7 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
 
 
 def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Read the prompt below a conversation, as `read_request`. A schema is read as a prompt that names no module."""
+    """Like `read_request`, for the prompt below a conversation. A schema is read as a prompt that names no module."""
     request = _read_base(file, schema_files, sources)
     try:
         return _filled_in(request, words)

@@ -64,7 +64,7 @@ def command(sources: Sources, prompt: str, schema: tuple[str, ...], options: Ans
 
 
 def _print_end(completion: Completion, warmed: Usage | None) -> None:
-    """Print what comes after the text of an answer: warnings, and a line on the request."""
+    """Print the warnings and the line on the request, after the text of an answer."""
     write_text("\n")
     found = (f"{each.code}: {each.message}" for each in completion.warnings)
     warn(*dict.fromkeys((*found, *(warmed.faults if warmed else ()), *completion.usage.faults)))

@@ -78,7 +78,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
 
 
 class _ServeCommand(click.Command):
-    """A command that says where a value that is not allowed comes from."""
+    """A command whose errors name the source of a value that is not allowed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

@@ -153,7 +153,7 @@ def _test(
 
 
 def _examples(subject: Subject) -> Iterator[Result]:
-    """Plan each valid example. Checking the schema has checked whether examples are valid."""
+    """Plan each valid example. The check of the schema has tested whether examples are valid."""
     from promptcache.testing.running import check_example, tested_examples
 
     for name, example in tested_examples(subject):

@@ -33,7 +33,7 @@ class ExcerptPart(Enum):
 
 
 class ExcerptPiece(NamedTuple):
-    """A piece of an excerpt."""
+    """Text of an excerpt with its kind."""
 
     text: str
     part: ExcerptPart = ExcerptPart.PLAIN

@@ -62,11 +62,11 @@ def num_slips(first: str, second: str) -> int:
     while first and second and first[-1] == second[-1]:
         first, second = first[:-1], second[:-1]
     before, above = list[int](), list(range(len(second) + 1))
-    for row, letter in enumerate(first, 1):
-        here = [row]
+    for number, letter in enumerate(first, 1):
+        here = [number]
         for column, other in enumerate(second, 1):
             slips = min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != other))
-            if row > 1 < column and letter == second[column - 2] and other == first[row - 2]:
+            if number > 1 < column and letter == second[column - 2] and other == first[number - 2]:
                 slips = min(slips, before[column - 2] + 1)
             here.append(slips)
         before, above = above, here

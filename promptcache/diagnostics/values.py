@@ -62,7 +62,7 @@ class Short:
         return f"{type(self).__name__}({', '.join(filter(None, shown_fields))})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the same in Hypothesis and IPython, which would print all fields."""
+        """Print the same text in Hypothesis and IPython, instead of all fields."""
         printer.text(repr(self))
 
 

@@ -117,7 +117,7 @@ class _PlannedSetting:
 
     @property
     def work(self) -> object:
-        """What is stored, reused and computed: settings with equal work are one setting."""
+        """All that is stored, reused and computed. Settings with equal work are one setting."""
         return self.encodings, tuple(plan.tokens for plan in self.plans)
 
 

@@ -42,7 +42,7 @@ def example_prompts(schema: CheckedSchema) -> Iterator[MeasuredPrompt]:
 def random_prompts(schema: CheckedSchema, tokenizer: Tokenizer, count: int, seed: int) -> Iterator[MeasuredPrompt]:
     """Yield at most `count` random combinations of modules, with fitting texts for required parameters.
 
-    Each ends in a text: those of the examples in turn, or `DEFAULT_QUESTION`. A combination without a text that fits
+    Each ends in a text of the examples, in turn, or in `DEFAULT_QUESTION`. A combination without a text that fits
     into a slot is left out. Needs Hypothesis, like the rest of `promptcache.testing`.
     """
     from promptcache.testing.cover import plain_case

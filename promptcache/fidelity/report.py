@@ -39,7 +39,7 @@ class SettingFidelity(Short):
         same_answer: Share of prompts with the same greedy answer.
         exact: Share of prompts of level `exact`.
         ttft_s: Median time from a plan to the first token, with all KV in memory.
-        relative_ttft: The same as a share of plain prefill's.
+        relative_ttft: `ttft_s` as a share of that of plain prefill.
         nbytes: Stored bytes of the schema.
     """
 
@@ -56,7 +56,6 @@ class SettingFidelity(Short):
 
     @property
     def name(self) -> str:
-        """Name of the setting."""
         return self.setting.name
 
     @property

@@ -66,9 +66,8 @@ class Setting:
 
 AS_IT_IS = Setting("as it is")
 PROMOTED = Setting("promoted")
-"""All modules of each prompt are encoded together, as `Engine.promote` does it: what reuse can reach.
-
-It is exact if no slot has another content than its filler.
+"""All modules of each prompt are encoded together, as by `Engine.promote`: the best that reuse can reach. It is exact
+if every slot has its filler as content.
 """
 
 SETTINGS = (

@@ -135,11 +135,11 @@ def to_stored(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> Store
     tensors = {"keys": keys, "values": values}
     if recipe.codec.lossy:
         how = QUANTIZERS[recipe.codec]
-        for name, rows, size in (
+        for name, states, size in (
             ("keys", keys, how.key_group),
             ("values", values.transpose(1, 2).flatten(2), how.value_group),
         ):
-            codes, low, high = _quantize(rows, size * keys.dtype.itemsize, how.steps)
+            codes, low, high = _quantize(states, size * keys.dtype.itemsize, how.steps)
             packed = codes if how.per_byte == 1 else _pack_nibbles(codes)
             tensors |= {name: packed, f"{name}.low": low, f"{name}.high": high}
     on_host = {
@@ -180,14 +180,14 @@ def _group_sizes(length: int, size: int) -> list[int]:
     return [size] * (count - 1) + [length - size * (count - 1)]
 
 
-def _split(rows: torch.Tensor, sizes: int | list[int]) -> tuple[torch.Tensor, ...]:
-    parts: tuple[torch.Tensor, ...] = torch.split(rows, sizes, dim=2)
+def _split(states: torch.Tensor, sizes: int | list[int]) -> tuple[torch.Tensor, ...]:
+    parts: tuple[torch.Tensor, ...] = torch.split(states, sizes, dim=2)
     return parts
 
 
-def _quantize(rows: torch.Tensor, size: int, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return codes of the shape of `rows`, and the lowest and highest number of each group along axis 2."""
-    groups = [_quantize_group(group, steps) for group in _split(rows, _group_sizes(rows.shape[2], size))]
+def _quantize(states: torch.Tensor, size: int, steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return codes of the shape of `states`, and the lowest and highest number of each group along axis 2."""
+    groups = [_quantize_group(group, steps) for group in _split(states, _group_sizes(states.shape[2], size))]
     codes, low, high = (torch.cat(parts, dim=2) for parts in zip(*groups, strict=True))
     return codes, low, high
 

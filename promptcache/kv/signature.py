@@ -4,7 +4,8 @@ A fingerprint covers what can be read of a model. What cannot be read, such as a
 in the KV that the model computes. Models whose signatures do not agree have different keys, so they share no KV.
 
 Rounding differs between processors and kernels. Two signatures agree if, in each layer, the distance of most tokens is
-within a tolerance. So a few tokens that a mixture of experts routes otherwise after rounding do no harm.
+within a tolerance. So a few tokens may differ, for example those that a mixture of experts routes differently after
+rounding.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def signed(fingerprint: str, key: str) -> str:
 
 
 def signature_in(fingerprint: str) -> tuple[str, str] | None:
-    """Return the fingerprint and the key of the signature that `signed` joined into a fingerprint, if it did."""
+    """Split the result of `signed` into the fingerprint of the signature and its key; None for another fingerprint."""
     base, _, key = fingerprint.rpartition("/")
     return (f"{_PREFIX}{base}", key) if KEY.takes(key) else None
 

@@ -209,7 +209,7 @@ class Store(ABC):
         return nullcontext(frozenset(checked_keys(keys)))
 
     def probe(self) -> None:  # noqa: B027 # memory can always be written
-        """Return if all folders and URLs of the store can be written now; nothing is left behind.
+        """Check that all folders and URLs of the store can be written now; nothing is left behind.
 
         Raises:
             TierUnavailable: One of them cannot.

@@ -1,8 +1,8 @@
 """Several tiers as one store: memory, host memory, and blob tiers.
 
 `put` writes to every tier at once, so eviction never has to write. An encoding found in a slower tier is copied to the
-faster ones. A tier that fails costs a request time, never its answer: the next tier is tried, or the encoding is
-computed again.
+faster ones. If a tier fails, the next one is tried, or the encoding is computed again: the request takes longer, and
+its answer is the same.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class TieredStore(Unpicklable, Store):
         return handle
 
     def probe(self) -> None:
-        """Return if every blob tier can be written now.
+        """Check that every blob tier can be written now.
 
         Raises:
             TierUnavailable: One cannot.

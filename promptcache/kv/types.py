@@ -36,7 +36,7 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LayerViews:
-    """Keys and values `[K, Hkv, T, D]` of the same tokens in each layer: K stretches of T tokens."""
+    """Keys and values `[K, Hkv, T, D]` of the same tokens in each layer: K ranges of T tokens."""
 
     by_layer: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -86,19 +86,19 @@ class Slab:
 
         Args:
             start: First token.
-            stop: End of the first stretch.
-            count: Number of stretches of this length.
-            step: Tokens from the start of one stretch to the start of the next.
+            stop: End of the first range.
+            count: Number of ranges of this length.
+            step: Tokens from the start of one range to the start of the next.
         """
         views = self._views.get((start, stop, count, step))
         if views is None:
-            keys, values = (_stretches(states, start, stop, count, step) for states in (self.keys, self.values))
+            keys, values = (_ranges(states, start, stop, count, step) for states in (self.keys, self.values))
             views = self._views[start, stop, count, step] = LayerViews(tuple(zip(keys, values, strict=True)))
         return views
 
 
-def _stretches(states: torch.Tensor, start: int, stop: int, count: int, step: int) -> tuple[torch.Tensor, ...]:
-    """Return for each layer of `[L, Hkv, C, D]` the stretches as `[K, Hkv, T, D]`."""
+def _ranges(states: torch.Tensor, start: int, stop: int, count: int, step: int) -> tuple[torch.Tensor, ...]:
+    """Return for each layer of `[L, Hkv, C, D]` the ranges as `[K, Hkv, T, D]`."""
     layers, heads, _, width = states.shape
     layer, head, token, number = states.stride()
     return states.as_strided(

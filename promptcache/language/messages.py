@@ -1,7 +1,7 @@
 """Chat messages as turns: `{"role": "user", "content": "…"}`, as other libraries and servers write them.
 
 The content of a message is text: markup in it is not parsed. A part of a message that a turn cannot express is refused
-with its place, because leaving it out would make another chat.
+with its place: without it, the chat would be another one.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from promptcache.layout.types import (
     RunState,
     Slot,
     StateKind,
-    Stretch,
+    TextPiece,
 )
 
 __all__ = [
@@ -73,7 +73,7 @@ __all__ = [
     "Slot",
     "SlotText",
     "StateKind",
-    "Stretch",
+    "TextPiece",
     "check_length",
     "check_positions",
     "combination",

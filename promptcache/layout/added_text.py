@@ -1,8 +1,8 @@
 """The text that a prompt adds behind the modules, with what the chat template writes around it.
 
 The conversation of a prompt has the schema's turns that are present, and the prompt's own. The chat template renders it
-whole. What it writes around the prompt's turns is taken from there. What it would write elsewhere, or otherwise, is
-compared with the cached text, and each difference is a warning.
+whole. The text around the prompt's own turns is taken from the result. The rest of the result is compared with the
+cached text, and each difference is a warning.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _OwnTurns:
 
     Attributes:
         parts: The texts that are added.
-        warnings: What is not as the chat template writes it.
+        warnings: Where the text differs from that of the chat template.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _OwnTurns:
         return [*self._with_answers(texts, rendered)] if "".join(texts) == rendered else None
 
     def _with_answers(self, texts: Sequence[str], rendered: str) -> Iterator[_Part]:
-        """Yield the texts of a rendered conversation. Generated answers that it has as they were keep their tokens."""
+        """Yield the texts of a rendered conversation. Unchanged generated answers keep their tokens."""
         at = 0
         for index, turn in enumerate(self._turns):
             start, token_ids = self._found_answer(index, turn.answer_ids or (), rendered)
@@ -272,7 +272,7 @@ class _OwnTurns:
 
     @property
     def _beginning(self) -> str:
-        """What the cached text has of the text before the first turn."""
+        """The part of the text before the first turn that is cached."""
         if self._layout.turns:
             return self._layout.preamble
         return self._tokenizer.detokenize(self._tokenizer.bos_ids) if self._layout.has_bos else ""
@@ -285,7 +285,7 @@ class _OwnTurns:
     def _generated(self, turns: Sequence[_Turn], gap: str, following: str) -> tuple[_Part, str, str]:
         """Return the part of a generated answer, and what comes before and behind it.
 
-        It keeps its tokens if the template renders what the model was asked with, and its text. Its end token may be
+        It keeps its tokens if the template renders its text, and the same prompt before it. Its end token may be
         the first one of what follows; another end token is left out.
         """
         text, answer_ids = turns[-1].text, turns[-1].answer_ids or ()
@@ -320,7 +320,7 @@ class _OwnTurns:
         return "".join(texts)
 
     def _framed_gaps(self) -> list[str]:
-        """Return what is around the turns of a conversation that the template refuses."""
+        """Return the texts around the turns of a conversation that the template refuses."""
         frames = [turn.frame or self._conversations.frame(turn.role) for turn in self._turns]
         gaps = [self._beginning]
         for frame in frames:
@@ -363,7 +363,7 @@ def _signed(turn: _Turn, signs: Mapping[str, str]) -> _Turn:
 
 
 def _changed(text: str, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield what chat templates make of a text: as it is, without spaces around it, and without reasoning."""
+    """Yield the forms that chat templates give a text: unchanged, without spaces around it, and without reasoning."""
     _, closing = tokenizer.reasoning_tags or ("", "")
     for each in (text, text.rpartition(closing)[2]) if closing and closing in text else (text,):
         yield from (each, each.strip(), each.lstrip(), each.rstrip(), each.lstrip("\n"), each.strip("\n"))

@@ -23,7 +23,7 @@ from promptcache.language import (
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
 from promptcache.layout.stand_ins import stand_in_ids
 from promptcache.layout.turns import turn_texts
-from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, Stretch, TextGroup
+from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, TextGroup, TextPiece
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -111,7 +111,7 @@ class _Walk:
 
     def add_beginning(self, span: Span) -> list[LayoutNode | LayoutLeaf]:
         """Lay out what begins every prompt as a run of its own."""
-        leaves = self._stretch(LeafKind.BOS, self._written.beginning, span)
+        leaves = self._text_piece(LeafKind.BOS, self._written.beginning, span)
         self.end_run(_ROOT)
         return leaves
 
@@ -120,7 +120,7 @@ class _Walk:
         nodes: list[LayoutNode | LayoutLeaf] = []
         for item in items:
             if isinstance(item, FinalText):
-                nodes += self._stretch(LeafKind.TEXT, next(self._texts), item.span)
+                nodes += self._text_piece(LeafKind.TEXT, next(self._texts), item.span)
             elif isinstance(item, CheckedParameter):
                 nodes.append(self._add_slot(item, owner))
             elif isinstance(item, CheckedTurn):
@@ -147,10 +147,10 @@ class _Walk:
     def _turn(self, turn: CheckedTurn, owner: _Owner) -> LayoutNode:
         """Lay out a turn with its header and footer; an open turn has no footer."""
         start = self._position
-        nodes = self._stretch(LeafKind.HEADER, next(self._texts), turn.span)
+        nodes = self._text_piece(LeafKind.HEADER, next(self._texts), turn.span)
         nodes += self.items(turn.children, owner)
         if not turn.open:
-            nodes += self._stretch(LeafKind.FOOTER, next(self._texts), turn.span)
+            nodes += self._text_piece(LeafKind.FOOTER, next(self._texts), turn.span)
         return LayoutNode(item=turn, start=start, stop=self._position, children=tuple(nodes))
 
     def _module(self, module: CheckedModule) -> LayoutNode:
@@ -179,13 +179,13 @@ class _Walk:
         self._position = stop
         return LayoutNode(item=union, start=start, stop=stop, children=tuple(members))
 
-    def _stretch(self, kind: LeafKind, written: WrittenText, span: Span) -> list[LayoutNode | LayoutLeaf]:
+    def _text_piece(self, kind: LeafKind, written: WrittenText, span: Span) -> list[LayoutNode | LayoutLeaf]:
         """Add a text to the open run; a text without tokens has no leaf."""
         self._ending = written.group
         if not written.token_ids:
             return []
-        stretch = Stretch(start=self._position, token_ids=written.token_ids, text=written.text, span=span)
-        return [self._add(kind, stretch)]
+        piece = TextPiece(start=self._position, token_ids=written.token_ids, text=written.text, span=span)
+        return [self._add(kind, piece)]
 
     def _add_slot(self, parameter: CheckedParameter, owner: _Owner) -> LayoutLeaf:
         self._ending = None

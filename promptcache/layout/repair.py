@@ -18,12 +18,12 @@ from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
 def repaired(
     reuse: Sequence[Reuse], prefill: Sequence[Prefill], layout: Layout, repair: Repair
 ) -> tuple[list[Reuse], list[Prefill]]:
-    """Return reused and new tokens of a prompt after repair; both are in position order, and stay so.
+    """Return reused and new tokens of a prompt after repair. Arguments and results are in position order.
 
     Args:
-        repair: `all` computes every token again from the first one on that has not attended to exactly the tokens in
-            use before it. `first-K` computes the first K tokens of each run again from the first run on whose context
-            is not exactly the tokens in use before it. Others change nothing here.
+        repair: `all` computes every token again, beginning with the first one that has not attended to exactly the
+            tokens in use before it. `first-K` computes the first K tokens of each run again, beginning with the first
+            run whose context is not exactly the tokens in use before it. Others change nothing here.
     """
     parts = [each.part for each in reuse]
     index = num_exact(parts, prefill)

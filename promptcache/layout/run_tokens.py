@@ -13,7 +13,7 @@ from promptcache.diagnostics import Diagnostic
 from promptcache.language import FilledSlot, Placement, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
-from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, Stretch
+from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, TextPiece
 from promptcache.tokenizer import Tokenizer
 
 MAX_BOUNDARY_TOKENS = 4
@@ -48,15 +48,15 @@ class SlotContents:
             self.faults.append(_over_slot(argument, slot, len(token_ids)))
         return SlotContent(token_ids, Origin.ARGUMENT)
 
-    def num_boundary_tokens(self, stretch: Stretch) -> int:
+    def num_boundary_tokens(self, piece: TextPiece) -> int:
         """Return how many tokens at the start of a text move to a content before it.
 
         These are the first token and those after it, up to the next one that begins with whitespace.
         """
-        head = stretch.token_ids[:MAX_BOUNDARY_TOKENS]
+        head = piece.token_ids[:MAX_BOUNDARY_TOKENS]
         for num_tokens in range(1, len(head)):
             written = self._tokenizer.detokenize(head[:num_tokens])
-            if stretch.text.startswith(written) and stretch.text[len(written) :][:1].isspace():
+            if piece.text.startswith(written) and piece.text[len(written) :][:1].isspace():
                 return num_tokens  # a token may also begin inside a character
         return len(head)
 
@@ -89,7 +89,7 @@ class RunTokens:
             self._behind = None  # boundary tokens are text
         start = stop = 0  # range of encoding tokens to reuse next
         for piece, after in zip_longest(run.pieces, run.pieces[1:]):
-            if isinstance(piece, Stretch):
+            if isinstance(piece, TextPiece):
                 moved = self._move_boundary(piece, run, before_slot=isinstance(after, Slot))
                 if moved:
                     self._add_range(state, start, stop)
@@ -125,17 +125,17 @@ class RunTokens:
                 position += len(each.token_ids)
         return reuse, prefill
 
-    def _move_boundary(self, stretch: Stretch, run: Run, *, before_slot: bool) -> int:
-        """Add the boundary tokens of `stretch` behind the content before it, if there is one; return their number.
+    def _move_boundary(self, piece: TextPiece, run: Run, *, before_slot: bool) -> int:
+        """Add the boundary tokens of `piece` behind the content before it, if there is one; return their number.
 
         If no token of a text before a slot is left, the slot belongs to the group.
         """
         if self._behind is None:
             return 0
-        num_tokens = self._contents.num_boundary_tokens(stretch)
+        num_tokens = self._contents.num_boundary_tokens(piece)
         origin = Origin.REPAIRED if run.cached else Origin.UNCACHED
-        self._add_new(self._behind, stretch.token_ids[:num_tokens], origin, run)
-        is_whole = num_tokens == len(stretch.token_ids)
+        self._add_new(self._behind, piece.token_ids[:num_tokens], origin, run)
+        is_whole = num_tokens == len(piece.token_ids)
         self._behind = self._behind + num_tokens if is_whole and before_slot else None
         return num_tokens
 

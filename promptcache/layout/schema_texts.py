@@ -1,4 +1,4 @@
-"""The texts of a schema with their tokens, in document order, what the chat template writes included.
+"""The texts of a schema and of the chat template around them, with their tokens, in document order.
 
 Texts with nothing optional between them are tokenized as one, as the tokenizer would do in the whole prompt.
 """

@@ -1,7 +1,7 @@
 """Stand-ins: texts that modules attend to while they are encoded, and that no request uses.
 
-A module that is encoded as if it were the first one is mixed up with those before it. So it is encoded behind one
-stand-in for each module that may stand before it. The stand-ins of a schema depend on nothing that its modules contain.
+If a module is encoded as if it were the first one, models mix it up with the modules before it. So it is encoded behind
+one stand-in for each module that may stand before it. Stand-ins do not depend on the content of modules.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STAND_INS = (
 
 
 def stand_in_ids(schema: CheckedSchema, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the token IDs of the stand-ins of a schema, as many as some module of it is encoded behind."""
+    """Return the token IDs of the stand-ins of a schema: as many as the module with the most stand-ins needs."""
     needed = [schema.modules[path].sees is Sees.STAND_INS and number for path, number in num_before(schema).items()]
     own = tuple(each.text for each in schema.source.stand_ins)
     separator, left = schema.source.separator or " ", MAX_STAND_IN_TOKENS

@@ -1,7 +1,7 @@
 """The turns of a schema, with what the chat template writes around each of them.
 
-A template writes a turn by the conversation that it stands in. The conversation of a schema's turn is that of all turns
-which are there whenever the turn is, and of a question behind them.
+What a template writes for a turn depends on the conversation. For a turn of a schema, the conversation has all turns
+that are present whenever this turn is, and a question behind them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from promptcache.tokenizer import Conversations, Frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTexts:
-    """What a chat template writes into a schema.
+    """Texts that a chat template writes into a schema.
 
     Attributes:
         preamble: What begins every conversation: BOS, and for some models a system text of the template's own.

@@ -30,8 +30,8 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Stretch(Short):
-    """Tokens at consecutive positions: a text between slots, a turn's header or footer, or BOS."""
+class TextPiece(Short):
+    """Piece of a run that is no slot: text of a module, the header or footer of a turn, or BOS."""
 
     start: int
     token_ids: tuple[int, ...]
@@ -62,7 +62,7 @@ class Slot(Short):
     span: Span
 
 
-RunPiece: TypeAlias = Stretch | Slot
+RunPiece: TypeAlias = TextPiece | Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -75,7 +75,7 @@ class TextGroup(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run(Short):
-    """Maximal stretch of one module's own text: the unit that is encoded.
+    """Text of one module, without other modules or unions between: the unit that is encoded.
 
     `module` is its owner ("" is the root, which is always present). `[start, stop)` covers all pieces, slots
     whole. A run with `cached=False` is prefilled in every request. A run has at least one piece. `ending` are the texts

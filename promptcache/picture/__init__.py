@@ -1,7 +1,7 @@
 """Draw layouts, plans and audits: SVG files, HTML pages, and views in notebooks.
 
 ```
-make_chart(layout, …) -> rows to draw, large layouts folded      -> svg_element | html_page | html_fragment
+make_chart(layout, …) -> lines to draw, large layouts folded      -> svg_element | html_page | html_fragment
 ```
 
 Core rooms do not depend on this room. `promptcache` calls `register` when it is imported in IPython.
@@ -13,15 +13,15 @@ from lxml import etree
 
 from promptcache.layout import Layout, Plan, run_states
 from promptcache.picture.html import audit_html, html_page
+from promptcache.picture.lines import make_chart
 from promptcache.picture.notebook import register
-from promptcache.picture.rows import make_chart
 from promptcache.picture.svg import svg_element
 
 __all__ = ["audit_html", "layout_html", "layout_svg", "register"]
 
 
 def layout_svg(layout: Layout, *, plan: Plan | None = None, token_bytes: int | None = None, width: int = 1000) -> str:
-    """Return the picture of a layout to scale: a row for each module, positions from left to right, slots hatched.
+    """Return the picture of a layout to scale: a line for each module, positions from left to right, slots hatched.
 
     Args:
         layout: The layout to draw.

@@ -1,4 +1,4 @@
-"""Types of a picture: a chart of rows, with texts, slots and gaps as marks. Units are positions, not pixels."""
+"""Types of a picture: a chart of lines, with texts, slots and gaps as marks. Units are positions, not pixels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Look(StrEnum):
     NEXT = "next"
 
 
-class RowKind(StrEnum):
-    """Kind of a row: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one row."""
+class LineKind(StrEnum):
+    """Kind of a line: `ROOT` is the text outside modules and turns, `FOLD` several neighbours in one line."""
 
     ROOT = "root"
     TURN = "turn"
@@ -71,7 +71,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChartRow:
+class ChartLine:
     """Module, union or turn in the positions `[start, stop)`.
 
     Attributes:
@@ -85,14 +85,14 @@ class ChartRow:
         modules: Index of its module in document order.
     """
 
-    kind: RowKind
+    kind: LineKind
     start: int
     stop: int
     labels: tuple[str, ...]
     notes: tuple[str, ...] = ()
     num_tokens: int | None = None
     marks: tuple[Mark, ...] = ()
-    children: tuple[ChartRow, ...] = ()
+    children: tuple[ChartLine, ...] = ()
     present: bool = True
     is_open: bool = True
     sees: int | None = None
@@ -100,8 +100,8 @@ class ChartRow:
     modules: range = _NO_INDICES
 
     @property
-    def everything(self) -> Iterator[ChartRow]:
-        """Yield the row and all rows below it."""
+    def everything(self) -> Iterator[ChartLine]:
+        """Yield the line and all lines below it."""
         yield self
         for child in self.children:
             yield from child.everything
@@ -114,15 +114,15 @@ class Chart:
     title: str
     summary: str
     stop: int
-    rows: tuple[ChartRow, ...]
+    lines: tuple[ChartLine, ...]
     num_contexts: int
 
     @property
     def looks(self) -> set[str]:
-        """Styles that occur in the chart, and `many` if rows are folded."""
-        rows = [each for row in self.rows for each in row.everything]
-        found = {look for row in rows for mark in row.marks for look in looks_of(mark)}
-        return found | {"many" for row in rows if not row.is_open} | {row.kind for row in rows}
+        """Styles that occur in the chart, and `many` if lines are folded."""
+        lines = [each for line in self.lines for each in line.everything]
+        found = {look for line in lines for mark in line.marks for look in looks_of(mark)}
+        return found | {"many" for line in lines if not line.is_open} | {line.kind for line in lines}
 
 
 def looks_of(mark: Mark) -> Iterator[str]:
@@ -131,11 +131,11 @@ def looks_of(mark: Mark) -> Iterator[str]:
     yield from (section.look for section in mark.sections)
 
 
-def indices(rows: Iterable[ChartRow], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
+def indices(lines: Iterable[ChartLine], marks: Iterable[Mark]) -> Iterator[tuple[str, str]]:
     """Yield the indices of the modules, runs and slots in an element: "3", or "3-9" for a range."""
     parts = list(marks)
     shown = {
-        "modules": [row.modules for row in rows],
+        "modules": [line.modules for line in lines],
         "runs": [each.runs for each in parts],
         "slots": [each.slots for each in parts],
     }

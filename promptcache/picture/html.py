@@ -1,6 +1,6 @@
 """Draw a chart as HTML that fills the available width, for a separate page or a notebook.
 
-The HTML has no script: rows fold with `<details>`, and a style sheet highlights contexts. All text is added
+The HTML has no script: lines fold with `<details>`, and a style sheet highlights contexts. All text is added
 through the element tree, so text cannot become markup.
 """
 
@@ -14,7 +14,7 @@ from lxml import etree
 from promptcache.diagnostics import counted, millinats_text, shown_millinats
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
-from promptcache.picture.chart import Chart, ChartRow, Mark, RowKind, indices
+from promptcache.picture.chart import Chart, ChartLine, LineKind, Mark, indices
 from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
 from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from promptcache.runtime import Completion
 
 _MAX_CHARS = 60
-_MAX_ROWS = 1_000
+_MAX_LINES = 1_000
 _USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # width of all bars, and of a mark with a label
 _MAX_TICKS = 6
 _HEADINGS = ("module", "parameter", "positions", "length", "default", "placeholder", "required")
@@ -37,12 +37,12 @@ def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
     _add(picture, "h2", counted(len(slots), "slot"))
     if slots:
         headings = [*_HEADINGS, *([] if plan is None else ["in this prompt"])]
-        rows = (
-            [*_facts(each, layout), *([] if plan is None else [_content(each, plan)])] for each in slots[:_MAX_ROWS]
+        facts = (
+            [*_facts(each, layout), *([] if plan is None else [_content(each, plan)])] for each in slots[:_MAX_LINES]
         )
-        _table(picture, headings, rows)
-    if len(slots) > _MAX_ROWS:
-        _add(picture, "p", f"and {len(slots) - _MAX_ROWS:,} more")
+        _table(picture, headings, facts)
+    if len(slots) > _MAX_LINES:
+        _add(picture, "p", f"and {len(slots) - _MAX_LINES:,} more")
     return _page(f"{layout.schema.name}: layout", picture)
 
 
@@ -67,7 +67,7 @@ def completion_fragment(completion: Completion, chart: Chart) -> str:
     answer = _add(root, "p", "", {"class": "answer"})
     answer.text = "\n".join(map(shown, completion.text.split("\n")))
     _add(root, "p", " · ".join(facts), {"class": "say"})
-    _rows_of(root, chart)
+    _lines_of(root, chart)
     return _text_of(root)
 
 
@@ -105,28 +105,28 @@ def _audit_picture(audit: Audit) -> etree._Element:
         f"{millinats_text(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}",
     )
     shares = {each.cause.value: each.share for each in audit.rungs}
-    _value_rows(root, "where the distance comes from, in millinats", shares)
+    _value_lines(root, "where the distance comes from, in millinats", shares)
     gains = {each.module or "(root)": each.gain for each in audit.modules}
-    _value_rows(root, "gain of computing a module again", gains)
+    _value_lines(root, "gain of computing a module again", gains)
     if audit.advice:
         _add(root, "h2", "changes that help, tried on this prompt")
-        rows = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
-        _table(root, ("gain", "change", "price"), rows)
+        facts = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
+        _table(root, ("gain", "change", "price"), facts)
     return root
 
 
-def _value_rows(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
-    """Add a row with a bar for each number of nats; numbers that are shown as zero or less have no bar."""
+def _value_lines(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
+    """Add a line with a bar for each number of nats; numbers that are shown as zero or less have no bar."""
     if values:
         _add(root, "h2", title)
     most = max((*values.values(), 0.0))
     for name, value in values.items():
-        row = _add(root, "div", "", {"class": "row", "title": shown(name)})
-        _add(row, "span", name, {"class": "name"})
-        bar = _add(row, "span", "", {"class": "bar"})
+        line = _add(root, "div", "", {"class": "row", "title": shown(name)})
+        _add(line, "span", name, {"class": "name"})
+        bar = _add(line, "span", "", {"class": "bar"})
         if shown_millinats(value) > 0:
             _add(bar, "i", "", {"class": "new", "style": f"left:0%;width:{number(100 * value / most)}%"})
-        _add(row, "span", millinats_text(value), {"class": "num"})
+        _add(line, "span", millinats_text(value), {"class": "num"})
 
 
 def _page(title: str, picture: etree._Element) -> str:
@@ -143,11 +143,11 @@ def _page(title: str, picture: etree._Element) -> str:
 def _picture(chart: Chart) -> etree._Element:
     root = etree.Element("div", {"class": ROOT_CLASS})
     _style(root, html_style(chart.num_contexts))
-    _rows_of(root, chart)
+    _lines_of(root, chart)
     return root
 
 
-def _rows_of(root: etree._Element, chart: Chart) -> None:
+def _lines_of(root: etree._Element, chart: Chart) -> None:
     head = _add(root, "p", "", {"class": "head"})
     _add(head, "b", chart.title)
     _add(head, "span", chart.summary)
@@ -156,35 +156,35 @@ def _rows_of(root: etree._Element, chart: Chart) -> None:
         key = _add(keys, "span", "")
         _add(key, "i", "", {"class": style}).tail = meaning
     _axis(root, 0, chart.stop)
-    _rows(root, chart.rows, 0, 0, chart.stop)
+    _lines(root, chart.lines, 0, 0, chart.stop)
 
 
-def _rows(parent: etree._Element, rows: Iterable[ChartRow], depth: int, start: int, stop: int) -> None:
-    """Add rows with bars for the positions `[start, stop)`; a fold has a scale of its own."""
-    for row in rows:
-        if not row.children:
-            _row(_add(parent, "div", ""), row, depth, start, stop)
+def _lines(parent: etree._Element, lines: Iterable[ChartLine], depth: int, start: int, stop: int) -> None:
+    """Add lines with bars for the positions `[start, stop)`; a fold has a scale of its own."""
+    for line in lines:
+        if not line.children:
+            _line(_add(parent, "div", ""), line, depth, start, stop)
             continue
-        details = _add(parent, "details", "", {"open": "open"} if row.is_open else {})
-        _row(_add(details, "summary", ""), row, depth, start, stop)
-        if row.kind is RowKind.FOLD:
+        details = _add(parent, "details", "", {"open": "open"} if line.is_open else {})
+        _line(_add(details, "summary", ""), line, depth, start, stop)
+        if line.kind is LineKind.FOLD:
             inside = _add(details, "div", "", {"class": "fold-inside"})
-            _axis(inside, row.start, row.stop)
-            _rows(inside, row.children, depth, row.start, row.stop)
+            _axis(inside, line.start, line.stop)
+            _lines(inside, line.children, depth, line.start, line.stop)
         else:
-            _rows(details, row.children, depth + 1, start, stop)
+            _lines(details, line.children, depth + 1, start, stop)
 
 
-def _row(element: etree._Element, row: ChartRow, depth: int, start: int, stop: int) -> None:
-    context = [] if row.sees is None else [f"s{row.sees}"]
-    classes = ["row", *context, *(f"t{number}" for number in row.seen_in), *([] if row.present else ["gone"])]
-    element.attrib.update({"class": " ".join(classes), "title": _notes(row.notes), **dict(indices([row], ()))})
-    _add(element, "span", row.labels[0], {"class": "name", **({"style": f"--depth:{depth}"} if depth else {})})
+def _line(element: etree._Element, line: ChartLine, depth: int, start: int, stop: int) -> None:
+    context = [] if line.sees is None else [f"s{line.sees}"]
+    classes = ["row", *context, *(f"t{number}" for number in line.seen_in), *([] if line.present else ["gone"])]
+    element.attrib.update({"class": " ".join(classes), "title": _notes(line.notes), **dict(indices([line], ()))})
+    _add(element, "span", line.labels[0], {"class": "name", **({"style": f"--depth:{depth}"} if depth else {})})
     bar = _add(element, "span", "", {"class": "bar"})
-    _add(bar, "i", "", {"class": extent_style(row), "style": _place(row.start, row.stop, start, stop)})
-    for mark in row.marks:
+    _add(bar, "i", "", {"class": extent_style(line), "style": _place(line.start, line.stop, start, stop)})
+    for mark in line.marks:
         _mark(bar, mark, start, stop)
-    _add(element, "span", "" if row.num_tokens is None else f"{row.num_tokens:,}", {"class": "num"})
+    _add(element, "span", "" if line.num_tokens is None else f"{line.num_tokens:,}", {"class": "num"})
 
 
 def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
@@ -199,15 +199,15 @@ def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
 
 
 def _axis(parent: etree._Element, start: int, stop: int) -> None:
-    row = _add(parent, "div", "", {"class": "row axis"})
-    _add(row, "span", "", {"class": "name"})
-    bar = _add(row, "span", "", {"class": "bar"})
+    line = _add(parent, "div", "", {"class": "row axis"})
+    _add(line, "span", "", {"class": "name"})
+    bar = _add(line, "span", "", {"class": "bar"})
     step = tick_step(stop - start, _MAX_TICKS)
     for position in range(-(-start // step) * step, stop, step):
         if (stop - position) / (stop - start) > 0.04:  # enough space for the name
             left = 100 * (position - start) / (stop - start)
             _add(bar, "span", f"{position:,}", {"class": "tick", "style": f"left:{number(left)}%"})
-    _add(row, "span", "tokens", {"class": "num"})
+    _add(line, "span", "tokens", {"class": "num"})
 
 
 def _place(first: int, last: int, start: int, stop: int) -> str:
@@ -221,16 +221,16 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _outline(parent: etree._Element, items: Iterable[CheckedItem], depth: int) -> None:
-    """Add a row for every module, union and turn, with the beginning of its own text."""
+    """Add a line for every module, union and turn, with the beginning of its own text."""
     for item in items:
         if isinstance(item, CheckedModule | CheckedUnion | CheckedTurn):
             children: Sequence[CheckedItem] = item.members if isinstance(item, CheckedUnion) else item.children
-            has_rows = any(isinstance(child, CheckedModule | CheckedUnion | CheckedTurn) for child in children)
-            block = _add(parent, "details", "", {"open": "open"} if depth < 2 else {}) if has_rows else parent
-            row = _add(block, "summary" if has_rows else "div", "", {"class": "row"})
-            _add(row, "span", _item_name(item), {"class": "name", "style": f"--depth:{depth}"})
-            _add(row, "span", "".join(_own_text(children))[:200], {"class": "say"})
-            if has_rows:
+            has_lines = any(isinstance(child, CheckedModule | CheckedUnion | CheckedTurn) for child in children)
+            block = _add(parent, "details", "", {"open": "open"} if depth < 2 else {}) if has_lines else parent
+            line = _add(block, "summary" if has_lines else "div", "", {"class": "row"})
+            _add(line, "span", _item_name(item), {"class": "name", "style": f"--depth:{depth}"})
+            _add(line, "span", "".join(_own_text(children))[:200], {"class": "say"})
+            if has_lines:
                 _outline(block, children, depth + 1)
 
 
@@ -254,12 +254,12 @@ def _own_text(items: Sequence[CheckedItem]) -> Iterator[str]:
             yield f"{item.lead}‹{item.name}: {item.length}›"
 
 
-def _table(parent: etree._Element, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _table(parent: etree._Element, headings: Sequence[str], facts: Iterable[Sequence[str]]) -> None:
     table = _add(_add(parent, "div", "", {"class": "table"}), "table", "")
     _cells(_add(table, "thead", ""), "th", headings)
     body = _add(table, "tbody", "")
-    for row in rows:
-        _cells(body, "td", row)
+    for cells in facts:
+        _cells(body, "td", cells)
 
 
 def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
@@ -275,7 +275,6 @@ def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
 
 
 def _content(slot: Slot, plan: Plan) -> str:
-    """Return the content of a slot in a prompt."""
     if slot.module and slot.module not in plan.selection.modules:
         return "absent"
     given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
@@ -287,9 +286,9 @@ def _content(slot: Slot, plan: Plan) -> str:
 
 
 def _cells(parent: etree._Element, name: str, cells: Sequence[str]) -> None:
-    row = _add(parent, "tr", "")
+    element = _add(parent, "tr", "")
     for cell in cells:
-        _add(row, name, cell)
+        _add(element, name, cell)
 
 
 def _style(parent: etree._Element, sheet: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from promptcache.layout import Layout, Plan, run_states
 from promptcache.picture.chart import Chart
 from promptcache.picture.html import audit_fragment, completion_fragment, html_fragment, schema_fragment
-from promptcache.picture.rows import make_chart
+from promptcache.picture.lines import make_chart
 
 if TYPE_CHECKING:
     from promptcache.runtime import Completion

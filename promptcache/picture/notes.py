@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.diagnostics import counted, listed, size_text
 from promptcache.language import CheckedModule
-from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, Stretch
+from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, TextPiece
 from promptcache.picture.text import excerpt, fit
 
 _MANY_RUNS = 400
@@ -36,13 +36,13 @@ class Notes:
             if state.kind is not StateKind.STAND_IN:
                 self._states.setdefault(state.run, []).append(state)
 
-    def stretch(self, run: Run, stretch: Stretch, what: str, sections: Sections) -> Lines:
+    def text(self, run: Run, piece: TextPiece, what: str, sections: Sections) -> Lines:
         """Return the tooltip of a text. `what` names BOS and the header or footer of a turn."""
-        num_tokens = len(stretch.token_ids)
+        num_tokens = len(piece.token_ids)
         return (
             what if what and not run.module else f"{what or 'text'} {_owner(run.module)}",
-            excerpt(stretch.text, self._max_chars),
-            self._cost(stretch.start, stretch.stop, num_tokens, run.cached),
+            excerpt(piece.text, self._max_chars),
+            self._cost(piece.start, piece.stop, num_tokens, run.cached),
             *_use(sections),
             *([] if self._has_many else self._sees(run)),
         )

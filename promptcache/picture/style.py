@@ -121,7 +121,7 @@ def _svg_colours(scheme: int) -> Iterator[str]:
 
 
 def _lit(num_contexts: int, target: str, colours: tuple[str, str]) -> Iterator[str]:
-    """Yield the rules that highlight the context of a row on hover."""
+    """Yield the rules that highlight the context of a line on hover."""
     lit = [f".{ROOT_CLASS}:has(.s{number}:hover) .t{number} {target}".rstrip() for number in range(num_contexts)]
     if lit:
         yield f"{', '.join(lit)} {{ {colours[0]} }}"

@@ -1,6 +1,6 @@
 """Draw a chart as SVG: one document without scripts, fonts or other external resources.
 
-Folded rows are drawn closed, so thousands of modules fit into an overview. All text is added through the element
+Folded lines are drawn closed, so thousands of modules fit into an overview. All text is added through the element
 tree, so text cannot become markup.
 """
 
@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 
 from lxml import etree
 
-from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, indices, looks_of
+from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark, indices, looks_of
 from promptcache.picture.style import FONT_SIZE, ROOT_CLASS, legend, svg_style
 from promptcache.picture.text import columns, fit, shown
 
@@ -19,7 +19,7 @@ MARGIN = 16.0
 CHAR_WIDTH = 0.61 * FONT_SIZE  # of a monospaced font; the widest common one has 0.602
 _SVG = "http://www.w3.org/2000/svg"
 _MIN_WIDTH = 240
-_ROW, _BAR = 22.0, 18.0
+_LINE, _BAR = 22.0, 18.0
 _INDENT, _PAD = 12.0, 4.0
 _MIN_PIXELS = 2.0  # keeps every mark visible
 _NAMES, _MAX_NAMES = 0.24, 260.0  # column of names: a share of the width, and a maximum in pixels
@@ -50,12 +50,12 @@ def svg_element(chart: Chart, width: int) -> etree._Element:
     _text(root, MARGIN, 24, fit([chart.title], room), "head")
     _text(root, MARGIN, 42, fit([chart.summary], room, keep_end=False), "faded")
     y = _legend(root, chart, at, 54.0)
-    rows = list(_visible(chart.rows))
-    _axis(root, at, chart.stop, y, y + 20 + len(rows) * _ROW)
+    lines = list(_visible(chart.lines))
+    _axis(root, at, chart.stop, y, y + 20 + len(lines) * _LINE)
     y += 22
-    for row, depth in rows:
-        _row(root, row, depth, at, y)
-        y += _ROW
+    for line, depth in lines:
+        _line(root, line, depth, at, y)
+        y += _LINE
     height = y + MARGIN
     paper.set("height", number(height))
     attributes = {
@@ -84,11 +84,11 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _visible(rows: Sequence[ChartRow], depth: int = 0) -> Iterator[tuple[ChartRow, int]]:
-    for row in rows:
-        yield row, depth
-        if row.is_open:
-            yield from _visible(row.children, depth + 1)
+def _visible(lines: Sequence[ChartLine], depth: int = 0) -> Iterator[tuple[ChartLine, int]]:
+    for line in lines:
+        yield line, depth
+        if line.is_open:
+            yield from _visible(line.children, depth + 1)
 
 
 def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: float) -> None:
@@ -103,23 +103,23 @@ def _axis(root: etree._Element, at: _Geometry, stop: int, y: float, bottom: floa
             _text(root, at.x(position) + _PAD, y + 12, name, "faded")
 
 
-def _row(root: etree._Element, row: ChartRow, depth: int, at: _Geometry, y: float) -> None:
-    """Draw a row: its name, the bar of its whole extent, and its own texts and slots over the bar."""
-    hidden = [] if row.is_open else [each for each in row.everything if each is not row]
+def _line(root: etree._Element, line: ChartLine, depth: int, at: _Geometry, y: float) -> None:
+    """Draw a line: its name, the bar of its whole extent, and its own texts and slots over the bar."""
+    hidden = [] if line.is_open else [each for each in line.everything if each is not line]
     inside = [mark for each in hidden for mark in each.marks]
-    context = "" if row.sees is None else f" s{row.sees}"
-    targets = "".join(f" t{number}" for number in row.seen_in)
+    context = "" if line.sees is None else f" s{line.sees}"
+    targets = "".join(f" t{number}" for number in line.seen_in)
     group = _add(root, "g", {"class": f"row{context}{targets}"})
-    title = _add(group, "g", dict(indices([row, *hidden], inside)))
-    _add(title, "title").text = "\n".join(map(shown, row.notes))
+    title = _add(group, "g", dict(indices([line, *hidden], inside)))
+    _add(title, "title").text = "\n".join(map(shown, line.notes))
     width = at.width - 2 * MARGIN + 2 * _PAD
-    _rect(title, MARGIN - _PAD, y, width, _ROW, "back")
-    _rect(title, at.x(row.start), y + 2, (row.stop - row.start) * at.pixels, _BAR, extent_style(row))
+    _rect(title, MARGIN - _PAD, y, width, _LINE, "back")
+    _rect(title, at.x(line.start), y + 2, (line.stop - line.start) * at.pixels, _BAR, extent_style(line))
     room = floor((at.left - MARGIN - _PAD - depth * _INDENT) / CHAR_WIDTH)
-    sign = "" if row.is_open else "▸ "
-    label = fit([sign + label for label in row.labels], max(room, 0), keep_end=row.kind is not RowKind.UNION)
-    _text(title, MARGIN + depth * _INDENT, y + 15, label, "" if row.present else "faded")
-    for mark in row.marks:
+    sign = "" if line.is_open else "▸ "
+    label = fit([sign + label for label in line.labels], max(room, 0), keep_end=line.kind is not LineKind.UNION)
+    _text(title, MARGIN + depth * _INDENT, y + 15, label, "" if line.present else "faded")
+    for mark in line.marks:
         _mark(group, mark, at, y + 2)
 
 
@@ -139,13 +139,13 @@ def _mark(parent: etree._Element, mark: Mark, at: _Geometry, y: float) -> None:
     _text(group, x + _PAD, y + 13, label, f"{'name' if is_slot and mark.present else 'words'}{faded}")
 
 
-def extent_style(row: ChartRow) -> str:
-    """Return the classes of the bar from the start to the stop of a row."""
-    if row.is_open or row.kind is not RowKind.FOLD:
-        return row.kind if row.present else f"{row.kind} absent"
-    looks = {look for each in row.everything for mark in each.marks for look in looks_of(mark)}
+def extent_style(line: ChartLine) -> str:
+    """Return the classes of the bar from the start to the stop of a line."""
+    if line.is_open or line.kind is not LineKind.FOLD:
+        return line.kind if line.present else f"{line.kind} absent"
+    looks = {look for each in line.everything for mark in each.marks for look in looks_of(mark)}
     used = (look for look in (Look.REUSED, Look.REPAIRED, Look.NEW) if look in looks)
-    return next(used, "fold" if row.present else "fold absent")
+    return next(used, "fold" if line.present else "fold absent")
 
 
 def mark_style(mark: Mark) -> str:

@@ -1,4 +1,4 @@
-"""Answers requests with transformers' `generate`: what a row of a shared forward pass cannot express.
+"""Answers with transformers' `generate` the requests that a row of a shared forward pass cannot express.
 
 These are beams, several sequences, assistants, `custom_generate`, the caller's logits processors, outputs of steps, and
 models that link by concatenation.

@@ -52,7 +52,7 @@ class Chat(Unpicklable):
     Attributes:
         prompt: The prompt below the conversation.
         turns: The questions with their answers.
-        settings: What holds for every answer: `repair`, `positions`, `salt` and `template_kwargs`.
+        settings: The settings of every answer: `repair`, `positions`, `salt` and `template_kwargs`.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -130,7 +130,7 @@ class Chat(Unpicklable):
         """Forget the last `n` questions with their answers.
 
         Raises:
-            InvalidValue: There are not so many.
+            InvalidValue: The chat has fewer questions.
         """
         _TURNS.check("n", n, InvalidValue)
         if n > len(self.turns):
@@ -140,7 +140,7 @@ class Chat(Unpicklable):
     def with_prompt(self, prompt: Prompt) -> Chat:
         """Return a chat with the same turns over another selection of modules or other arguments.
 
-        The next answer prefills what lies above the first difference; its usage says how much.
+        The next answer prefills all tokens above the first difference; its usage says how many.
         """
         if not isinstance(prompt, Prompt):
             raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; load_prompt reads documents")

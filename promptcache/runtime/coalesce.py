@@ -1,8 +1,8 @@
-"""Buffers of copied KV: of segments that move to other positions, and of many small segments side by side.
+"""Buffers of copied KV: segments that move to other positions, and small segments that are joined.
 
-A segment costs a fixed amount of work in every layer of every forward pass; a copy costs its bytes, once. So small
-neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used again
-without copying.
+A segment costs a fixed amount of work in every layer of every forward pass; a copy costs time by its size, once. So
+small neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used
+again without copying.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Pool:
 
         Args:
             model: Its KV is copied, and its rotary embeddings move keys.
-            buffers: Memory for copies that later requests can use. None, or no room in it: a copy is in memory of its
-                own, which is shared by the requests that use it at the same time.
+            buffers: Memory for copies that later requests can use. If it is None or full, a copy gets memory of its
+                own, shared by the requests that use it at the same time.
             small_tokens: Segments of fewer tokens are coalesced.
         """
         self._model = model
@@ -164,5 +164,5 @@ def open_pool(model: Model, store: Store) -> Pool:
 
 
 def views_only(model: Model) -> Pool:
-    """Return a pool that copies nothing but shifted segments, and keeps no copy."""
+    """Return a pool that copies shifted segments only, and keeps no copy."""
     return Pool(model, small_tokens=0)

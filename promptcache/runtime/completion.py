@@ -174,7 +174,7 @@ class WarmReport(Short):
 
 
 class OwnKVUsage(NamedTuple):
-    """What history found, and the bytes that were copied to link a request and to keep its own tokens."""
+    """Tokens that history found, and bytes that were copied to link a request and to keep its own tokens."""
 
     num_found: int
     copied_bytes: int

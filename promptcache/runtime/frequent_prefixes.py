@@ -1,4 +1,4 @@
-"""Prefixes that several token lists share, ranked by what it saves to have their KV."""
+"""Prefixes that several token lists share, ranked by the prefill that their KV saves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def frequent_prefixes(
 
     Args:
         token_lists: Token IDs, such as the prompts of a data set; texts with a tokenizer.
-        tokenizer: That of transformers, whose call gives the tokens of a text as a loop has them; or that of an engine.
+        tokenizer: A tokenizer of transformers, which is called as in a loop of your own, or that of an engine.
         min_tokens: The fewest tokens of a prefix.
 
     Raises:

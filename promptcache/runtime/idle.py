@@ -1,4 +1,4 @@
-"""Work in idle time: a thread that works while no request uses the model, and stops within one layer for a request."""
+"""A thread that works while no request uses the model. It stops within one layer when a request arrives."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class IdleThread:
 
 
 class _IdleLoop:
-    """What the thread does. It has no reference to the `IdleThread`."""
+    """The loop of the thread. It has no reference to the `IdleThread`."""
 
     def __init__(self, work: weakref.WeakMethod[Any], activity: Activity) -> None:
         self._work = work
@@ -100,7 +100,7 @@ class _IdleLoop:
             if self._is_over.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
             thread = threading.Thread(target=self._run, name="promptcache-idle", daemon=True)
-            with suppress(RuntimeError):  # there can be no more threads; a request calls this, and needs none
+            with suppress(RuntimeError):  # no thread can be started; the request that calls this needs none
                 thread.start()
                 self._thread = thread
 

@@ -134,7 +134,7 @@ def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment
 
     Rows that use the same KV at different positions do not share it.
 
-    Every token of every row is in exactly one piece. A piece is a view of one stretch of memory.
+    Every token of every row is in exactly one piece. A piece is a view of adjacent tokens of one slab.
     """
     slabs: dict[tuple[Slab, int], list[tuple[int, Segment]]] = {}
     for row, segments in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Inputs for a forward loop of the caller: a linked prompt as keywords of transformers' `generate` or of the model.
+"""Inputs for the caller's own loop: a linked prompt as keywords of transformers' `generate` or of the model.
 
 The cache is that of linking, which keeps stored KV where it is, or a plain `DynamicCache` with a copy of it.
 """

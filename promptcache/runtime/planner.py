@@ -93,8 +93,7 @@ class Planner:
         Args:
             context_length: Number of positions of the model.
             repair: The setting of prompts and schemas that state none.
-            place: Returns where a request has cached text that asks for "closed" or "fixed" positions. It raises if the
-                model does not allow it.
+            place: Returns the placement for the text "closed" or "fixed". It raises if the model does not allow it.
             strict_template: Refuse prompts whose text is not what the chat template writes, instead of a warning.
         """
         self._catalog = catalog

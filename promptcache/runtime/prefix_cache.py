@@ -1,6 +1,6 @@
 """`PrefixCache`: reuses the KV of repeated prefixes in a loop of the caller over plain token IDs.
 
-It stands on a `History` of its own, and on forward passes without padding (`PackedRows`). Positions of a row count its
+It uses a `History` of its own, and forward passes without padding (`PackedRows`). Positions of a row count its
 tokens from 0, as without a cache.
 """
 
@@ -28,13 +28,13 @@ from promptcache.runtime.self_test import TOLERANCE
 from promptcache.runtime.token_rows import TokenBatch, TokenRow, read_batch, read_tokens
 
 _MIN_SHARED = 64
-"""Rows of one batch that share more new tokens than this get them from one forward pass before that of the batch."""
+"""If rows of a batch share more new tokens than this, one forward pass computes these before the batch."""
 
 _GROWTH = 0.25
 """Spare room of history: rows branch more often than they continue."""
 
 _SAMPLES, _SAMPLE_TOKENS = 4, 4
-"""Of each row that `add` takes, so many samples of so many tokens are computed again."""
+"""`add` computes so many samples of so many tokens of each row again."""
 
 _LIMIT = whole(1, 2**63 - 1, unit="bytes")
 
@@ -54,7 +54,7 @@ class _FirstLayer(PackedRows):
 
 
 class ServingEngine(Protocol):
-    """What a prefix cache needs of an engine."""
+    """Members of an engine that a prefix cache needs."""
 
     model: Model
     store: Store
@@ -342,7 +342,7 @@ class PrefixCache(Unpicklable):
             self._compare(packed.own_kv(row), slab, row, 0)
 
     def _check_samples(self, rows: Sequence[tuple[int, ...]], slabs: Sequence[Slab]) -> None:
-        """Compute samples of each row in all layers, after the KV before them as it was given, and compare."""
+        """Compute samples of each row in all layers, over the given KV before them, and compare."""
         samples = [
             (row, start)
             for row, token_ids in enumerate(rows)

@@ -37,7 +37,7 @@ DEFAULT_AUTO_BYTES = 2**30
 """Default limit of automatically promoted KV in a store without a memory budget."""
 
 MAX_COMBINATIONS = 10_000
-"""Combinations that are remembered: as many that came once, and as many that came again."""
+"""Limit of the combinations that are remembered: of those that came once, and of those that came again."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class PromoteMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AutoPromotions(Short):
-    """What automatic promotion has done so far.
+    """Figures of automatic promotion so far.
 
     Attributes:
         num_combinations: Combinations that are promoted now.
@@ -120,7 +120,7 @@ class Promoter:
 
     @property
     def figures(self) -> AutoPromotions:
-        """What was done so far."""
+        """Figures so far."""
         with self._lock:
             known, nodes = tuple(self._combinations.values()), frozenset(self._nodes)
             nbytes, num_waiting = self._nbytes, len(self._waiting)

@@ -1,4 +1,4 @@
-"""Promotion: the modules of a prompt are also encoded together, as a scaffold in the schema would do it.
+"""Promotion: the modules of a prompt are also encoded together, like those of a scaffold in the schema.
 
 A promotion is a scaffold of the schema's state. The text and the positions of the schema do not change.
 """

@@ -41,7 +41,7 @@ class ReasoningSplit:
         self.has_reasoning = is_open and tags is not None
         self._tags = tags
         self._is_answer = tags is None
-        self._held = ""  # text of which it is not known yet where it belongs
+        self._held = ""  # text whose place is not known yet
         self._wants_text = True  # white space at the start of reasoning, and of the answer behind it, is left out
 
     def add(self, piece: str) -> SplitText:

@@ -1,6 +1,6 @@
 """Requests: a planned prompt with the settings of its generation, and the builder that makes one.
 
-A request is complete: what answers it reads no XML, no schema and no option of the caller.
+A request is complete: answering it needs no XML, no schema and no options of the caller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SALT = TEXT | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSettings:
-    """What a caller asks for beside the prompt: the keywords of `Engine.generate`, which describes them.
+    """The settings of a request: the keywords of `Engine.generate`, which describes them.
 
     Attributes:
         generation: Options of transformers' `generate`.
@@ -188,7 +188,7 @@ class RequestBuilder:
         return self._build(lambda: self.plan_chat(prompt, turns, question, settings), settings)
 
     def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
-        """Return the plan of that request."""
+        """Return the plan of the request that `build_chat` builds."""
         return self.planner.plan_chat(
             prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
         )

@@ -25,7 +25,7 @@ class WatchedFidelity(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EngineStats(Short):
-    """What an engine has done in idle time so far.
+    """Figures of the work of an engine in idle time so far.
 
     Attributes:
         promotions: Automatic promotion; all figures are 0 with `promote="off"`.

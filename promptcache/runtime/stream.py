@@ -19,7 +19,7 @@ from promptcache.runtime.text import IncrementalText, whole_text
 
 
 class _Queue:
-    """What the generating thread passes to the reader: tokens, then the completion or an error."""
+    """Queue from the generating thread to the reader: tokens, then the completion or an error."""
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[int | BaseException | Completion] = queue.SimpleQueue()
@@ -35,7 +35,7 @@ class Stream(Unpicklable, Iterator[str]):
 
     The pieces are those of the answer. `reasoning` is the reasoning before it, as far as it was generated.
 
-    Closing the stream stops the generation, and so does deleting it unread.
+    Closing a stream stops the generation. Deleting an unread stream stops it, too.
     """
 
     _instead = "pickle its completion once it is exhausted"
@@ -52,7 +52,7 @@ class Stream(Unpicklable, Iterator[str]):
         Args:
             answer: Generates the answer.
             text: Returns the text of tokens.
-            split: Takes the reasoning apart.
+            split: Splits the reasoning from the answer.
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         self.completion: Completion | None = None

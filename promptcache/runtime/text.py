@@ -14,9 +14,9 @@ _MAX_OPEN = 3
 
 
 def whole_text(text: Callable[[Sequence[int]], str], token_ids: Sequence[int]) -> str:
-    """Return the text of a whole answer: that of its pieces.
+    """Return the text of a whole answer, which is that of its pieces.
 
-    Only with invalid bytes it may differ from `text(token_ids)`: tokenizers with byte fallback replace valid bytes
+    It differs from `text(token_ids)` only if there are invalid bytes: tokenizers with byte fallback replace valid bytes
     before an invalid one, too.
     """
     whole = text(token_ids)

@@ -25,7 +25,6 @@ class ChatTurn:
 
 
 def chat_message(role: Role, text: str, reasoning: str | None = None) -> dict[str, str]:
-    """Return a chat message."""
     message = {"role": str(role), "content": text}
     return {**message, "reasoning_content": reasoning} if reasoning else message
 

@@ -1,6 +1,6 @@
 """Several replicas: which one answers a request, and what happens to a stream whose replica ends.
 
-These parts have neither a network nor torch: they know replicas by name and tokens by number. The application for Ray
+These parts use no network and no torch. They know replicas by name, and tokens by ID. The application for Ray
 Serve is `promptcache.scale.ray_app`.
 """
 

@@ -88,7 +88,7 @@ class ReplicaActor:
         self._service.warm(packed)
 
     async def facts(self) -> ReplicaFacts:
-        """Return what fronts have to know of the model."""
+        """Return the facts about the model that fronts need."""
         return self._service.facts
 
     async def answer(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:

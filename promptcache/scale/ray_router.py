@@ -13,8 +13,7 @@ from promptcache.scale.routing import Replica, route
 class SchemaRouter(RequestRouter):
     """Sends requests of one schema to one replica, as `promptcache.scale.route` orders them.
 
-    Ray's `FIFOMixin` must not be among its bases: it gives the replica that was chosen for one request to the first
-    that waits.
+    Ray's `FIFOMixin` must not be among its bases: it gives the replica of one request to the first waiting request.
     """
 
     async def choose_replicas(

@@ -67,7 +67,7 @@ class ReplicaLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """What a front has to know of the model of its replicas.
+    """Facts about the model of the replicas that a front needs.
 
     Attributes:
         context_length: The number of positions.
@@ -102,7 +102,7 @@ class RemoteRequest:
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a replica reports at the end of an attempt; the fields are those of `Completion`."""
+    """Report of a replica at the end of an attempt; the fields are those of `Completion`."""
 
     finish_reason: FinishReason
     usage: Usage
@@ -143,10 +143,10 @@ class _PackedState(SchemaState):
 
 
 class RemoteEngine:
-    """An engine for a server, as `Engine`, without the model.
+    """Like `Engine`, for a server without the model.
 
     Attributes:
-        model: What it knows of the model.
+        model: Facts about the model.
         tokenizer: The tokenizer of the replicas.
         positions: As in `ReplicaFacts`.
         store: None; replicas have stores.
@@ -222,7 +222,7 @@ class RemoteEngine:
         raise PromptCacheError("schemas are deployed with this application: deploy it again with other schemas")
 
     def remove_schema(self, name: str) -> None:
-        """Refuse it, as `add_schema`."""
+        """Refuse it, like `add_schema`."""
         raise PromptCacheError("schemas are deployed with this application: deploy it again without this schema")
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
@@ -249,7 +249,7 @@ class RemoteService:
 
     @property
     def counts(self) -> ServiceCounts:
-        """What it has to do. Requests that wait in replicas count as running."""
+        """Numbers of requests. Those that wait in replicas count as running."""
         return ServiceCounts(num_running=len(self._running), num_waiting=0, num_waiting_tokens=0, tail_bytes=0)
 
     def submit(
@@ -261,7 +261,7 @@ class RemoteService:
         reuse: bool = True,
         **settings: Any,
     ) -> Future[None]:
-        """Submit a request, as `Service.submit`, from another thread than that of the loop.
+        """Like `Service.submit`. Call it from any thread but the event loop's.
 
         Replicas promote nothing by themselves, so every answer is deterministic.
 
@@ -373,7 +373,7 @@ class RemoteService:
     def _completion(
         self, asked: _Asked, token_ids: tuple[int, ...], answer: ReplicaAnswer | None, timing: Timing
     ) -> Completion:
-        """Return the completion of an answer, of which several replicas may have generated a part.
+        """Return the completion of an answer. Several replicas may each have generated a part of it.
 
         Args:
             answer: What the last replica reports; None if it ended after the last token.
@@ -435,7 +435,7 @@ def _planned_usage(plan: Plan, num_generated_tokens: int) -> Usage:
 
 
 def _placement(facts: ReplicaFacts, positions: str) -> Placement:
-    """Return where a request has cached text. That replicas can move keys is known if they do so by default."""
+    """Return where a request has cached text. Replicas can surely move keys if they do so by default."""
     if positions == Placement.CLOSED and facts.positions is not Placement.CLOSED:
         raise UnsupportedModel("the replicas have fixed positions: positions='closed' is not allowed here")
     return Placement(positions)

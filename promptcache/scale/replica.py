@@ -44,7 +44,7 @@ class ReplicaService:
 
     @property
     def facts(self) -> ReplicaFacts:
-        """What fronts have to know of the model."""
+        """Facts about the model that fronts need."""
         engine = self._engine
         return ReplicaFacts(
             context_length=engine.model.context_length,
@@ -172,7 +172,7 @@ async def _next_group(items: asyncio.Queue[_Told], *, waits: bool) -> list[_Told
 def _token_group(group: Sequence[_Told], *, is_first: bool) -> TokenGroup:
     last = group[-1] if isinstance(group[-1], Completion) else None
     tokens: Sequence[int | TokenLogprobs] = [each for each in group if isinstance(each, int | TokenLogprobs)]
-    if last is not None and is_first and not tokens:  # it was answered alone, and its tokens were not told
+    if last is not None and is_first and not tokens:  # it was answered alone, and its tokens were not sent
         tokens = last.logprobs or last.token_ids
     return TokenGroup(
         token_ids=tuple(each.token_id if isinstance(each, TokenLogprobs) else each for each in tokens),

@@ -17,7 +17,7 @@ MAX_RESUBMISSIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a replica is asked to generate, besides the prompt and its options.
+    """Tokens that a replica is asked to generate; the prompt and its options come beside it.
 
     A replica prefills the tokens `given` as own tokens of the request, after those of the prompt, and generates
     `max_new_tokens` more at most. If it samples, it seeds the generator of the request with `seed` and takes

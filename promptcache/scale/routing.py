@@ -1,7 +1,7 @@
 """The router: an order of replicas for each schema, by rendezvous hashing and load.
 
-Requests of one schema meet the same replica, whose memory has its modules. A replica that comes or goes changes the
-replica of the schemas that it gets or had, and of no others.
+Requests of one schema meet the same replica, whose memory has its modules. If a replica is added or removed, only the
+schemas that it gets or had move.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def prompt_trees(
 
 
 def prompt_tree_pairs(schema: CheckedSchema, known: Slots) -> SearchStrategy[tuple[PromptTree, ...]]:
-    """Draw two valid prompts with different modules where there are any; what both have has the same arguments."""
+    """Draw two valid prompts, with different modules if there are any; shared slots have the same arguments."""
     return _prompt_trees(_Source(schema=schema, selections=distinct_selections(schema), slots=known, messages=None))
 
 
@@ -184,7 +184,7 @@ def _arguments(draw: DrawFn, known: Slots, modules: frozenset[str]) -> dict[Key,
 
 
 class _Report:
-    """The report of a case, made when Hypothesis shows it: making it takes time."""
+    """The report of a case. It is made when Hypothesis shows it, because that takes time."""
 
     def __init__(self, case: PromptCase) -> None:
         self._case = case

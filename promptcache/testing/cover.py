@@ -19,7 +19,7 @@ from promptcache.testing.texts import Said, plain_argument
 from promptcache.tokenizer import Tokenizer
 
 Choices: TypeAlias = frozenset[int]
-"""Choices as the solver has them: the number of a module that is used, its negative where it is not."""
+"""Choices as in the solver: the number of a module that is used, or the negative number of one that is not."""
 
 DEFAULT_TEXT = "And now?"
 
@@ -27,12 +27,12 @@ DEFAULT_TEXT = "And now?"
 def covering(
     schema: SchemaSource, t: int = 2, *, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | None = None
 ) -> list[PromptCase]:
-    """Return few prompts in which every t-tuple of choices occurs that occurs in any valid prompt.
+    """Return few prompts that together show every t-tuple of choices that any valid prompt shows.
 
     Args:
         schema: A path, XML text, or a schema.
         t: How many choices to cover together.
-        text: What every prompt ends in.
+        text: Text at the end of every prompt.
         tokenizer: Measures slots; None takes the demo model's.
     """
     whole(1).check("t", t, InvalidValue)
@@ -71,7 +71,7 @@ def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_T
 
 
 def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset[str]]:
-    """Yield the selections of a covering: each shows a tuple that is new, and then as many more as it can."""
+    """Yield the selections of a covering: each shows a new tuple, and as many other new ones as possible."""
     with open_solver(schema.rules) as solver:
         left = dict.fromkeys(valid_tuples(solver, len(schema.rules.order), t))
         while left:
@@ -93,7 +93,7 @@ def valid_tuples(solver: RuleSolver, num_variables: int, t: int) -> Iterator[Cho
 
 
 def _grown(solver: RuleSolver, left: Sequence[Choices], num_variables: int) -> set[int]:
-    """Return a whole selection that shows the first tuple and, choice by choice, as many of the others as it can."""
+    """Return a whole selection that shows the first tuple and, choice by choice, as many others as possible."""
     chosen = set(left[0])
     showing: dict[int, list[Choices]] = {}
     for one in left:

@@ -102,7 +102,7 @@ def unselected_text_changes_nothing(service: ServedSchema, selection: Selection)
 
 
 def history_changes_nothing(service: ServedSchema, selections: Sequence[Selection]) -> None:
-    """Requests answered one after another on one store are answered as on stores of their own."""
+    """Requests that follow one another on one store get the same answers as on stores of their own."""
     for selection in selections:
         _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
 

@@ -1,7 +1,7 @@
 """Stores that fail, to test an engine whose KV is lost, damaged, late or refused.
 
-Each wraps a store and changes one thing for the keys that a rule hits. A damaged encoding has the right shape and wrong
-numbers.
+Each wraps a store and changes one thing for the keys that a rule chooses. A damaged encoding has the right shape and
+wrong numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Hit: TypeAlias = Callable[[str], bool]
 
 
 def by_seed(seed: int, share: float) -> Hit:
-    """Return a rule that hits a share of all keys, the same ones every time."""
+    """Return a rule that chooses a share of all keys, the same ones every time."""
 
     def hit(key: str) -> bool:
         digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
@@ -33,7 +33,7 @@ def by_seed(seed: int, share: float) -> Hit:
 
 
 def after(num_calls: int) -> Hit:
-    """Return a rule that hits every key once it has been asked `num_calls` times."""
+    """Return a rule that chooses every key after it was asked `num_calls` times."""
     lock, asked = threading.Lock(), 0
 
     def hit(key: str) -> bool:
@@ -127,7 +127,7 @@ class LosingStore(FaultyStore):
 
 
 class CorruptingStore(FaultyStore):
-    """Stores wrong numbers of the right shape for keys that are hit."""
+    """Stores wrong numbers of the right shape for the chosen keys."""
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put the KV, or wrong numbers if the key is hit."""
@@ -151,7 +151,7 @@ class DelayingStore(FaultyStore):
 
 
 class RefusingStore(FaultyStore):
-    """Raises for keys that are hit, as a store with a full disk does."""
+    """Fails for the chosen keys, like a full disk."""
 
     def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
         """Put, or refuse.

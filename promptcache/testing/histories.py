@@ -33,7 +33,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
     Run it with `run_state_machine_as_test(history_machine(…))`, or as a test case: `TestHistories = ….TestCase`.
 
     Args:
-        documents: Schemas, each with the XML of its prompts; several may share a name, as versions of one schema do.
+        documents: Schemas, each with the XML of its prompts; several may share a name, like versions of one schema.
     """
     services = [serve(read_schema(source)) for source, _ in documents]
     asked = [
@@ -124,7 +124,7 @@ class _Histories(RuleBasedStateMachine):
         self.services[index] = replace(service, state=demoted(service.state, selection)[0])
 
     def asked(self, number: int) -> tuple[int, Selection]:
-        """Return the index of a service and a prompt for its schema with the promotions of now."""
+        """Return the index of a service and a prompt for its schema with the current promotions."""
         index, selection = self.fresh.asked(number)
         return index, replace(selection, schema=self.services[index].state.schema)
 
@@ -177,7 +177,7 @@ class _Fresh:
         self._tokens: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def asked(self, number: int) -> tuple[int, Selection]:
-        """Return the prompt of this number, counted round, and the index of its service."""
+        """Return the index of a service and its prompt; numbers beyond the last prompt begin again at the first."""
         return self._prompts[number % len(self._prompts)]
 
     def logits(self, number: int, selection: Selection) -> torch.Tensor:

@@ -98,7 +98,7 @@ def positions_are_disjoint(case: PromptCase) -> None:
 
 
 def tokens_are_in_place(case: PromptCase) -> None:
-    """Reused and new tokens together are the prompt's, each once, where a walk over the schema puts it."""
+    """Reused and new tokens are together the tokens of the prompt, each once, where a walk over the schema puts it."""
     expected = sorted(expected_tokens(case.selection, case.plan.layout, case.tokenizer, case.plan.repair))
     planned = sorted(planned_tokens(case.plan))
     hold(planned == expected, f"planned {_difference(planned, expected)}", case)
@@ -117,7 +117,7 @@ def states_are_right(case: PromptCase) -> None:
 
 
 def repairs_are_right(case: PromptCase) -> None:
-    """Every repair computes the tokens again that it names, where they are; with `all` the answer is exact."""
+    """Every repair computes again the tokens that it names, at their positions; with `all` the answer is exact."""
     plans = {name: _plan(case, name) for name in ("slots", *REPAIRS)}
     slots = plans.pop("slots")
     tokens, new = sorted(planned_tokens(slots)), _new_positions(slots)
@@ -157,7 +157,7 @@ def every_module_can_be_selected(subject: Subject) -> None:
 
 
 def all_modules_fit(subject: Subject, positions: int = 1 << 17) -> None:
-    """The modules of a schema have room in the model's positions: all of them with whole slots, if those are fixed."""
+    """The modules of a schema fit into the model's positions; with fixed positions, all at once with whole slots."""
     stop = needed_positions(subject.layout, subject.states)
     hold(stop < positions, f"the schema takes {stop} positions, there are {positions}", subject)
 
@@ -203,7 +203,7 @@ def schemas_print(subject: Subject) -> None:
 
 
 def formatting_keeps_the_schema(subject: Subject) -> None:
-    """Formatting a schema changes neither its tokens nor its rules, and formatting it twice changes nothing more."""
+    """Formatting a schema changes neither its tokens nor its rules, and formatting it again changes nothing."""
     once = format_document(subject.document, folder=subject.folder)
     again = check_schema(parse_schema(once, folder=subject.folder))
     hold(shape(again) == shape(subject.schema), f"formatted as {once}", subject)
@@ -217,14 +217,14 @@ def grammar_accepts_the_schema(subject: Subject) -> None:
 
 
 def prompts_print(case: PromptCase) -> None:
-    """A prompt that is printed and read again selects the same, with the same arguments and messages."""
+    """A prompt that is printed and read again selects the same modules, with the same arguments and messages."""
     printed = parse_prompt(case.xml).to_xml()
     again = resolve_prompt(parse_prompt(printed), case.selection.schema)
     hold(said(again) == said(case.selection), f"printed as {printed}", case)
 
 
 def formatting_keeps_prompts(case: PromptCase) -> None:
-    """Formatting a prompt changes nothing of what it says, and formatting it twice changes nothing more."""
+    """Formatting a prompt does not change its content, and formatting it again changes nothing."""
     once = format_document(case.xml)
     again = resolve_prompt(parse_prompt(once), case.selection.schema)
     hold(said(again) == said(case.selection), f"formatted as {once}", case)
@@ -262,7 +262,7 @@ LAWS = (
 
 
 def shape(schema: CheckedSchema) -> tuple[object, ...]:
-    """Return everything that a checked schema says, but for where it says it."""
+    """Return the whole content of a checked schema, without places."""
     return (
         schema.name,
         schema.version,
@@ -277,7 +277,7 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
 
 
 def said(selection: Selection) -> tuple[object, ...]:
-    """Return everything that a prompt says, but for where it says it."""
+    """Return the whole content of a prompt, without places."""
     return (selection.modules, without_places(selection.arguments), without_places(selection.messages))
 
 

@@ -87,7 +87,6 @@ class SchemaFile(pytest.File):
     """A schema document: an item for every example and law, or one that fails with its diagnostics."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield the items."""
         from promptcache.diagnostics import SchemaError
         from promptcache.testing.laws import LAWS
         from promptcache.testing.running import tested_examples

@@ -1,7 +1,7 @@
 """The tokens of a prompt at their positions, from a walk over the tree of the layout: no runs, no encodings.
 
 It counts positions itself, and shares no code with the planner that it checks. The texts and their tokens are those of
-the layout; that they are the texts of the schema is another law.
+the layout; another law compares them with the texts of the schema.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class PromptTree:
 
 
 def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: bool = False) -> PromptTree:
-    """Write a prompt; all zeros drawn give the shortest form that there is.
+    """Write a prompt; if all draws are zero, in its shortest form.
 
     Args:
         draw: Draws from a strategy.
@@ -208,7 +208,7 @@ class _Shortest:
         return sum(length for length, _ in parts), tuple(each for _, named in parts for each in named)
 
     def _shortest(self, path: str, prefix: str) -> tuple[int, tuple[_Named, ...]]:
-        """Return the same for a module and what is below it, where references must begin with `prefix`."""
+        """Return the length of the references for a module and all below it, which begin with `prefix`, and these."""
         if (path, prefix) not in self._known:
             self._known[path, prefix] = self._weighed(path, prefix)
         return self._known[path, prefix]

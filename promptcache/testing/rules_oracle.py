@@ -1,4 +1,4 @@
-"""Which sets of modules a schema allows, read off its declaration.
+"""The sets of modules that a schema allows, computed from its declaration.
 
 It shares no code with the compiled rules and the solver that it checks.
 """
@@ -38,7 +38,7 @@ def is_understood(schema: Schema) -> bool:
 
 
 def completed(schema: Schema, named: Collection[str]) -> frozenset[str]:
-    """Return named modules with the defaults of unions of which no member is named."""
+    """Return named modules with the defaults of unions without a named member."""
     present = set(named)
     for parent, item in walk(schema.children):  # a union comes after its parent
         if isinstance(item, Union) and item.default is not None and (not parent or parent in present):

@@ -1,4 +1,4 @@
-"""Running laws and examples over one schema, outside any test function.
+"""Checks laws and examples of one schema outside of test functions.
 
 A law that does not hold is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis may stop
 at a local minimum. So plain prompts are also tried in order of size. Their arguments are empty, short, full or as
@@ -111,7 +111,7 @@ def _settings(max_examples: int) -> settings:
 
 
 def tested_examples(subject: Subject) -> Iterator[tuple[str, Example]]:
-    """Yield the examples that say what must hold of them, each with its name or its number among all."""
+    """Yield the examples that state an expectation, each with its name or its number among all."""
     for number, example in enumerate(subject.schema.examples, 1):
         if example.valid is not None or example.contains is not None:
             yield example.name or f"number {number}", example
@@ -128,7 +128,7 @@ def check_example(subject: Subject, example: Example) -> None:
 
 
 def size_of(case: PromptCase) -> tuple[int, int]:
-    """Return what is to be smallest: the number of modules, then the bytes of XML."""
+    """Return the size of a prompt: the number of modules, then the bytes of XML."""
     return len(case.selection.modules), len(case.xml.encode())
 
 

@@ -39,7 +39,7 @@ def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStr
 def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset[str], frozenset[str]]]:
     """Draw two valid selections: different ones, unless there is only one.
 
-    Where all can be listed, no other is nearer to the first than the second: mostly they differ in one module.
+    If all selections can be listed, the second is one of the nearest to the first: mostly they differ in one module.
     """
     listed = list_selections(schema)
     if listed is None:
@@ -56,7 +56,7 @@ def distinct_selections(schema: CheckedSchema) -> SearchStrategy[tuple[frozenset
 
 
 def _smallest_of(listed: Sequence[frozenset[str]]) -> SearchStrategy[frozenset[str]]:
-    """Draw modules that are wanted, one after another, and return the first selection that has all that it can."""
+    """Draw wanted modules one after another, and return the first selection that has as many of them as possible."""
     having: dict[str, int] = {}
     for number, selection in enumerate(listed):
         for path in selection:

@@ -195,7 +195,7 @@ class PromptCase:
 
     @property
     def report(self) -> str:
-        """The prompt, its slots, and a command that shows the whole of it."""
+        """The prompt, its slots, and a command that shows the whole prompt."""
         source = self.selection.schema.source.span.source
         schema = "SCHEMA.xml" if source.startswith("<") else source
         context = " --context CONTEXT.json" if _has_templates(self.selection.schema.source) else ""

@@ -58,9 +58,9 @@ class _ExactRotary(LlamaRotaryEmbedding):
 def _keep_precision(model: LlamaForCausalLM) -> None:
     """Normalise, and compute the angles of positions, in the dtype of the states.
 
-    transformers rounds both to float32 first (5.23, `LlamaRMSNorm` and `LlamaRotaryEmbedding`). In a float64 model
-    that hides all differences below 6e-8, and on rare prompts it makes one of that size out of ordinary rounding.
-    Angles that are rounded also make attention depend on more than distances.
+    transformers rounds both to float32 first (5.23, `LlamaRMSNorm` and `LlamaRotaryEmbedding`). In a float64 model that
+    hides all differences below 6e-8. On rare prompts it turns ordinary rounding into a difference of that size. Angles
+    that are rounded also make attention depend on more than distances.
     """
     model.model.rotary_emb = _ExactRotary(model.config)
     for module in list(model.modules()):

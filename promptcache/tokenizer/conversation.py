@@ -1,4 +1,4 @@
-"""What a chat template writes around the turns of a conversation, cut at markers in place of their contents.
+"""The texts that a chat template writes around turns. They are cut at markers that stand for the contents of the turns.
 
 The text between two contents belongs to two turns. Where something may stand between them, it is split into the footer
 of the first turn and the header of the second one.
@@ -81,8 +81,8 @@ class Conversations:
     def split(self, gap: str, before: Role, after: Role) -> tuple[str, str]:
         """Split the text between two contents into the footer of a turn and the header of the next one.
 
-        The footer ends where the text ends that closes such a turn at the end of a conversation. Else the header begins
-        where the text begins that opens such a turn. Else all of it is footer.
+        If it begins with the text that closes such a turn at the end of a conversation, this text is the footer. Else,
+        if it ends with the text that opens such a turn, this text is the header. Else all of it is footer.
         """
         tail, opening = self._tail(before), self._opening(after)
         if tail is not None and gap.startswith(tail):

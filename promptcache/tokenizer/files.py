@@ -33,7 +33,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
     Raises:
         ModelNotFound: no such folder, or no `tokenizer.json` in it.
-        UnsupportedModel: a file in it is not what it should be.
+        UnsupportedModel: a file in it has a wrong format.
     """
     if not folder.is_dir():
         raise ModelNotFound(f"there is no folder '{folder}'")

@@ -153,7 +153,7 @@ class HubTokenizer:
         return self._text.detokenize(token_ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, without special tokens, as `decode(skip_special_tokens=True)`."""
+        """Return the text of an answer without special tokens, like `decode(skip_special_tokens=True)`."""
         return self._text.decode(token_ids)
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -206,7 +206,7 @@ class _Parts:
     def turn_markers(self, written: str) -> Iterator[str]:
         """Yield the written forms of added tokens that only the chat template writes, around turns.
 
-        Those that are special are not among them. Tags with a beginning and an end, such as `<think>`, are words: the
+        Special tokens are not among them. Tags with a beginning and an end, such as `<think>`, are words: the
         model writes them, too.
 
         Args:

@@ -17,7 +17,7 @@ from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
 
 _SIGN = "\U0010fffd"
-"""An added token of our own: a text behind it is one behind a control token."""
+"""An added token of our own. A text behind it is tokenized like one behind a control token."""
 
 
 class _Token(NamedTuple):
@@ -133,7 +133,7 @@ class TextTokenizer:
         return "".join(parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, as `decode(skip_special_tokens=True)` of transformers, with shown tokens."""
+        """Return the text of an answer, like `decode(skip_special_tokens=True)` of transformers, with shown tokens."""
         kept = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
         return str(self._encoder.start.decode(kept, skip_special_tokens=False))
 

@@ -18,13 +18,13 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Markup(str):
-    """Text that a chat template wrote. Control tokens in it are control tokens, in other text they are text."""
+    """Text that a chat template wrote. Control tokens in it stay control tokens; in other text they are text."""
 
     __slots__ = ()
 
 
 class Before(StrEnum):
-    """What stands before a text in the input of a model. Some tokenizers add a space at a start."""
+    """Kind of the text before another text in the input of a model. Some tokenizers add a space at a start."""
 
     START = "start"
     CONTROL = "control"
@@ -80,7 +80,7 @@ class Tokenizer(Protocol):
         """Return the text of `token_ids`, control tokens in their written form."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, without special tokens, as `decode(skip_special_tokens=True)`."""
+        """Return the text of an answer without special tokens, like `decode(skip_special_tokens=True)`."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token in UTF-8, also those of a token that is a part of a character."""

@@ -28,12 +28,12 @@ class Agreement(RuleBasedStateMachine):
         self.is_free[slice(*range_)] = [is_free] * range_.size
 
     def longest(self) -> list[int]:
-        """Return the lengths of the free stretches."""
+        """Return the lengths of the free ranges."""
         return [len(part) for part in "".join("x" if each else " " for each in self.is_free).split()]
 
     @rule(size=st.integers(1, CAPACITY))
     def take(self, size: int) -> None:
-        """Take tokens from the smallest stretch that has them."""
+        """Take tokens from the smallest range that has them."""
         fitting = [length for length in self.longest() if length >= size]
         range_ = self.free.take(size)
         assert (range_ is None) == (not fitting)
@@ -69,9 +69,9 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def conserved(self) -> None:
         """Every token is free or taken, and free neighbours are merged."""
-        stretches = list(self.free)
-        assert [each.size for each in stretches] == self.longest()
-        assert [number for each in stretches for number in range(*each)] == [
+        ranges = list(self.free)
+        assert [each.size for each in ranges] == self.longest()
+        assert [number for each in ranges for number in range(*each)] == [
             number for number, each in enumerate(self.is_free) if each
         ]
 

@@ -29,10 +29,10 @@ def kv(num_tokens: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 def check_conservation(store: MemoryStore) -> None:
     """Check that every token of a block is free, reserved or allocated, and only one of these."""
-    rows = set(store._reservations._rows.values())
+    reservations = set(store._reservations._by_key.values())
     for block in store._blocks:
         block.collect()
-        reserved = [row.range(key) for row in rows if row.block is block for key in row.reserved]
+        reserved = [each.range(key) for each in reservations if each.block is block for key in each.reserved]
         ranges = [*block.free, *reserved, *(each.range for each in block.allocations)]
         assert sorted(number for each in ranges for number in range(*each)) == list(range(block.free.capacity))
 
@@ -413,7 +413,7 @@ def test_deleting_a_reserved_key_frees_its_range(neighbour: bool) -> None:
 
     assert store.delete(RECIPES["b"].key) is False
 
-    assert store._reservations._rows.keys() == {RECIPES["a"].key}
+    assert store._reservations._by_key.keys() == {RECIPES["a"].key}
     store.put(RECIPES["a"], *kv(1, 1.0))
     (block,) = store._blocks
     assert sum(each.size for each in block.free) == block.free.capacity - SIZES["a"]

@@ -22,8 +22,8 @@ def test_views_are_tokens_of_each_layer() -> None:
         assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
 
 
-def test_stretches_at_equal_distances_are_one_view() -> None:
-    """Stretches at equal distances are one tensor, without a copy."""
+def test_ranges_at_equal_distances_are_one_view() -> None:
+    """Ranges at equal distances are one tensor, without a copy."""
     slab = Slab(keys=torch.arange(2 * 3 * 10 * 4).view(2, 3, 10, 4), values=torch.zeros(2, 3, 10, 4))
 
     for layer, (keys, _) in enumerate(slab.layers(1, 3, count=3, step=3).by_layer):

@@ -80,18 +80,18 @@ class Picture:
 
     def overlapping(self) -> list[tuple[str, str]]:
         """Return labels at the same height that overlap."""
-        rows: dict[float, list[Words]] = {}
+        lines: dict[float, list[Words]] = {}
         for words in self.words():
-            rows.setdefault(words.y, []).append(words)
+            lines.setdefault(words.y, []).append(words)
         found = []
-        for row in rows.values():
-            row.sort(key=lambda words: words.x)
-            found += [(left.text, right.text) for left, right in pairwise(row) if left.stop > right.x]
-        heights = sorted(rows)
+        for line in lines.values():
+            line.sort(key=lambda words: words.x)
+            found += [(left.text, right.text) for left, right in pairwise(line) if left.stop > right.x]
+        heights = sorted(lines)
         found += [
-            (rows[above][0].text, rows[below][0].text)
+            (lines[above][0].text, lines[below][0].text)
             for above, below in pairwise(heights)
-            if below - above < 10 and _meet(rows[above], rows[below])
+            if below - above < 10 and _meet(lines[above], lines[below])
         ]
         return found
 

@@ -11,7 +11,7 @@ from lxml import etree, html
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.layout import make_plan, run_states
 from promptcache.picture import layout_html, layout_svg
-from promptcache.picture.rows import make_chart
+from promptcache.picture.lines import make_chart
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, plan_of
 from tests.picture.reading import SVG, Picture, drawn
@@ -123,7 +123,7 @@ def test_the_page_has_a_row_for_every_slot():
     cells = [[cell.text for cell in row] for row in page.findall(".//tbody/tr")]
     assert page.findtext("head/title") == "trip: layout"
     assert cells == [["plan", "days", "19–27", "9", "“two”", "–", "–", "“three”"]]
-    names = [row.find("span").text for row in page.find_class("row")]
+    names = [line.find("span").text for line in page.find_class("row")]
     assert [name for name in names if name in ("plan", "rome", "car")] == ["plan", "rome", "car"]
 
 

@@ -49,12 +49,12 @@ def test_views_are_registered_for_types_that_exist(path: str) -> None:
     assert (found.__module__, found.__name__) == (module, name)
 
 
-def test_a_layout_and_a_plan_show_their_rows() -> None:
-    """Every module has a row; a plan fades those that it does not use."""
+def test_a_layout_and_a_plan_show_their_lines() -> None:
+    """Every module has a line; a plan fades those that it does not use."""
     for name, value, faded in (("Layout", PLAN.layout, set()), ("Plan", PLAN, {"miami"})):
-        rows = {row.find("span").text: row.get("class") for row in shown(name, value).find_class("row")}
-        assert {"plan · required", "rome", "miami"} <= rows.keys()
-        assert {row for row, style in rows.items() if "gone" in style.split()} == faded
+        lines = {line.find("span").text: line.get("class") for line in shown(name, value).find_class("row")}
+        assert {"plan · required", "rome", "miami"} <= lines.keys()
+        assert {line for line, style in lines.items() if "gone" in style.split()} == faded
 
 
 def test_a_schema_shows_its_modules_and_slots() -> None:
@@ -78,7 +78,7 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
 
 
 def test_an_audit_shows_its_shares_as_bars() -> None:
-    """Causes and modules have a row, advice a row of a table; a share that is shown as zero or less has no bar."""
+    """Causes and modules have a line, advice a row of a table; a share that is shown as zero or less has no bar."""
     advice = SimpleNamespace(words="<b>promote", price="1 byte", gain=0.002)
     rungs = [
         Rung(cause=cause, divergence=0.004, agreement=1.0, share=share)
@@ -98,11 +98,11 @@ def test_an_audit_shows_its_shares_as_bars() -> None:
         advice=[advice],
     )
     element = shown("Audit", audit)
-    rows = {row.find("span").text: row for row in element.find_class("row")}
+    lines = {line.find("span").text: line for line in element.find_class("row")}
 
-    assert list(rows) == ["tokens", "positions", "context", "plan", "(root)"]
+    assert list(lines) == ["tokens", "positions", "context", "plan", "(root)"]
     assert [cell.text for cell in element.iter("td")] == ["2.0", "<b>promote", "1 byte"]
-    bars = {name: [bar.get("style") for bar in row.iter("i")] for name, row in rows.items()}
+    bars = {name: [bar.get("style") for bar in line.iter("i")] for name, line in lines.items()}
     assert (bars["tokens"], bars["positions"], bars["context"]) == (["left:0%;width:100%"], ["left:0%;width:25%"], [])
     assert (len(bars["plan"]), bars["(root)"]) == (1, [])
     assert "4.0 millinats from plain prefill · same answer · level modular" in element.text_content()

@@ -75,7 +75,7 @@ def test_two_thousand_modules_make_a_bearable_file_in_time(many, draw, max_bytes
 
 
 def test_nothing_of_two_thousand_modules_vanishes(many):
-    """The row of a fold names its content: no module, run or slot is left out."""
+    """The line of a fold names its content: no module, run or slot is left out."""
     groups = list(drawn(many).groups())
 
     assert frozenset().union(*(group.modules for group in groups)) == frozenset(range(2_000))
@@ -94,12 +94,12 @@ def test_two_thousand_modules_are_an_overview(many):
 
 
 def test_every_module_of_two_thousand_can_be_opened(many):
-    """The page has a row for each module; few are open at first, and the content of a fold has its own scale."""
+    """The page has a line for each module; few are open at first, and the content of a fold has its own scale."""
     page = html.document_fromstring(layout_html(many))
 
-    rows = page.find_class("row")
-    names = {row.find("span").text_content().split(" · ")[0] for row in rows}
-    hidden = {id(row) for fold in page.iter("details") if fold.get("open") is None for row in fold.find_class("row")}
+    lines = page.find_class("row")
+    names = {line.find("span").text_content().split(" · ")[0] for line in lines}
+    hidden = {id(line) for fold in page.iter("details") if fold.get("open") is None for line in fold.find_class("row")}
     assert {path.rpartition("/")[2] for path in many.modules} <= names
-    assert len(rows) - len(hidden) < 150
+    assert len(lines) - len(hidden) < 150
     assert len(page.find_class("axis")) > 10

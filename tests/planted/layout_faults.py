@@ -254,7 +254,7 @@ def _space_stays(patch: Patch) -> None:
 
 @fault("the boundary tokens stay at their places", law=PLACE, quick=True)
 def _boundary_stays(patch: Patch) -> None:
-    def move_boundary(self: Any, stretch: Any, run: Any, *, before_slot: bool) -> int:
+    def move_boundary(self: Any, piece: Any, run: Any, *, before_slot: bool) -> int:
         self._behind = None
         return 0
 
@@ -271,7 +271,7 @@ def _boundary_too_long(patch: Patch) -> None:
     patch.setattr(
         run_tokens.SlotContents,
         "num_boundary_tokens",
-        lambda self, stretch: min(run_tokens.MAX_BOUNDARY_TOKENS, len(stretch.token_ids)),
+        lambda self, piece: min(run_tokens.MAX_BOUNDARY_TOKENS, len(piece.token_ids)),
     )
 
 

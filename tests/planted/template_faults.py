@@ -120,12 +120,12 @@ def _kept(patch: Patch) -> None:
 
 @fault("a closed turn has no footer", law=SCHEMAS)
 def _no_footer(patch: Patch) -> None:
-    original = _Walk._stretch
+    original = _Walk._text_piece
 
-    def stretch(self: Any, kind: Any, written: Any, span: Any) -> Any:
+    def text_piece(self: Any, kind: Any, written: Any, span: Any) -> Any:
         return [] if kind is LeafKind.FOOTER else original(self, kind, written, span)
 
-    patch.setattr(_Walk, "_stretch", stretch)
+    patch.setattr(_Walk, "_text_piece", text_piece)
 
 
 @fault("each text of a schema is tokenized apart", law=SCHEMAS, template="header with a trailing space")

@@ -35,7 +35,7 @@ class BlobTier(ABC):
     Attributes:
         kind: Tier that a lookup reports.
         max_parallel_reads: Number of concurrent calls of `read` that are useful.
-        opening_fault: The fault with which the tier did not answer when it was opened; None if it did.
+        opening_fault: Why the tier did not answer when it was opened; None if it did.
     """
 
     kind: Tier
@@ -65,7 +65,7 @@ class BlobTier(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Return if the tier can be written now. Nothing is left behind.
+        """Check that the tier can be written now. Nothing is left behind.
 
         Raises:
             TierUnavailable: It cannot, with the reason.
@@ -84,9 +84,9 @@ class BlobTier(ABC):
         """Return the bytes of all encodings, headers included."""
 
     def signatures(self, fingerprint: str) -> BlobTier | None:
-        """Return the tier of the recorded signatures of a fingerprint, which are no encodings of this tier.
+        """Return the tier with the recorded signatures of a fingerprint; None if this tier records none.
 
-        None: this tier records none.
+        They are no encodings of this tier.
         """
         return None
 

@@ -23,7 +23,7 @@ from promptcache.diagnostics import TierUnavailable
 from promptcache.kv.store import OnWait, go_on
 
 LEASE_S = 20.0
-"""Default length of a lease. The work of a holder that has died waits so long, and no longer."""
+"""Default length of a lease. If a holder has died, others wait at most this long."""
 
 _RENEWALS = 4  # in the length of a lease
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # between two looks at the lease of another claimant
@@ -74,7 +74,7 @@ class Lease:
         self._length_s = length_s
         self._clock = clock
         self._id = ""
-        self._created = ""  # file of the latest attempt, until a look has shown its result
+        self._created = ""  # file of the latest attempt, until a read has shown its result
         self._owner = f"{platform.node()}:{os.getpid()}"
         self._num_renewals = 0
         self._chain: tuple[str, ...] = ()  # files from the first lease to this one, while it is held

@@ -65,7 +65,7 @@ class _RemoteFolder:
 
     @staticmethod
     def open(url: str, options: Mapping[str, Any]) -> _RemoteFolder:
-        """Open a file system. Many connect now. Listings are not cached, because other machines write, too."""
+        """Open a file system. Many connect here. Listings are not cached, because other machines write, too."""
         files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
         lock = nullcontext() if _is_thread_safe(files) else threading.Lock()
         return _RemoteFolder(files, str(root).rstrip("/"), lock)

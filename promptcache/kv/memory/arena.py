@@ -99,7 +99,7 @@ class Allocation:
 
     def _on_unused(self, _: weakref.ref[KVHandle]) -> None:
         if not self.kept:
-            self.block.unused.append(self)  # only that: the garbage collector calls this at any moment, in any thread
+            self.block.unused.append(self)  # nothing else: the garbage collector may call this in any thread
 
 
 class Block:
@@ -222,14 +222,14 @@ def _move(slab: Slab, source: Range, target: Range) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Row:
-    """Announced keys that are to be adjacent, with their ranges relative to the row.
+class _Reservation:
+    """Announced keys that are to be adjacent, with their ranges relative to its start.
 
     Attributes:
         ranges: Range of each key.
         cancelled: Ranges of keys that were cancelled.
         size: Number of tokens.
-        block, start: Position of the row, set when its first key is stored.
+        block, start: Its position, set when its first key is stored.
         reserved: Keys whose range is taken and not used yet.
     """
 
@@ -245,84 +245,84 @@ class _Row:
         return self.in_block(self.ranges[key])
 
     def in_block(self, range_: Range) -> Range:
-        """Return a range of the row as a range of the block."""
+        """Return a range of the reservation as a range of the block."""
         return Range(self.start + range_.start, self.start + range_.stop)
 
 
 class Reservations:
-    """Adjacent ranges for keys that were announced and not stored yet, in rows no longer than a block.
+    """Adjacent ranges for keys that were announced and not stored yet.
 
-    Reservations are hints. They are given up when other encodings or buffers need the room.
+    A reservation is no longer than a block. It is a hint: it is given up when other encodings or buffers need the room.
     """
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._rows: dict[str, _Row] = {}
+        self._by_key: dict[str, _Reservation] = {}
 
     def announce(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Form rows of new keys with their numbers of tokens."""
-        row = _Row()
+        """Reserve ranges for new keys with their numbers of tokens."""
+        reservation = _Reservation()
         for key, size in sizes:
-            if key in self._rows or size > self._block_tokens:
+            if key in self._by_key or size > self._block_tokens:
                 continue
-            if row.size + size > self._block_tokens:
-                row = _Row()
-            row.ranges[key] = Range(row.size, row.size + size)
-            row.size += size
-            self._rows[key] = row
+            if reservation.size + size > self._block_tokens:
+                reservation = _Reservation()
+            reservation.ranges[key] = Range(reservation.size, reservation.size + size)
+            reservation.size += size
+            self._by_key[key] = reservation
 
-    def row_tokens(self, key: str) -> int:
-        """Return the size of the row of `key` if it has no position yet, otherwise 0."""
-        row = self._rows.get(key)
-        return row.size if row is not None and row.block is None else 0
+    def unplaced_tokens(self, key: str) -> int:
+        """Return the size of the reservation of `key` if it has no position yet, otherwise 0."""
+        reservation = self._by_key.get(key)
+        return reservation.size if reservation is not None and reservation.block is None else 0
 
     def take(self, key: str, size: int, blocks: Sequence[Block]) -> tuple[Block, Range] | None:
-        """Take the range of `key`, if it is free. The first key of a row reserves room for all of it."""
-        row = self._rows.get(key)
-        if row is None or row.ranges[key].size != size:
+        """Take the range of `key`, if it is free. The first key of a reservation takes room for all of it."""
+        reservation = self._by_key.get(key)
+        if reservation is None or reservation.ranges[key].size != size:
             return None
-        if row.block is None and not self._place(row, blocks):
+        if reservation.block is None and not self._place(reservation, blocks):
             return None
-        assert row.block is not None, "the row has a position"
-        wanted = row.range(key)
-        if key in row.reserved:
-            row.reserved.discard(key)
-            return row.block, wanted
-        return (row.block, wanted) if row.block.free.take_at(wanted) else None
+        assert reservation.block is not None, "the reservation has a position"
+        wanted = reservation.range(key)
+        if key in reservation.reserved:
+            reservation.reserved.discard(key)
+            return reservation.block, wanted
+        return (reservation.block, wanted) if reservation.block.free.take_at(wanted) else None
 
     def cancel(self, key: str) -> None:
         """Forget an announced key and free its range."""
-        row = self._rows.pop(key, None)
-        if row is not None and key in row.reserved:
-            self._free(row, {key})
-        if row is not None:
-            row.cancelled.append(row.ranges.pop(key))
+        reservation = self._by_key.pop(key, None)
+        if reservation is not None and key in reservation.reserved:
+            self._free(reservation, {key})
+        if reservation is not None:
+            reservation.cancelled.append(reservation.ranges.pop(key))
 
     def give_up(self) -> None:
         """Free all reserved ranges."""
-        for row in set(self._rows.values()):
-            self._free(row, row.reserved)
+        for reservation in set(self._by_key.values()):
+            self._free(reservation, reservation.reserved)
 
     def remove_block(self, block: Block) -> None:
-        """Forget the position of the rows in a block that is freed."""
-        for row in set(self._rows.values()):
-            if row.block is block:
-                row.block = None
-                row.reserved.clear()
+        """Forget the position of the reservations in a block that is freed."""
+        for reservation in set(self._by_key.values()):
+            if reservation.block is block:
+                reservation.block = None
+                reservation.reserved.clear()
 
     @staticmethod
-    def _free(row: _Row, keys: set[str]) -> None:
+    def _free(reservation: _Reservation, keys: set[str]) -> None:
         for key in keys:
-            assert row.block is not None, "only a row with a position has reserved ranges"
-            row.block.free.give_back(row.range(key))
-        row.reserved = row.reserved - keys
+            assert reservation.block is not None, "only a reservation with a position has reserved ranges"
+            reservation.block.free.give_back(reservation.range(key))
+        reservation.reserved = reservation.reserved - keys
 
-    def _place(self, row: _Row, blocks: Sequence[Block]) -> bool:
+    def _place(self, reservation: _Reservation, blocks: Sequence[Block]) -> bool:
         for block in blocks:
-            taken = block.free.take(row.size)
+            taken = block.free.take(reservation.size)
             if taken is not None:
-                row.block, row.start, row.reserved = block, taken.start, set(row.ranges)
-                for range_ in row.cancelled:
-                    block.free.give_back(row.in_block(range_))
+                reservation.block, reservation.start, reservation.reserved = block, taken.start, set(reservation.ranges)
+                for range_ in reservation.cancelled:
+                    block.free.give_back(reservation.in_block(range_))
                 return True
         return False

@@ -41,7 +41,7 @@ class Buffers:
         """
         self.shape, self.limit_bytes = shape, limit_bytes
         self.taken_back: deque[Allocation] = deque()
-        """Buffers that are live no longer. The owner removes what it notes about them."""
+        """Buffers that are no longer live. The owner forgets their contents."""
         self._lock = lock
         self._victims, self._allocate = victims, allocate
         self._live: dict[Allocation, None] = {}
@@ -78,7 +78,7 @@ class Buffers:
             return found
 
     def handle(self, buffer: Allocation) -> KVHandle | None:
-        """Return the handle of a buffer and mark it as used; None if it is live no longer."""
+        """Return the handle of a buffer and mark it as used; None if it is no longer live."""
         with self._lock:
             if not buffer.kept:
                 return None

@@ -106,7 +106,7 @@ class MemoryStore(Unpicklable, Store):
         return f"<{type(self).__name__} of {len(self._kept)} encodings, {self.nbytes():,} bytes>"
 
     def __contains__(self, key: object) -> bool:
-        """Whether KV is stored under `key` now. This is no use of the key."""
+        """Whether KV is stored under `key` now. It does not count as a use."""
         return key in self._kept
 
     def get(self, key: str) -> Lookup:
@@ -283,7 +283,7 @@ class MemoryStore(Unpicklable, Store):
         self._collect()
         found = self._reservations.take(key, size, self._blocks) or _take_from(self._blocks, size)
         if found is None and self.budget_bytes is None:
-            block = Block(self.shape, max(size, self._reservations.row_tokens(key)))
+            block = Block(self.shape, max(size, self._reservations.unplaced_tokens(key)))
             self._blocks.append(block)
             found = self._reservations.take(key, size, [block]) or _take(block, size)
         elif found is None:

@@ -140,7 +140,6 @@ def _residual_count(rule: Check, count: Cardinality, always: Set[str], never: Se
 
 
 def modules_in(rule: Rule) -> Iterable[str]:
-    """Return the modules in a rule."""
     if isinstance(rule, Implication):
         return (*rule.when, *rule.then)
     return rule.members if isinstance(rule, Exclusive) else rule.modules

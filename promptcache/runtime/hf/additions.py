@@ -1,4 +1,4 @@
-"""What a model computes with beside its configuration and its weights, as far as it can be read.
+"""Additions to a model that can be read, besides its configuration and its weights.
 
 These are adapters, hooks, replaced `forward`s and buffers that are not saved. They are described by values that are the
 same in every process. A function is described by its place, its code and the constants that it uses; objects that it
@@ -33,7 +33,7 @@ def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
 
 
 def unused_weights(hf: Module) -> tuple[str, ...]:
-    """Return the beginnings of the names of adapters' weights that no forward pass uses, because they are inactive."""
+    """Return the name prefixes of the weights of inactive adapters, which no forward pass uses."""
     return tuple(
         f"{name}.{attribute}.{adapter}"
         for name, layer in adapter_layers(hf)

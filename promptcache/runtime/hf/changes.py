@@ -1,8 +1,8 @@
 """Changes of a model between two requests: adapters, hooks, replaced `forward`s and weights.
 
 A check takes microseconds. It compares what the modules refer to with a snapshot: all modules, hooks and functions, and
-samples of the weights. So it sees weights that were loaded or trained as a whole, but not a write to one of them or
-through `weight.data`. Of adapters it also reads a few numbers. It does not see that a hook behaves differently.
+samples of the weights. So it detects weights that were loaded or trained as a whole, but not a write to one of them or
+through `weight.data`. It also reads a few numbers of adapters. It does not detect that a hook behaves differently.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Changes:
 
 
 class _Snapshot:
-    """What the modules of a model refer to at one moment.
+    """References of the modules of a model at one moment.
 
     A check reads memory that forward passes have evicted from the processor's caches. So it touches few objects of each
     module, and samples of the weights.

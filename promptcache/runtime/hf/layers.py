@@ -1,4 +1,4 @@
-"""What linking and relocation need of a model: its layers, which run over tokens at given positions."""
+"""The part of a model that linking and relocation need: its layers, which run over tokens at given positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelLayers(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """What its configuration says."""
+        """Facts from its configuration."""
 
     @property
     def device(self) -> torch.device:

@@ -88,7 +88,7 @@ class Linking(ABC):
 
     @abstractmethod
     def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
-        """Return the transformers model whose `generate` takes all own tokens of a request, in a cache or not."""
+        """Return the transformers model whose `generate` takes all own tokens of a request, cached ones included."""
 
 
 class _Segmented(Linking):

@@ -158,7 +158,7 @@ class Model:
         states of the model share the result.
 
         Raises:
-            UnsupportedModel: The model has positions elsewhere than in rotary embeddings; gives the reason.
+            UnsupportedModel: The model uses positions outside of rotary embeddings; gives the reason.
         """
         found = self._found_relocation()
         if isinstance(found, str):

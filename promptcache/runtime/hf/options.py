@@ -47,13 +47,13 @@ wrong.
 """
 
 _FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
-"""Options under which tokens are fed that may not stay in the answer, or by code of the caller."""
+"""Options with which tokens are fed that may not stay in the answer, or that the caller's code feeds."""
 
 _NO_STEPS = (
     *_FEEDS_TOKENS,
     *("use_mtp", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
 )
-"""Options under which a forward pass does not choose one token of each row."""
+"""Options with which a forward pass does not choose one token for each row."""
 
 _OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
 """Outputs for `Completion.output`; transformers drops them without `return_dict_in_generate`."""
@@ -185,7 +185,7 @@ def check_for_batch(options: Mapping[str, Any]) -> None:
 
 
 def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
-    """Refuse options under which steps of the model and tokens of the answer are not the same.
+    """Refuse options with which a step of the model is not one token of the answer.
 
     Raises:
         InvalidGeneration: Names the option.

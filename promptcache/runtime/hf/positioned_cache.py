@@ -1,7 +1,7 @@
-"""Caches for loops of the caller, which know the positions of their tokens.
+"""Caches for loops of the caller. They know the positions of their tokens.
 
 Transformers makes missing position IDs from the number of tokens in a cache. This is wrong if positions have gaps. A
-hook of the model gives each forward pass over such a cache the right ones, and refuses what cannot be right.
+hook of the model gives each forward pass over such a cache the right ones, and refuses positions that cannot be right.
 """
 
 from __future__ import annotations

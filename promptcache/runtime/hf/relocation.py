@@ -1,4 +1,4 @@
-"""Moves stored keys to other positions, if the model has rotary position embeddings and nothing else of positions.
+"""Moves stored keys to other positions, if the model uses positions in rotary embeddings only.
 
 RoPE rotates pairs of dimensions of a key by angles that its position gives (RoFormer, Su et al. 2021, arXiv
 2104.09864). A key at position p is R(p) k, so R(p') R(p)^-1 moves it to p'. The angles come from the model's own
@@ -40,7 +40,7 @@ class Rotation:
 
     Attributes:
         angles: The model's own function for cosines and sines, both times its attention scaling (YaRN, longrope).
-        own: Those of its columns that have one angle for each pair.
+        own: The columns of its result that have one angle for each pair.
         width: Number of rotated dimensions W; the others, at the end, are not rotated.
         is_interleaved: Whether the dimensions 2i and 2i + 1 are a pair, instead of i and i + W / 2.
     """
@@ -267,7 +267,7 @@ def _are_equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) 
 
 
 def _one_for_each_pair(cos: torch.Tensor) -> slice:
-    """Return the columns of `[T, W]` without repetitions; transformers repeats them in a row, one by one, or not."""
+    """Return the columns of `[T, W]` without repetitions: transformers repeats all, each one, or none."""
     num_columns = cos.shape[1]
     half = num_columns // 2
     if torch.equal(cos[:, :half], cos[:, half:]):

@@ -1,6 +1,6 @@
 """All tokens of a prompt for logits processors, stopping criteria and streamers.
 
-transformers' `generate` gets the own tokens of a request only. What reads tokens gets those of cached modules as well,
+transformers' `generate` gets the own tokens of a request only. Here they get those of cached modules as well,
 in position order, as from a model without a cache.
 """
 
@@ -30,11 +30,11 @@ _READS_TOKENS = tuple(
         "SynthIDTextWatermarkLogitsProcessor",
     )
 )
-"""Processors of transformers that read which tokens there are. The others read how many of the own tokens."""
+"""Processors of transformers that read token IDs. The others read the number of own tokens only."""
 
 
 class WholePrompt:
-    """The prompt of one request, for what reads tokens while transformers' `generate` decodes."""
+    """The prompt of one request, for readers of tokens while transformers' `generate` decodes."""
 
     def __init__(self, tokens: RequestTokens, model: Model) -> None:
         self._tokens = tokens

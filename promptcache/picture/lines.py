@@ -1,4 +1,4 @@
-"""Convert a layout to rows: one for each module, union and turn, with its own text and slots as marks.
+"""Convert a layout to lines: one for each module, union and turn, with its own text and slots as marks.
 
 `make_chart` reads the tree of a layout and, if there is one, a plan.
 """
@@ -26,7 +26,7 @@ from promptcache.layout import (
     Slot,
     StateKind,
 )
-from promptcache.picture.chart import Chart, ChartRow, Look, Mark, RowKind, Section
+from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark, Section
 from promptcache.picture.fold import folded
 from promptcache.picture.notes import Notes, gap, positions
 
@@ -35,7 +35,7 @@ _MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # limits for highlighting contex
 
 
 def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> Chart:
-    """Return the rows of a layout.
+    """Return the lines of a layout.
 
     Args:
         layout: The layout to draw.
@@ -44,18 +44,18 @@ def make_chart(layout: Layout, states: Sequence[RunState], plan: Plan | None, to
         token_bytes: KV size of one token, to show sizes in bytes.
     """
     builder = _Builder(layout, states, plan, token_bytes)
-    rows = tuple(builder.all())
+    lines = tuple(builder.all())
     return Chart(
         title=layout.schema.name,
         summary=_about(layout, states, token_bytes) if plan is None else _about_prompt(plan, token_bytes),
-        stop=max([1, layout.stop, *(row.stop for row in rows)]),
-        rows=folded(rows),
+        stop=max([1, layout.stop, *(line.stop for line in lines)]),
+        lines=folded(lines),
         num_contexts=builder.num_contexts,
     )
 
 
 class _Builder:
-    """Builder of rows from the tree of a layout, in document order."""
+    """Builder of lines from the tree of a layout, in document order."""
 
     def __init__(self, layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> None:
         self._layout = layout
@@ -67,12 +67,12 @@ class _Builder:
         self._contexts, self._seen_in = _contexts(layout, states)
         self.num_contexts = len(set(self._contexts.values()))
 
-    def all(self) -> Iterator[ChartRow]:
-        """Yield the rows of the schema, and the row of the text that the prompt adds."""
-        marks, rows = self._inside(self._layout.tree, "")
+    def all(self) -> Iterator[ChartLine]:
+        """Yield the lines of the schema, and the line of the text that the prompt adds."""
+        marks, lines = self._inside(self._layout.tree, "")
         if marks:
-            yield ChartRow(
-                kind=RowKind.ROOT,
+            yield ChartLine(
+                kind=LineKind.ROOT,
                 start=marks[0].start,
                 stop=max(each.stop for each in marks),
                 labels=("(root)",),
@@ -81,30 +81,30 @@ class _Builder:
                 marks=marks,
                 seen_in=self._sets_with(marks),
             )
-        yield from rows
+        yield from lines
         if self._plan is not None:
             yield self._prompt(self._plan)
 
     def _inside(
         self, nodes: Iterable[LayoutNode | LayoutLeaf], owner: str, turn: str = ""
-    ) -> tuple[tuple[Mark, ...], tuple[ChartRow, ...]]:
-        """Return the texts and slots among `nodes` as marks, and all other nodes as rows."""
+    ) -> tuple[tuple[Mark, ...], tuple[ChartLine, ...]]:
+        """Return the texts and slots among `nodes` as marks, and all other nodes as lines."""
         marks: list[Mark] = []
-        rows: list[ChartRow] = []
+        lines: list[ChartLine] = []
         for node in nodes:
             if isinstance(node, LayoutLeaf):
                 marks += (self._mark(node, turn), *self._behind(node.piece))
             elif isinstance(node.item, CheckedModule):
-                rows.append(self._module(node, node.item))
+                lines.append(self._module(node, node.item))
             elif isinstance(node.item, CheckedUnion):
-                rows.append(self._union(node, node.item))
+                lines.append(self._union(node, node.item))
             elif node.children:
-                rows.append(self._turn(node, node.item, owner))
-        return tuple(marks), tuple(rows)
+                lines.append(self._turn(node, node.item, owner))
+        return tuple(marks), tuple(lines)
 
-    def _module(self, node: LayoutNode, module: CheckedModule) -> ChartRow:
+    def _module(self, node: LayoutNode, module: CheckedModule) -> ChartLine:
         present = self._use.has(module.path)
-        marks, rows = self._inside(node.children, module.path)
+        marks, lines = self._inside(node.children, module.path)
         stop = max((each.stop for each in node.children), default=node.start)
         if stop < node.stop:
             marks += (_gap(stop, node.stop, f"reserve of module {module.path}", present=present),)
@@ -112,29 +112,29 @@ class _Builder:
         facts = {"required": module.required, "not cached": not module.cache}
         tags = [tag for tag, holds in facts.items() if holds]
         num_tokens, index = _own_tokens(node.children), self._modules[module.path]
-        return ChartRow(
-            kind=RowKind.MODULE,
+        return ChartLine(
+            kind=LineKind.MODULE,
             start=node.start,
             stop=node.stop,
             labels=(" · ".join([name, *tags]), name) if tags else (name,),
             notes=self._notes.module(node, module, num_tokens, present=present),
             num_tokens=num_tokens,
             marks=marks,
-            children=rows,
+            children=lines,
             present=present,
             sees=self._contexts.get(module.path),
             seen_in=self._sets_with(marks),
             modules=range(index, index + 1),
         )
 
-    def _union(self, node: LayoutNode, union: CheckedUnion) -> ChartRow:
+    def _union(self, node: LayoutNode, union: CheckedUnion) -> ChartLine:
         _, members = self._inside(node.children, union.parent)
         name = f"union {union.name}" if union.name else "union"
         chosen = "exactly one" if union.required or union.default is not None else "at most one"
         default = f", default {union.default}" if union.default is not None else ""
         why = f"{name} is as long as its longest member"
-        return ChartRow(
-            kind=RowKind.UNION,
+        return ChartLine(
+            kind=LineKind.UNION,
             start=node.start,
             stop=node.stop,
             labels=(f"{name} · {chosen} of {len(members)}", name),
@@ -143,18 +143,18 @@ class _Builder:
             present=any(member.present for member in members),
         )
 
-    def _turn(self, node: LayoutNode, turn: CheckedTurn, owner: str) -> ChartRow:
-        marks, rows = self._inside(node.children, owner, f"the {turn.role} turn")
+    def _turn(self, node: LayoutNode, turn: CheckedTurn, owner: str) -> ChartLine:
+        marks, lines = self._inside(node.children, owner, f"the {turn.role} turn")
         state = "open: the prompt continues and closes it" if turn.open else "closed"
-        return ChartRow(
-            kind=RowKind.TURN,
+        return ChartLine(
+            kind=LineKind.TURN,
             start=node.start,
             stop=node.stop,
             labels=(f"{turn.role} turn{' · open' if turn.open else ''}", str(turn.role)),
             notes=(f"{turn.role} turn, {state}", positions(node.start, node.stop)),
             num_tokens=_own_tokens(node.children),
             marks=marks,
-            children=rows,
+            children=lines,
             present=self._use.has(owner),
             seen_in=self._sets_with(marks),
         )
@@ -195,7 +195,7 @@ class _Builder:
             stop=piece.stop,
             look=sections[0].look if alone else Look.TEXT,
             labels=(piece.text.strip()[:_MAX_LABEL],),
-            notes=self._notes.stretch(run, piece, what, sections),
+            notes=self._notes.text(run, piece, what, sections),
             sections=() if alone else sections,
             present=present,
             runs=runs,
@@ -207,8 +207,8 @@ class _Builder:
             facts = f"{positions(start, stop)} · {counted(stop - start, 'token')}"
             yield Mark(start=start, stop=stop, look=look, notes=("boundary tokens of the text behind the slot", facts))
 
-    def _prompt(self, plan: Plan) -> ChartRow:
-        """Return the row of the text that the prompt adds, with the position where generation starts."""
+    def _prompt(self, plan: Plan) -> ChartLine:
+        """Return the line of the text that the prompt adds, with the position where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
         marks = [
             self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
@@ -219,8 +219,8 @@ class _Builder:
         stop = plan.prefill[-1].place_stop
         marks.append(Mark(start=stop, stop=stop + 1, look=Look.NEXT, notes=(start,)))
         num_tokens = stop - marks[0].start
-        return ChartRow(
-            kind=RowKind.PROMPT,
+        return ChartLine(
+            kind=LineKind.PROMPT,
             start=marks[0].start,
             stop=stop + 1,
             labels=("added by the prompt", "prompt"),
@@ -291,7 +291,7 @@ def _sections(plan: Plan) -> Iterator[Section]:
             found = [place for _, place in group]
             yield Section(found[0], found[-1] + 1, Look.REUSED)
     for new in plan.prefill:
-        if not new.origin.is_added:  # they have a row of their own, and may start in the free end of a slot
+        if not new.origin.is_added:  # they have a line of their own, and may start in the free end of a slot
             yield Section(new.place, new.place_stop, _look(new))
 
 
@@ -352,7 +352,7 @@ def _gap(start: int, stop: int, why: str, *, present: bool) -> Mark:
     return Mark(start=start, stop=stop, look=Look.GAP, notes=gap(start, stop, why), present=present)
 
 
-def _padded(member: ChartRow, stop: int, why: str) -> ChartRow:
+def _padded(member: ChartLine, stop: int, why: str) -> ChartLine:
     """Return a member of a union with a gap up to the end of the union."""
     if member.stop == stop:
         return member

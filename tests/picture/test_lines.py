@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
 from promptcache.layout import Origin, Plan, StateKind, lay_out, run_states
 from promptcache.picture import layout_svg
-from promptcache.picture.chart import ChartRow, Look, Section
-from promptcache.picture.rows import make_chart
+from promptcache.picture.chart import ChartLine, Look, Section
+from promptcache.picture.lines import make_chart
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -40,10 +40,10 @@ def unions(items: Sequence[CheckedItem]) -> Iterator[CheckedUnion]:
             yield from unions(item.children)
 
 
-def rows_of(plan: Plan) -> list[ChartRow]:
-    """All rows of a plan's picture, folded ones too."""
+def lines_of(plan: Plan) -> list[ChartLine]:
+    """All lines of a plan's picture, folded ones too."""
     chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
-    return [each for row in chart.rows for each in row.everything]
+    return [each for line in chart.lines for each in line.everything]
 
 
 @pytest.mark.law
@@ -70,7 +70,7 @@ def test_every_run_and_slot_is_drawn_to_scale(schema, width):
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), width=WIDTHS)
 def test_every_module_is_drawn_to_scale(schema, width):
-    """Each module has a row that names it, from its first position to its last, reserve included."""
+    """Each module has a line that names it, from its first position to its last, reserve included."""
     layout = lay_out(schema, ByteTokenizer())
 
     picture = drawn(layout, width)
@@ -143,7 +143,7 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
     """Reused, repaired and new places of the picture are those of the plan: none lost, none twice."""
     plan = plan_selection(data.draw(strategies.prompts(schema)))
 
-    marks = [mark for row in rows_of(plan) for mark in row.marks]
+    marks = [mark for line in lines_of(plan) for mark in line.marks]
 
     sections = [section for each in marks for section in each.sections]
     sections += [Section(each.start, each.stop, each.look) for each in marks]
@@ -162,7 +162,7 @@ def test_boundary_tokens_behind_a_full_slot_are_drawn():
     """They may lie in the positions of a module that the prompt does not use."""
     schema = '<schema name="s"><parameter name="p" length="1"/><module name="a">a</module><system/></schema>'
 
-    root, *_ = rows_of(plan_of(schema, '<prompt schema="s" p="x"/>'))
+    root, *_ = lines_of(plan_of(schema, '<prompt schema="s" p="x"/>'))
 
     assert [(mark.start, mark.stop, mark.look) for mark in root.marks] == [
         (0, 1, Look.REUSED),
@@ -191,34 +191,34 @@ def test_what_a_prompt_leaves_out_is_faded(data, schema):
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas())
 def test_hovering_lights_up_what_a_module_attends_to(schema):
-    """The rows that light up while a module is hovered hold the runs that its plain states see, and no others."""
+    """The lines that light up while a module is hovered hold the runs that its plain states see, and no others."""
     layout = lay_out(schema, ByteTokenizer())
     states = run_states(layout)
 
     chart = make_chart(layout, states, None, None)
 
-    rows = [each for row in chart.rows for each in row.everything]
+    lines = [each for line in chart.lines for each in line.everything]
     order = list(schema.modules)
-    for row in rows:
-        if row.sees is None:
+    for line in lines:
+        if line.sees is None:
             continue
-        path = order[row.modules.start]
+        path = order[line.modules.start]
         own = [state for state in states if state.kind is StateKind.PLAIN and layout.runs[state.run].module == path]
         seen = {states[index].run for state in own for index in state.sees}
         seen -= {*layout.runs_of[path], *range(layout.has_bos)}
-        lit = {run for other in rows if row.sees in other.seen_in for part in other.marks for run in part.runs}
+        lit = {run for other in lines if line.sees in other.seen_in for part in other.marks for run in part.runs}
         assert seen <= lit
-        for other in rows:
+        for other in lines:
             holds = any(run in seen for part in other.marks for run in part.runs)
-            assert (row.sees in other.seen_in) is holds
+            assert (line.sees in other.seen_in) is holds
 
 
 def test_what_a_prompt_uses_is_not_folded():
-    """Of many modules, those that a prompt uses have rows of their own; the others share rows."""
+    """Of many modules, those that a prompt uses have lines of their own; the others share lines."""
     modules = "".join(f'<module name="m{index}">Text.</module>' for index in range(500))
     plan = plan_of(f'<schema name="s">{modules}</schema>', '<prompt schema="s"><m7/><m300/>Go.</prompt>')
 
-    open_rows = [row for row in make_chart(plan.layout, run_states(plan.layout), plan, None).rows if row.is_open]
+    open_lines = [line for line in make_chart(plan.layout, run_states(plan.layout), plan, None).lines if line.is_open]
 
-    assert {"m7", "m300"} <= {row.labels[0] for row in open_rows}
-    assert len(open_rows) < 20
+    assert {"m7", "m300"} <= {line.labels[0] for line in open_lines}
+    assert len(open_lines) < 20
