@@ -41,30 +41,22 @@ settings.load_profile("shared machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load all modules under CI, where tests run.
+    """Give each worker one thread, and load all modules under CI, where tests run.
+
+    Two workers have two cores: threads of one would only take time from the other. torch reads the variable when it is
+    loaded, which the collection of tests does.
 
     Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
     of them, a test's examples would depend on which tests the same worker happened to run before. Files of schemas are
     never imported, and those that need Ray only by slow tests.
     """
+    os.environ["OMP_NUM_THREADS"] = os.environ.get("PROMPTCACHE_THREADS", "1")
     runs_tests = config.getoption("dist", "no") == "no"  # the process that distributes tests to workers runs none
     if "CI" in os.environ and runs_tests:
         for file in sorted(PACKAGE.rglob("*.py")):
             if file.stem != "__main__" and "schemas" not in file.parts and not file.stem.startswith("ray_"):
                 parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
                 import_module(".".join(parts).removesuffix(".__init__"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _threads() -> Iterator[None]:
-    """One thread for each of two workers on two cores: threads of one would only take time from the other."""
-    import torch
-
-    number = os.environ.get("PROMPTCACHE_THREADS", "1")
-    torch.set_num_threads(int(number))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("OMP_NUM_THREADS", number)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
