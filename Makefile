@@ -8,6 +8,8 @@ PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST := $(BIN)/python -m pytest
 WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
+# pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-machines test-pythons test-real real-model coverage lint format clean
 

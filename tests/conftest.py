@@ -1,5 +1,7 @@
 """The number of examples in each profile: `make quick`, `make test`, `make test-thorough` and `make test-slow`.
 
+A law has few examples in `make test`, because `make test-thorough` runs each law again with more of them.
+
 PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow. `make test-machines` sets two more:
 PROMPTCACHE_THREADS is the number of threads of each worker, 1 by default. PROMPTCACHE_SLOWNESS multiplies the CPU time
 that clocks show, as on a slow machine.
@@ -11,10 +13,11 @@ import gc
 import os
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,15 +27,17 @@ import promptcache
 # Nearly all objects of the tests are freed without the collector, which took a seventh of the processor time.
 gc.set_threshold(10_000, 10, 10)
 
+_T = TypeVar("_T")
 PACKAGE = Path(promptcache.__file__).parent
 _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
 _QUICK = 20
-_LAW_EXAMPLES = {"quick": 50, "default": 50, "thorough": 150, "slow": 20_000}
-_LAW_PAIRS = {"quick": 60, "default": 60, "thorough": 300, "slow": 20_000}
+_USUAL = 40
+_LAW_EXAMPLES = {"quick": 25, "default": 25, "thorough": 100, "slow": 20_000}
+_LAW_PAIRS = {"quick": 30, "default": 30, "thorough": 150, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",
-    max_examples=_QUICK if _AMOUNT == "quick" else 100,
+    max_examples={"quick": _QUICK, "default": _USUAL}.get(_AMOUNT, 100),
     deadline=None,
     derandomize="CI" in os.environ,  # a change is judged by itself; new examples are for whoever works on the code
     suppress_health_check=[HealthCheck.too_slow],  # says how busy the machine is, not how good a strategy is
@@ -41,30 +46,22 @@ settings.load_profile("shared machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load all modules under CI, where tests run.
+    """Give each worker one thread, and load all modules under CI, where tests run.
+
+    Two workers have two cores: threads of one would only take time from the other. torch reads the variable when it is
+    loaded, which the collection of tests does.
 
     Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
     of them, a test's examples would depend on which tests the same worker happened to run before. Files of schemas are
     never imported, and those that need Ray only by slow tests.
     """
+    os.environ["OMP_NUM_THREADS"] = os.environ.get("PROMPTCACHE_THREADS", "1")
     runs_tests = config.getoption("dist", "no") == "no"  # the process that distributes tests to workers runs none
     if "CI" in os.environ and runs_tests:
         for file in sorted(PACKAGE.rglob("*.py")):
             if file.stem != "__main__" and "schemas" not in file.parts and not file.stem.startswith("ray_"):
                 parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
                 import_module(".".join(parts).removesuffix(".__init__"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _threads() -> Iterator[None]:
-    """One thread for each of two workers on two cores: threads of one would only take time from the other."""
-    import torch
-
-    number = os.environ.get("PROMPTCACHE_THREADS", "1")
-    torch.set_num_threads(int(number))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("OMP_NUM_THREADS", number)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -108,6 +105,11 @@ def law_examples(share: float = 1.0, thorough: float | None = None) -> int:
 def law_pairs(share: float = 1.0) -> int:
     """Return the number of pairs of schema and prompt for a law of cached answers in this run."""
     return _limited(int(share * _LAW_PAIRS[_AMOUNT]))
+
+
+def some_of(values: Iterable[_T], step: int) -> list[_T]:
+    """Return every `step`-th value in the usual runs, and all of them in thorough and slow ones."""
+    return [*values][:: step if _AMOUNT in ("quick", "default") else 1]
 
 
 def _limited(num_examples: int) -> int:

@@ -5,9 +5,10 @@ Shapes are small; mechanisms are the published ones: grouped heads, partial rota
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -78,11 +79,24 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """What is claimed: name in docs/models.md -> configuration class and what it adds to the common shape."""
 
+MECHANISMS = frozenset(
+    {
+        *("llama", "qwen3_moe", "mistral", "gemma2", "gemma3, text", "gpt_neox", "gpt2", "gpt-oss"),
+        *("gptj (concatenated)", "phi3, longrope (pinned)"),
+    }
+)
+"""Families that together have every mechanism: experts, windows, soft caps, sinks, pinned and partial rotation."""
+
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}),
     "jamba": ("JambaConfig", {"num_experts": 2, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False}),
     "falcon_h1": ("FalconH1Config", {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16}),
 }
+
+
+def usual_families(names: Iterable[str] = FAMILIES) -> list[Any]:
+    """Return families as parameters. Those that have no mechanism of their own are for slow runs."""
+    return [name if name in MECHANISMS else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def random_model(

@@ -6,16 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.quality.answers import Chunk, Outcome, plain_answers, plain_token_ids
+from benchmarks.quality.answers import Chunk, Outcome, plain_token_ids
 from benchmarks.quality.comparison import QualitySettings, _further_answers, compare_quality
 from benchmarks.quality.documents import Quiz, QuizSlot
-from benchmarks.quality.sets import LONG, SETS, SHORT, draw_quizzes
-from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
+from benchmarks.quality.sets import LONG, SETS, draw_quizzes
+from benchmarks.quality.ways import DEFAULT_WAYS, Way, way_named
 from promptcache.audit import compare_predictions
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
@@ -27,6 +28,12 @@ pytestmark = pytest.mark.long
 
 NUM_CASES = 3
 BYTE_SETS = [name for name in SETS if name != "demo-arguments"]  # some of its arguments are too long in bytes
+USUAL = ("facts", "classes", "form-own-text")
+
+
+def usual_first(names: Sequence[str]) -> list[Any]:
+    """Return sets as parameters, of which all but a few are for slow runs."""
+    return [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def outcomes(engine: Engine, name: str, **settings: object) -> list[Mapping[str,
     return [*chain.from_iterable(chunk(engine, name, **settings).outcomes())]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["demo-facts", "demo-near", "demo-unseen", "facts", "classes", "form-own-text"])
+@pytest.mark.parametrize("name", ["demo-facts", "form-own-text"])
 def test_a_scaffold_over_all_is_plain_prefill(engine: Engine, name: str) -> None:
     """Where all modules are present, a scaffold over all of them predicts what plain prefill does, up to rounding.
 
@@ -122,12 +129,9 @@ def test_distances_count_places() -> None:
     assert found.divergence == pytest.approx((0.5 - 0.25) * math.log(2) / 2)
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "name"), [*(("engine", name) for name in SETS), *(("tiny", name) for name in BYTE_SETS)]
-)
-def test_every_way_shows_the_same_text(tokenizer: str, name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", usual_first([*SETS]))
+def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
     """All ways of serving a document give the model the same text, whatever is left out or filled in."""
-    engine: Engine = request.getfixturevalue(tokenizer)
     ways = ("guaranteed", "own", "scaffold", "int8", "text")
     served = chunk(engine, name, count=6, ways=ways)
     served.add_schemas()
@@ -141,7 +145,7 @@ def test_every_way_shows_the_same_text(tokenizer: str, name: str, request: pytes
             assert engine.tokenizer.detokenize([each.token_id for each in used]) == plain
 
 
-@pytest.mark.parametrize("name", BYTE_SETS)
+@pytest.mark.parametrize("name", usual_first(BYTE_SETS))
 def test_every_set_is_answered_in_every_way(tiny: Engine, name: str) -> None:
     """Two questions of every set go through a tiny random model; its answers are compared at plain prefill's tokens."""
     found = outcomes(tiny, name, count=2, max_new_tokens=3)
@@ -152,6 +156,7 @@ def test_every_set_is_answered_in_every_way(tiny: Engine, name: str) -> None:
             assert 1 <= each[way].distances["plain"].num_places <= 3
 
 
+@pytest.mark.slow
 def test_questions_share_a_document_of_long_modules(engine: Engine) -> None:
     """Long documents have several questions; the answers and distances are those of the same questions asked alone."""
     (quiz,) = together = chunk(engine, "facts", module_tokens=LONG, ways=["own"], max_new_tokens=3).quizzes
@@ -171,6 +176,7 @@ def test_questions_share_a_document_of_long_modules(engine: Engine) -> None:
         )
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_generation(engine: Engine) -> None:
     """An answer that is taken from plain prefill, because all predictions agree, is the one that generation gives."""
     served = chunk(engine, "demo-arguments", count=8, ways=["guaranteed", "none"])
@@ -186,16 +192,6 @@ def test_answers_are_those_of_generation(engine: Engine) -> None:
             )
 
 
-def test_plain_answers_do_not_depend_on_their_company(engine: Engine) -> None:
-    """Plain prompts answered together, padded, give what each gives alone, with the same logits."""
-    quizzes = [*draw_quizzes("demo-facts", 0, NUM_CASES)]
-
-    for together, quiz in zip(plain_answers(engine, quizzes, 40), quizzes, strict=True):
-        (alone,) = plain_answers(engine, [quiz], 40)
-        assert (together.token_ids, together.text) == (alone.token_ids, alone.text)
-        assert torch.allclose(together.logits, alone.logits, atol=1e-2)
-
-
 def test_plain_prefill_tokenizes_each_turn_as_a_whole(engine: Engine) -> None:
     """The tokens are those that the model's own chat template gives, without cuts between modules and arguments."""
     (quiz,) = draw_quizzes("demo-arguments", 0, 1)
@@ -206,17 +202,7 @@ def test_plain_prefill_tokenizes_each_turn_as_a_whole(engine: Engine) -> None:
     assert plain_token_ids(engine, quiz, quiz.questions[0]) == whole
 
 
-def test_chunks_replace_each_other() -> None:
-    """However many questions are asked, the store holds about as many encodings as for one chunk."""
-    engine = Engine.from_pretrained("demo")
-    held = []
-    for seed in range(3):
-        outcomes(engine, "demo-facts", seed=seed)
-        held.append(len([*engine.store.keys()]))
-
-    assert max(held) < 1.5 * held[0]
-
-
+@pytest.mark.slow
 def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
     """Each set has a row for each way that is needed, over the same number of questions, and progress reaches the
     count; the table has a line for each comparison."""
@@ -238,19 +224,6 @@ def test_report_counts_each_question_in_every_way(engine: Engine) -> None:
     assert [cells[4] for cells in report.cells] == ["", "plain", "plain", "plain", "guaranteed"] * 2
 
 
-def test_a_report_compares_sizes(engine: Engine) -> None:
-    """A set that has several sizes has rows for each, and long documents have several questions."""
-    settings = QualitySettings(
-        sets=["facts"], count=3, seed=0, module_tokens=[SHORT, LONG], ways=named("own"), max_new_tokens=2, repeats=1
-    )
-    rows = compare_quality(engine, settings).rows
-
-    assert [(row["module_tokens"], row["way"]) for row in rows] == [
-        (size, way) for size in (SHORT, LONG) for way in ("plain", "own")
-    ]
-    assert [(row["documents"], row["asked"]) for row in rows[::2]] == [(3, 3), (1, 3)]
-
-
 def test_a_repair_is_a_way_of_its_own_on_one_schema() -> None:
     """Settings of `repair` are passed on with each request, and share the schema and the KV of `guaranteed`."""
     none, first, share = named("none", "first-16", "first-20%")
@@ -268,14 +241,6 @@ def test_unknown_ways_are_refused(name: str) -> None:
     """A name that is neither a way nor a setting of `repair` is refused with the names that there are."""
     with pytest.raises(ValueError, match="guaranteed, own"):
         way_named(name)
-
-
-def test_ways_come_once_and_plain_prefill_first() -> None:
-    """Ways to compare with are added in front."""
-    assert [way.name for way in all_ways(named("int4", "own", "int8", "own"))] == [
-        *("plain", "guaranteed", "int4", "own", "int8")
-    ]
-    assert all_ways([]) == (PLAIN,)
 
 
 def test_history_has_the_document_from_the_first_answer_on(tiny: Engine) -> None:

@@ -50,18 +50,16 @@ def test_agrees_on_changed_documents(document):
     assert accepts(document) == (not structural_codes(document))
 
 
-@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
-def test_accepts_stored_documents(path):
+def test_accepts_stored_documents():
     """The grammars accept every schema and prompt of this repository."""
-    assert accepts(path.read_text(encoding="utf-8"))
+    assert [path.name for path in STORED if not accepts(path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
-def test_agrees_on_rejects(path):
+def test_agrees_on_rejects():
     """Of every document that is refused, the grammar refuses those that have their structure wrong."""
-    document = path.read_text(encoding="utf-8")
-    document = re.sub(r"^(?:<!--.*?-->|\s)+", "", document, flags=re.DOTALL)
-    assert accepts(document) == (not structural_codes(document) or path.stem in UNSEEN)
+    for path in REJECTS:
+        document = re.sub(r"^(?:<!--.*?-->|\s)+", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert accepts(document) == (not structural_codes(document) or path.stem in UNSEEN), path.name
 
 
 def test_knows_every_element_and_attribute_of_schemas():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,8 +16,6 @@ import pytest
 import s3fs
 
 from promptcache.kv import DiskTier, MemoryStore, RemoteTier, TieredStore
-from promptcache.kv.files.lease import Lease
-from promptcache.kv.files.remote import _ClaimFiles
 from tests.kv.s3 import BUCKET, S3Server, s3_server
 from tests.kv.stored import shape, small
 
@@ -104,26 +100,6 @@ def test_replicas_share_the_work_of_warming(place: Place) -> None:
     assert place.claims() == []
 
 
-def test_a_claim_excludes_others_while_it_is_renewed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A holder that is alive renews its claim; then the next waiter has it at once.
-
-    The lease is long, so that a busy machine cannot end it. tests/kv/test_lease.py has the law of its end.
-    """
-    monkeypatch.setattr("promptcache.kv.files.lease._RENEWALS", 100)
-    holder, waiter = place.tier(20), place.tier(20)
-    deadline = time.monotonic() + 60
-    with holder.claim(KEY, 0) as held:
-        assert held
-        while place.renewals() < 4 and time.monotonic() < deadline:
-            with waiter.claim(KEY, 0.3) as other:
-                assert not other
-        assert place.renewals() >= 4
-        with waiter.claim(WORK[1].recipe.key, 0) as another:
-            assert another
-    with waiter.claim(KEY, 0) as held:
-        assert held
-
-
 def test_a_store_claims_the_keys_that_are_free(place: Place, tmp_path: Path) -> None:
     """Machines with a folder each share the claims of the URL: each claims what no other one holds, without waiting."""
     keys = [each.recipe.key for each in WORK]
@@ -138,37 +114,6 @@ def test_a_store_claims_the_keys_that_are_free(place: Place, tmp_path: Path) -> 
                 assert none == frozenset()
     with other.claim(keys, 0) as everything:
         assert everything == {*keys}
-    assert place.claims() == []
-
-
-def leave_lease(place: Place) -> None:
-    """Leave the lease of a replica that was killed: it is neither renewed nor released."""
-    assert Lease(_ClaimFiles(place.tier()._run), KEY, LEASE_S).wait(0)
-
-
-def test_an_abandoned_claim_ends_with_its_lease(place: Place) -> None:
-    """The claim of a replica that has died is taken over after its lease, by one waiter at a time."""
-    leave_lease(place)
-    assert place.claims() == [KEY]
-    tiers = [place.tier() for _ in range(3)]
-    holders: Counter[str] = Counter()
-    started = time.monotonic()
-
-    def claim(tier: RemoteTier) -> float:
-        with tier.claim(KEY, 30) as held:
-            waited_s = time.monotonic() - started
-            holders["now"] += 1
-            assert held
-            assert holders["now"] == 1
-            time.sleep(0.05)
-            holders["now"] -= 1
-        return waited_s
-
-    with ThreadPoolExecutor(3) as pool:
-        waits = sorted(pool.map(claim, tiers))
-
-    assert waits[0] >= LEASE_S
-    assert waits[-1] < LEASE_S + 10  # the machine may be busy; tests/kv/test_lease.py has the law with an exact clock
     assert place.claims() == []
 
 
@@ -224,34 +169,6 @@ def test_a_repeated_creation_is_recognised(s3: S3Server) -> None:
         assert held
         assert lost
     assert place.claims() == []
-
-
-@pytest.mark.parametrize("seed", [1, pytest.param(range(2, 12), marks=pytest.mark.slow)], ids=str)
-def test_random_faults_fail_no_request(s3: S3Server, seed: int | range) -> None:
-    """With refused, lost and late answers everywhere, every replica has every encoding, and nothing raises."""
-    for each_seed in [seed] if isinstance(seed, int) else seed:
-        s3.empty()
-        chance = random.Random(each_seed)
-        s3.fault = lambda method, path, chance=chance: (  # type: ignore[misc]
-            chance.choice(["refuse", "lose", "delay"]) if chance.random() < 0.15 else None
-        )
-        made: list[str] = []
-
-        def serve(_: int, made: list[str] = made) -> None:
-            place = Place(f"s3://{BUCKET}/kept", s3.options())
-            store = TieredStore(MemoryStore(shape()), (place.tier(),))
-            for each in WORK:
-                key = each.recipe.key
-                if store.get(key).handle is None:
-                    with store.claim((key,), 10):
-                        if store.get(key).handle is None:
-                            made.append(key)
-                            store.put(each.recipe, each.tensors["keys"], each.tensors["values"])
-                assert store.get(key).handle is not None
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(serve, range(2)))
-        assert set(made) == {each.recipe.key for each in WORK}
 
 
 def test_an_error_in_a_claim_stays_what_it_is(s3: S3Server) -> None:

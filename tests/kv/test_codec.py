@@ -137,9 +137,9 @@ def test_an_outlier_channel_does_not_affect_others() -> None:
     assert torch.equal(alone, beside)
 
 
-@pytest.mark.parametrize("num_tokens", [256, 257, 319, 500, 4096])
-@pytest.mark.parametrize(("heads", "width"), [(2, 64), (8, 128), (4, 64), (4, 32), (1, 256), (5, 80)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("num_tokens", [256, 319, 4096])
+@pytest.mark.parametrize(("heads", "width"), [(4, 32), (5, 80)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_stored_sizes_are_as_promised(num_tokens: int, heads: int, width: int, dtype: torch.dtype) -> None:
     """From 256 tokens on, int8 has half the size of bf16 within 5 %, and int4 a quarter within 15 %."""
     shape = KVShape(num_layers=3, num_kv_heads=heads, head_dim=width, dtype=dtype, device=torch.device("cpu"))

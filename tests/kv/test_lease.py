@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -300,75 +297,6 @@ def test_damaged_leases_expire(content: bytes) -> None:
 
 class Cancelled(Exception):
     """The client has gone."""
-
-
-_ID_TEXTS = st.sampled_from(["0" * 32, "1" * 32])
-_CONTENTS = st.one_of(
-    st.binary(max_size=8),
-    st.builds(lambda id_, length_s: json.dumps({"id": id_, "lease_s": length_s}).encode(), _ID_TEXTS, st.just(0.02)),
-)
-
-
-@st.composite
-def damaged_claims(draw: st.DrawFn) -> dict[str, bytes]:
-    """Draw a folder in which each lease has a successor, as long as there are contents."""
-    files, name = dict[str, bytes](), KEY
-    for each in draw(st.lists(_CONTENTS, max_size=4)):
-        files[name] = each
-        written = _read_id(each)
-        digests = [hashlib.sha256(text).hexdigest()[:32] for text in (each, name.encode() + each)]
-        name = f"{KEY}.{written or draw(st.sampled_from(digests))}"
-        files.setdefault(name, each)
-    return files
-
-
-def _read_id(content: bytes) -> str | None:
-    try:
-        return str(json.loads(content)["id"])
-    except (ValueError, TypeError):
-        return None
-
-
-class Refusing(Folder):
-    """A folder in which nothing can be created and every file exists, as far as its answers tell."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Refuse."""
-        return False
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.1), deadline=None)
-@given(files=damaged_claims(), kind=st.sampled_from([Folder, Refusing]), cancels=st.booleans())
-def test_waits_end(files: dict[str, bytes], kind: type[Folder], cancels: bool) -> None:
-    """A wait ends at its deadline and at cancellation, whatever the folder holds, and looks only now and then."""
-    folder = kind()
-    folder.files = dict(files)
-    num_reads, num_turns = 0, 0
-    read = folder.read
-
-    def count(name: str) -> bytes | None:
-        nonlocal num_reads
-        num_reads += 1
-        assert num_reads < 500, "the wait does not pause"
-        return read(name)
-
-    def on_wait() -> None:
-        nonlocal num_turns
-        num_turns += 1
-        if cancels and num_turns > 5:
-            raise Cancelled
-
-    folder.read = count  # type: ignore[method-assign]
-    lease = Lease(folder, KEY, 0.01)
-    started = time.monotonic()
-    with contextlib.suppress(Cancelled):
-        held = lease.wait(0.06, on_wait)
-        assert num_turns <= 5 or not cancels
-        assert held == (lease._chain != ())
-    assert time.monotonic() - started < 5
-    if not lease._chain:
-        assert folder.files == files
 
 
 def test_a_wait_in_a_long_chain_is_cancelled() -> None:

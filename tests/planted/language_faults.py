@@ -43,9 +43,7 @@ def _without(kind: RuleKind) -> Any:
 
 
 for _kind in (RuleKind.EXCLUDES, RuleKind.REQUIRES, RuleKind.AFTER, RuleKind.REQUIRED, RuleKind.CHOICE, RuleKind.UNION):
-    fault(f"rules of the kind {_kind.value!r} are ignored", law=RULES, quick=_kind is RuleKind.EXCLUDES)(
-        _without(_kind)
-    )
+    fault(f"rules of the kind {_kind.value!r} are ignored", law=RULES)(_without(_kind))
 
 
 def _without_listed(kind: RuleKind) -> Any:

@@ -140,7 +140,7 @@ def _blind_stand_ins(patch: Patch) -> None:
     patch.setattr(run_states._Maker, "_add", add)
 
 
-@fault("a stand-in is the text of a module", law="unselected text changes nothing", quick=True)
+@fault("a stand-in is the text of a module", law="unselected text changes nothing", rare=True)
 def _telling_stand_ins(patch: Patch) -> None:
     original = lay_out.stand_in_ids
 
@@ -242,7 +242,7 @@ def _contents(unfilled: Any) -> Any:
     return of
 
 
-@fault("the space before a slot stays in the text", law=PLACE, quick=True)
+@fault("the space before a slot stays in the text", law=PLACE)
 def _space_stays(patch: Patch) -> None:
     original = schema_texts.SchemaTexts._slot
 
@@ -252,7 +252,7 @@ def _space_stays(patch: Patch) -> None:
     patch.setattr(schema_texts.SchemaTexts, "_slot", slot)
 
 
-@fault("the boundary tokens stay at their places", law=PLACE, quick=True)
+@fault("the boundary tokens stay at their places", law=PLACE)
 def _boundary_stays(patch: Patch) -> None:
     def move_boundary(self: Any, piece: Any, run: Any, *, before_slot: bool) -> int:
         self._behind = None

@@ -535,7 +535,7 @@ def _wide_window_in_step(patch: Patch) -> None:
     patch.setattr(step.StepTokens, "mask", lambda self, window: original(self, None if window is None else window + 1))
 
 
-@fault("the last tokens of several rows are those of the last row", law=REQUESTS, quick=True)
+@fault("the last tokens of several rows are those of the last row", law=REQUESTS)
 def _grouped_by_row(patch: Patch) -> None:
     def group(self: Any, states: Any) -> Any:
         split = states.reshape(self.batch, self.num_kv_heads, self.num_groups, self.num_tokens, -1)

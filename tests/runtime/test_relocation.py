@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, HunYuanDenseV1Config, Ministral3C
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.hf import relocation
 from promptcache.runtime.hf.model import Model
-from tests.families import FAMILIES, random_model
+from tests.conftest import some_of
+from tests.families import FAMILIES, random_model, usual_families
 from tests.runtime.relocation_law import (
     FAR,
     MOVING,
@@ -30,7 +31,7 @@ DOUBLE_TOLERANCE = 2e-7
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("family", MOVING)
+@pytest.mark.parametrize("family", some_of(MOVING, 3))
 def test_moved_keys_are_the_models(family: str) -> None:
     """The law of relocation holds up to position 100,000."""
     model = far_model(family)
@@ -43,7 +44,7 @@ def test_moved_keys_are_the_models(family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, *HALF_TOLERANCE])
-@pytest.mark.parametrize("family", MOVING)
+@pytest.mark.parametrize("family", usual_families(MOVING))
 def test_other_dtypes_round_once(family: str, dtype: torch.dtype) -> None:
     """Keys of tokens without context are those of the model, but for rounding of its dtype."""
     model = far_model(family, dtype)

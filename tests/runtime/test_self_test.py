@@ -18,7 +18,7 @@ from promptcache.runtime.hf.facts import TESTED_TYPES
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.self_test import choose_linking
-from tests.families import FAMILIES, random_model
+from tests.families import FAMILIES, random_model, usual_families
 from tests.models_survey import tiny_model
 
 pytestmark = pytest.mark.long
@@ -178,7 +178,7 @@ def test_tested_types_are_those_of_the_tests() -> None:
     assert {random_model(family).config.model_type for family in FAMILIES} == TESTED_TYPES
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", usual_families())
 def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The listed types pass the longer self-test too, with the same linking strategy."""
     spared = verdict(random_model(family))

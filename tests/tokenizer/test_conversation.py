@@ -63,21 +63,6 @@ def test_what_begins_a_conversation_is_apart_from_its_first_turn(name: str):
     assert gap.removeprefix(case.preamble) == case.user[0].lstrip("\n")
 
 
-@pytest.mark.parametrize("generation_prompt", [False, True])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_gaps_with_contents_are_the_rendered_conversation(case: Case, generation_prompt: bool):
-    """The texts around contents, with the contents in between, are what the template renders."""
-    made, roles = conversations(case.source), (*roles_of(case), A)
-    turns = [(role, f"text {index}") for index, role in enumerate(roles)]
-
-    gaps = made.gaps(roles, generation_prompt=generation_prompt)
-
-    text = gaps[0] + "".join(text + gap for (_, text), gap in zip(turns, gaps[1:], strict=True))
-    assert text == made.render(turns, generation_prompt=generation_prompt)
-    if not generation_prompt:
-        assert gaps[-1] == case.ending
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_a_turn_of_a_refused_conversation_is_as_elsewhere(case: Case):
     """The frame of a role, for conversations that the template refuses, is that of a turn in another conversation."""

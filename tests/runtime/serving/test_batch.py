@@ -22,7 +22,7 @@ from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.service import default_model, distance, serve
 from tests.conftest import law_examples
-from tests.families import FAMILIES, WINDOW, random_model
+from tests.families import FAMILIES, WINDOW, random_model, usual_families
 from tests.planted.targets import module_of
 from tests.runtime.serving.machine import continued, step_machine
 from tests.runtime.test_families import PROMPT, plan_for
@@ -75,7 +75,7 @@ def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_ba
     )
 
 
-@pytest.mark.parametrize("family", SEGMENTED)
+@pytest.mark.parametrize("family", usual_families(SEGMENTED))
 def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
     """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
     assert largest_distance_of_steps(Model(random_model(family, torch.float64)), family) < 1e-6
