@@ -391,11 +391,10 @@ def _named_plan(path: Path) -> Iterator[str]:
 
 
 def test_a_plan_is_of_a_prompt() -> None:
-    """A plan is of one prompt (docs/glossary.md). Only attention has other plans, with longer names."""
-    apart = PACKAGE / "runtime" / "attention"
-    paths = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(apart)]
+    """A plan is of one prompt (docs/glossary.md)."""
+    paths = PACKAGE.rglob("*.py")
     types = {path.name: [kind for kind in _named_plan(path) if not re.search(r"\bPlan\b", kind)] for path in paths}
     classes = {node.name for _, path in modules() for node in parsed(path) if isinstance(node, ast.ClassDef)}
 
     assert {name: kinds for name, kinds in types.items() if kinds} == {}
-    assert {name for name in classes if name.endswith("Plan")} <= {"Plan", "AttentionPlan", "KernelPlan", "StepPlan"}
+    assert {name for name in classes if name.endswith("Plan")} == {"Plan"}

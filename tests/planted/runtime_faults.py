@@ -269,18 +269,18 @@ class _WrongScores(CpuBackend):
 
 
 class _WrongRun(CpuBackend):
-    """Backend whose plans run a replacement: a function of the correct `run` and its arguments."""
+    """Backend whose prepared attention runs a replacement: a function of the correct `run` and its arguments."""
 
     name = "wrong run"
 
     def __init__(self, run: Callable[..., torch.Tensor]) -> None:
         self._run = run
 
-    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> Any:
-        """Return the correct plan with the replaced `run`."""
-        plan: Any = super().plan(mask, spec)
-        plan.run = partial(self._run, plan.run)
-        return plan
+    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> Any:
+        """Prepare the correct attention, with the replaced `run`."""
+        prepared: Any = super().prepare(mask, spec)
+        prepared.run = partial(self._run, prepared.run)
+        return prepared
 
 
 def _register(patch: Patch, backend: AttentionBackend) -> None:

@@ -50,7 +50,7 @@ def test_a_toy_backend_computes_cached_logits(family: str, backend: DenseBackend
 
 def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
     """Answers of transformers with and without the toy backend are equal, and those of rows, which need a kernel. The
-    backend plans prefill and the first decoded token.
+    backend prepares attention for prefill and for the first decoded token.
     """
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(SCHEMA)
@@ -64,8 +64,8 @@ def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
 
     assert [each.token_ids for each in answers] == [each.token_ids for each in expected]
     assert [each.token_ids for each in batch] == [each.token_ids for each in expected]
-    assert tuple(call for call in calls if call != "plan") == ("run 0", "run 1") * calls.count("run 0")
-    assert calls.count("run 0") - calls.count("plan") == 2 * 4  # of 6 tokens, prefill gives one
+    assert tuple(call for call in calls if call != "prepare") == ("run 0", "run 1") * calls.count("run 0")
+    assert calls.count("run 0") - calls.count("prepare") == 2 * 4  # of 6 tokens, prefill gives one
 
 
 class ConcatenatingLayer(AttendingLayer):

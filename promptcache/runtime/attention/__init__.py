@@ -3,11 +3,11 @@
 This room works on tensors and positions. It knows no model, no transformers, no schema and no prompt.
 """
 
-from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionPlan, AttentionSpec
+from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend, KernelPlan, kernel_calls
+from promptcache.runtime.attention.kernel_calls import Kernel, KernelAttention, KernelBackend, kernel_calls
 from promptcache.runtime.attention.masks import (
     ForwardMask,
     KVView,
@@ -30,7 +30,6 @@ from promptcache.runtime.attention.step import RowChunk, StepAttention, StepToke
 __all__ = [
     "AttentionBackend",
     "AttentionCall",
-    "AttentionPlan",
     "AttentionSpec",
     "CpuBackend",
     "CudaBackend",
@@ -38,11 +37,12 @@ __all__ = [
     "GroupedQueries",
     "KVView",
     "Kernel",
+    "KernelAttention",
     "KernelBackend",
-    "KernelPlan",
     "PortableBackend",
     "PositionArray",
     "Positions",
+    "PreparedAttention",
     "RequestPositions",
     "RowChunk",
     "SegmentMask",

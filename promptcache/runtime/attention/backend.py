@@ -1,6 +1,7 @@
 """The interface of attention backends.
 
-A backend plans a forward pass and runs once for each layer. It receives masks, never positions or models.
+A backend prepares the attention of a forward pass, which then runs once in each layer. It receives masks, never
+positions or models.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from promptcache.runtime.attention.masks import ForwardMask
 
 
 class AttentionCall(NamedTuple):
-    """What the attention function of a layer is called with.
+    """Arguments of the attention function of a layer.
 
     Attributes:
         query: `[B, Hq, T, D]`, the queries of the last T own tokens.
@@ -66,10 +67,11 @@ class AttentionSpec:
         )
 
 
-class AttentionPlan(Protocol):
+class PreparedAttention(Protocol):
     """The attention of a forward pass, ready to run in each of its layers.
 
-    The plan of one token whose `mask.is_whole` also serves the single tokens after it, which have more own keys.
+    If the forward pass has one token and `mask.is_whole`, it also serves the single tokens after it, which have more
+    own keys.
     """
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
@@ -77,12 +79,12 @@ class AttentionPlan(Protocol):
 
         Args:
             layer: Index of the layer whose stored KV is used.
-            call: Has the window and the soft cap of the plan.
+            call: Has the window and the soft cap that the attention was prepared for.
         """
 
 
 class AttentionBackend(Protocol):
-    """An implementation of attention. It keeps no state between plans and is thread-safe."""
+    """An implementation of attention. It keeps no state between forward passes and is thread-safe."""
 
     @property
     def name(self) -> str:
@@ -91,5 +93,5 @@ class AttentionBackend(Protocol):
     def supports(self, spec: AttentionSpec) -> bool:
         """Whether this backend can compute attention of this kind."""
 
-    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> AttentionPlan:
-        """Return the plan of a forward pass. Called once for all layers with the same window."""
+    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> PreparedAttention:
+        """Prepare the attention of a forward pass. Called once for all layers with the same window."""

@@ -6,7 +6,7 @@ import torch
 
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.bias import Bias
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
+from promptcache.runtime.attention.kernel_calls import Kernel, KernelBackend
 
 _FUSED = torch._scaled_dot_product_flash_attention_for_cpu
 
@@ -22,7 +22,7 @@ class CpuBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernel."""
-        return Kernel(unmasked=_FUSED, masked=_attend, prepare=lambda mask: Bias.of(mask, spec))
+        return Kernel(unmasked=_FUSED, masked=_attend, prepare_mask=lambda mask: Bias.of(mask, spec))
 
 
 def _attend(

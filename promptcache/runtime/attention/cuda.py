@@ -10,7 +10,7 @@ import torch
 
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.bias import Bias
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
+from promptcache.runtime.attention.kernel_calls import Kernel, KernelBackend
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention
@@ -41,7 +41,7 @@ class CudaBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernels."""
-        return Kernel(unmasked=_attend, masked=_attend, prepare=lambda mask: Bias.of(mask, spec, _ALIGNMENT))
+        return Kernel(unmasked=_attend, masked=_attend, prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT))
 
 
 def _attend(

@@ -1,4 +1,4 @@
-"""Attention of one request: chooses the backend of each forward pass, and reuses its plan in all layers.
+"""Attention of one request: chooses the backend of each forward pass, and prepares it once for all layers.
 
 Backends are registered here. The first one that supports a forward pass computes it.
 """
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionPlan, AttentionSpec
+from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelBackend
+from promptcache.runtime.attention.kernel_calls import Kernel, KernelBackend
 from promptcache.runtime.attention.masks import Positions
 from promptcache.runtime.attention.portable import PortableBackend
 
@@ -51,33 +51,33 @@ class SegmentedAttention:
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
-        self._plans: dict[int | None, _Planned] = {}  # the latest plan of each window
+        self._prepared: dict[int | None, _Prepared] = {}  # the latest of each window
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[B, T, Hq, D]`."""
-        known = self._plans.get(call.window)
+        known = self._prepared.get(call.window)
         forward = (call.query.shape, call.keys.shape[1], call.softcap)
         if known is None or known.forward != forward or call.keys.shape[2] not in known.num_own:
-            known = self._plans[call.window] = self._plan(call)
-        return known.plan.run(layer, call)
+            known = self._prepared[call.window] = self._prepare(call)
+        return known.attention.run(layer, call)
 
-    def _plan(self, call: AttentionCall) -> _Planned:
+    def _prepare(self, call: AttentionCall) -> _Prepared:
         _, num_heads, num_own, _ = call.keys.shape
         spec = AttentionSpec.of(call.query, num_heads, call.softcap)
         num_queries = spec.queries.num_tokens
         mask = self.positions.forward_mask(num_own, num_queries, call.window)
         # Own tokens are in position order: later tokens, fed one by one, attend to all cached tokens too.
         lasts = call.window is None and num_queries == 1 and mask.is_whole
-        return _Planned(
+        return _Prepared(
             forward=(call.query.shape, num_heads, call.softcap),
             num_own=range(num_own, sys.maxsize if lasts else num_own + 1),
-            plan=choose_backend(spec).plan(mask, spec),
+            attention=choose_backend(spec).prepare(mask, spec),
         )
 
 
-class _Planned(NamedTuple):
-    """A plan, and the forward passes that it serves: their shapes, and their numbers of own tokens."""
+class _Prepared(NamedTuple):
+    """Prepared attention, and the forward passes that it serves: their shapes, and their numbers of own tokens."""
 
     forward: tuple[object, ...]
     num_own: range
-    plan: AttentionPlan
+    attention: PreparedAttention

@@ -18,7 +18,7 @@ import torch
 from promptcache.kv import LayerViews
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
-from promptcache.runtime.attention.kernel_plan import Kernel, KernelPlan
+from promptcache.runtime.attention.kernel_calls import Kernel, KernelAttention
 from promptcache.runtime.attention.masks import ForwardMask, KVView, PositionArray, SegmentMask
 from promptcache.runtime.attention.merge import PartialAttention, merge
 from promptcache.runtime.attention.segmented_attention import choose_kernel
@@ -139,16 +139,16 @@ class StepTokens:
         return torch.from_numpy((distance >= 0) & (distance < window))
 
 
-class StepPlan(KernelPlan):
-    """The kernel calls of one step, the same in every layer."""
+class StepKernelAttention(KernelAttention):
+    """Attention of one step by kernel calls, the same in every layer with one window."""
 
     def __init__(self, tokens: StepTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
-        """Plan a step; `queries` has T rows of one token each."""
+        """Prepare a step; `queries` has T rows of one token each."""
         mask = tokens.mask(window)
         super().__init__(mask.stored, queries, kernel, tokens.device)
-        self._chunks = tuple(zip(tokens.chunks, map(self._prepared, mask.chunks), strict=True))
+        self._chunks = tuple(zip(tokens.chunks, map(self._prepared_mask, mask.chunks), strict=True))
         self._tails = tuple(
-            (group, self._prepared(self._by_group(each)), self._some(group, tokens.device))
+            (group, self._prepared_mask(self._by_group(each)), self._some(group, tokens.device))
             for group, each in zip(tokens.groups, mask.tails, strict=True)
         )
 
@@ -197,20 +197,21 @@ class StepPlan(KernelPlan):
 
 
 class StepAttention:
-    """Attention over the tokens of one step, in all layers. Each window has one plan."""
+    """Attention over the tokens of one step, in all layers. It is prepared once for each window."""
 
     def __init__(self, tokens: StepTokens) -> None:
         self.tokens = tokens
-        self._plans: dict[int | None, StepPlan] = {}
+        self._prepared: dict[int | None, StepKernelAttention] = {}
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`. All layers have the same soft cap."""
-        plan = self._plans.get(call.window)
-        if plan is None:
+        prepared = self._prepared.get(call.window)
+        if prepared is None:
             # T rows of one token each
             spec = AttentionSpec.of(call.query.transpose(0, 2), call.keys.shape[1], call.softcap)
-            plan = self._plans[call.window] = StepPlan(self.tokens, call.window, spec.queries, choose_kernel(spec))
-        return plan.run(layer, call)
+            prepared = StepKernelAttention(self.tokens, call.window, spec.queries, choose_kernel(spec))
+            self._prepared[call.window] = prepared
+        return prepared.run(layer, call)
 
 
 def padded_positions(rows: Sequence[PositionArray]) -> PositionArray:

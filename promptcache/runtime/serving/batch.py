@@ -187,7 +187,7 @@ class _Shared:
         users: Bool `[number of segments, B]`, whether a row uses a segment.
         views: Views of each segment in all layers. They are held so that each step finds them.
         index_of: Index of each row.
-        alone: Attention of the only row, with plans that serve many steps; None if there are several rows.
+        alone: Attention of the only row, prepared once for many steps; None if there are several rows.
     """
 
     def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:

@@ -49,7 +49,7 @@ def segment_matrix(mask: SegmentMask | None, batch: int, num_queries: int, num_k
 
 
 @dataclass(frozen=True, slots=True)
-class DensePlan:
+class PreparedDense:
     """Dense attention over concatenated keys."""
 
     mask: ForwardMask
@@ -91,7 +91,7 @@ class DenseBackend:
         """Always True."""
         return True
 
-    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> DensePlan:
+    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> PreparedDense:
         """Keep the masks."""
-        self.calls.append("plan")
-        return DensePlan(mask, spec, self.calls)
+        self.calls.append("prepare")
+        return PreparedDense(mask, spec, self.calls)

@@ -169,13 +169,13 @@ def test_backends_agree_with_each_other_and_with_dense_attention(
     mask = on_device(case.mask, device)
     call = AttentionCall(*(each.to(device) if isinstance(each, torch.Tensor) else each for each in case.call))
     spec = spec_of(case.queries, torch.float64, device, call.softcap)
-    expected = DenseBackend().plan(mask, spec).run(layer, call)
+    expected = DenseBackend().prepare(mask, spec).run(layer, call)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
         patch.setattr(module_of(kernel_calls.__module__), "_MAX_ROWS_AT_ONCE", max(1, at_once))
         found = {
-            backend.name: backend.plan(mask, spec).run(layer, call) for backend in BACKENDS if backend.supports(spec)
+            backend.name: backend.prepare(mask, spec).run(layer, call) for backend in BACKENDS if backend.supports(spec)
         }
 
     assert "portable" in found
@@ -268,7 +268,7 @@ def test_kernels_equal_dense_attention(
             key,
             value,
             scale=SCALE,
-            mask=kernel.prepare(random_mask) if kind == "mask" else None,
+            mask=kernel.prepare_mask(random_mask) if kind == "mask" else None,
             causal=kind == "causal",
         )
 
@@ -338,7 +338,7 @@ def test_the_cuda_backend_calls_its_kernels_as_they_want(
     if kind == "all":
         out, lse = kernel.unmasked(query, key, value, scale=SCALE)
     else:
-        prepared = kernel.prepare(drawn) if mask is drawn else None
+        prepared = kernel.prepare_mask(drawn) if mask is drawn else None
         out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
 
     expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask)
@@ -419,8 +419,8 @@ def test_a_backend_without_a_kernel_computes_no_steps() -> None:
         unregister_backend(backend.name)
 
 
-def test_a_forward_pass_is_planned_once_for_each_window() -> None:
-    """Layers with the same window share a plan. Without a window, the next single token shares it too."""
+def test_attention_is_prepared_once_for_each_window() -> None:
+    """Layers with the same window share prepared attention. Without a window, the next single token shares it too."""
     backend = DenseBackend()
     attention = SegmentedAttention(RequestPositions([], [0, 1]))
     register_backend(backend)
@@ -431,27 +431,27 @@ def test_a_forward_pass_is_planned_once_for_each_window() -> None:
     finally:
         unregister_backend(backend.name)
 
-    runs = ["run 0", "plan", "run 1", "run 2", "run 3"]
-    assert backend.calls == ["plan", *runs, *runs]
+    runs = ["run 0", "prepare", "run 1", "run 2", "run 3"]
+    assert backend.calls == ["prepare", *runs, *runs]
 
 
-def test_a_plan_is_used_again_only_for_tokens_that_attend_to_everything() -> None:
-    """A token below a segment, the first one above it, several tokens at once and tokens after a crop are planned."""
+def test_prepared_attention_serves_only_tokens_that_attend_to_everything() -> None:
+    """Attention is prepared for a token below a segment, for the first one above it, for several, and after a crop."""
     backend = DenseBackend()
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=2, num_groups=1)
     segment = View(random_slab(kv_shape(queries, "cpu", torch.float32), 4, torch.Generator()), 0, (1, 2, 3, 4))
     attention = SegmentedAttention(RequestPositions([segment], [0, 7, 9]))
-    planned = []
+    is_prepared = []
     register_backend(backend)
     try:
         for num_own, num_queries in ((1, 1), (2, 1), (3, 1), (9, 1), (2, 1), (1, 1), (2, 1), (4, 2), (5, 1)):
-            before = backend.calls.count("plan")
+            before = backend.calls.count("prepare")
             _run(attention, 0, num_own, None, num_queries)
-            planned.append(backend.calls.count("plan") > before)
+            is_prepared.append(backend.calls.count("prepare") > before)
     finally:
         unregister_backend(backend.name)
 
-    assert planned == [True, True, False, False, False, True, True, True, True]
+    assert is_prepared == [True, True, False, False, False, True, True, True, True]
 
 
 def _run(

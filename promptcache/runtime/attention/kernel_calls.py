@@ -1,7 +1,7 @@
 """Attention as kernel calls: one over the own tokens, one or less for each segment, and a merge of their results.
 
 A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
-kernel share this plan.
+kernel share these calls.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Kernel:
 
     Attributes:
         unmasked: Every query attends to every key; Hq == Hkv.
-        masked: Also takes `mask`, from `prepare` or None, and `causal`: query i attends to keys 0..i only, with T == S
-            and no mask. Hq is a multiple of Hkv.
-        prepare: Takes a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv. Returns what `masked` takes;
-            it serves all layers.
+        masked: Also takes `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with
+            T == S and no mask. Hq is a multiple of Hkv.
+        prepare_mask: Converts a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, to the form that
+            `masked` takes, once for all layers.
     """
 
     unmasked: Attend
     masked: Attend
-    prepare: Callable[[torch.Tensor], Any]
+    prepare_mask: Callable[[torch.Tensor], Any]
 
 
 class KernelBackend:
@@ -59,9 +59,9 @@ class KernelBackend:
         """Return the kernel."""
         raise NotImplementedError
 
-    def plan(self, mask: ForwardMask, spec: AttentionSpec) -> KernelPlan:
-        """Return the kernel calls of one forward pass."""
-        return KernelPlan(mask, spec.queries, self.kernel(spec), spec.device)
+    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> KernelAttention:
+        """Prepare the kernel calls of one forward pass."""
+        return KernelAttention(mask, spec.queries, self.kernel(spec), spec.device)
 
 
 class KernelCall(NamedTuple):
@@ -93,13 +93,13 @@ class _SomeRows(NamedTuple):
     rows: RowsOfSets
 
 
-class KernelPlan:
-    """The kernel calls of one forward pass, the same in every layer."""
+class KernelAttention:
+    """Attention of one forward pass by kernel calls, the same in every layer."""
 
     def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel, device: torch.device) -> None:
         self._queries = queries
         self._kernel = kernel
-        self._own_mask = self._prepared(_of_heads(mask.own_mask, queries))
+        self._own_mask = self._prepared_mask(_of_heads(mask.own_mask, queries))
         calls = kernel_calls(mask)
         self._all_rows = tuple(self._of_all_rows(calls))
         self._some_rows = tuple(self._of_some_rows(calls, device))
@@ -208,10 +208,10 @@ class KernelPlan:
             )
 
     def _grouped_mask(self, mask: SegmentMask) -> Any:
-        return self._prepared(None if mask.mask is None else self._queries.group_mask(mask.mask))
+        return self._prepared_mask(None if mask.mask is None else self._queries.group_mask(mask.mask))
 
-    def _prepared(self, mask: torch.Tensor | None) -> Any:
-        return None if mask is None else self._kernel.prepare(mask)
+    def _prepared_mask(self, mask: torch.Tensor | None) -> Any:
+        return None if mask is None else self._kernel.prepare_mask(mask)
 
 
 def _of_heads(mask: torch.Tensor | None, queries: GroupedQueries) -> torch.Tensor | None:
