@@ -28,7 +28,7 @@ CHUNK_TOKENS = 2048
 """Maximum number of new tokens in one forward pass, over all rows; limits the memory of activations."""
 
 CHECKED_TOKENS = 256
-"""The same for a pass that may end early: a layer takes less time, and so does the wait for its end."""
+"""The same for a pass that may end early: a layer takes less time, so a request waits less."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of tokens done so far, and the number of all tokens."""

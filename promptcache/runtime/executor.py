@@ -82,7 +82,7 @@ class Executor:
     """A model with the store of its KV. All methods are thread-safe.
 
     A missing encoding is computed once, however many threads ask for it. If the store refuses computed KV, the request
-    uses it all the same, and the next request computes it again.
+    still uses it, and the next request computes it again.
 
     The model may change between requests, for example by another adapter. Keys are those of the state of the model at
     the last call of `follow`, which every request makes.

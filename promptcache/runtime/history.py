@@ -2,7 +2,7 @@
 
 A *stretch* is a maximal sequence of a request's own tokens at consecutive positions. There is one radix tree for each
 set of KV parts below a stretch and its first position. A later request with the same parts below reuses the longest
-common prefix of its stretch. Plans know no history.
+common prefix of its stretch. Plans do not contain history.
 
 A node of a tree is a buffer with room to grow. Turns of a conversation are appended to one node, so they form one view.
 A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
@@ -61,7 +61,7 @@ class OwnStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What history has of a request's own tokens.
+    """A request's own tokens with the KV that history has of them.
 
     Attributes:
         tokens: The request as planned.

@@ -290,7 +290,7 @@ class _RowTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Write:
-    """Where the tokens of one step with tails of one size are written; `tokens` None means all tokens."""
+    """Places to write the tokens of one step to, for tails of one size; `tokens` None means all tokens."""
 
     size: int
     tokens: torch.Tensor | None

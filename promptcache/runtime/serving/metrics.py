@@ -1,4 +1,4 @@
-"""What a service reports about its work. Nothing here knows a library of metrics."""
+"""Figures that a service reports. They depend on no metrics library."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _ROWS_TAKE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
-    """How tokens of a row are chosen.
+    """Sampling settings of a row.
 
     Attributes:
         temperature: 0 is greedy decoding.

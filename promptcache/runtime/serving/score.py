@@ -109,7 +109,7 @@ def _one_by_one(
 def _together(
     tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """As `_one_by_one`; a choice with several tokens comes in several parts.
+    """Like `_one_by_one`, but a choice with several tokens comes in several parts.
 
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """

@@ -44,7 +44,7 @@ class ServiceState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceCounts:
-    """What a service has to do.
+    """Numbers of running and waiting requests.
 
     Attributes:
         num_waiting_tokens: Tokens of waiting requests, prompt and answer.
@@ -107,7 +107,7 @@ class Service(Unpicklable):
 
     @property
     def counts(self) -> ServiceCounts:
-        """What it has to do at present."""
+        """Its numbers of running and waiting requests now."""
         scheduler = self._loop.scheduler
         return ServiceCounts(
             num_running=scheduler.num_running,
@@ -132,7 +132,8 @@ class Service(Unpicklable):
             prompt: As for `Engine.generate`.
             listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
                 given, then with the `Completion` or an error. It must not block.
-            seed: Seed of the request's random generator. The same seed gives the same answer in any company.
+            seed: Seed of the request's random generator. The same seed gives the same answer, whatever other requests
+                run.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
             given: Tokens of the answer that were generated already, by another service for example. The answer goes on
