@@ -1,6 +1,6 @@
 """Buffers of copied KV: segments that move to other positions, and small segments that are joined.
 
-A segment costs a fixed amount of work in every layer of every forward pass; a copy costs time by its size, once. So
+A segment costs a fixed amount of work in every layer of every forward pass; a copy costs time once, by its size. So
 small neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used
 again without copying.
 """
@@ -19,8 +19,8 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
 
 SMALL_TOKENS = 256
-"""Segments of fewer tokens are coalesced. At this length one copy costs about as much as one more segment over the
-first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
+"""Segments of fewer tokens are coalesced. At this length, a copy takes about as long as attention to one more segment
+does for the first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
 """
 
 DEFAULT_COPIES_BYTES = 2**30
@@ -59,7 +59,7 @@ class Pool:
 
         Args:
             segments: Segments of one request, in position order.
-            new_positions: Positions of the new tokens, in order. Segments on both sides of one stay apart.
+            new_positions: Positions of the new tokens, in order. Segments on both sides of a new token are not joined.
             state: Number of the state of the model that computed the KV.
         """
         found: list[Segment] = []

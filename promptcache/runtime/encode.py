@@ -1,7 +1,7 @@
 """Encoding: compute the KV of encodings with the model.
 
-Encodings of which each extends the context of the one before it form a chain, which is computed in one causal pass and
-cut afterwards. Chains share forward passes. This file knows no prompt.
+Encodings form a chain if each extends the context of the one before it. A chain is computed in one causal pass, and its
+KV is cut into encodings afterwards. Chains share forward passes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Chain:
 
     @property
     def position_ids(self) -> tuple[int, ...]:
-        """As long as `token_ids`."""
+        """The positions of all tokens."""
         return tuple(position for link in self.links for position in link.position_ids)
 
     @property
@@ -146,7 +146,7 @@ def compute(
         check: Called in each layer of each forward pass over one chain. What it raises ends the computation.
 
     Raises:
-        NotFinite: Some of the KV is not finite. In one causal pass, its tokens may have spoiled those before them.
+        NotFinite: Some of the KV is not finite. In one causal pass, a NaN may reach the tokens before it.
     """
     for chain in batch:
         model.check_vocabulary(chain.token_ids)

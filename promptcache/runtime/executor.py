@@ -26,7 +26,7 @@ from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link
 
 PATIENCE_S = 60.0
-"""Seconds to wait for another process that encodes the same; after that it is encoded here, too."""
+"""Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
 
 _log = logging.getLogger(__name__)
 _MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
@@ -107,7 +107,7 @@ class Executor:
             fingerprint: Returns the fingerprint of model and tokenizer as they are now, as far as they can be read.
             pool: Buffers for small and for shifted segments; None coalesces nothing.
             history: KV of own tokens of earlier requests; None keeps none.
-            forget_unused: Frees those encodings in the store that no schema needs; None frees none.
+            forget_unused: Frees the encodings in the store that no schema needs; None frees none.
             announce: Announces to the store the keys that will be needed, after the model has changed.
         """
         self.model = model
@@ -152,7 +152,7 @@ class Executor:
         return self._recipe(encoding, self._signed()[0])
 
     def _signed(self) -> tuple[str, ...]:
-        """Return the fingerprints of the model that enter keys, those of new KV first."""
+        """Return the fingerprints of the model that keys contain, that of new KV first."""
         while (found := self._fingerprints.get(state := self._state)) is None:
             with self._state_lock:
                 if state in self._fingerprints:
@@ -191,7 +191,7 @@ class Executor:
         return self.link_fetched(tokens, self.fetch(part.encoding for part in tokens.parts))
 
     def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
-        """Link KV that was fetched already, with what history has of the request."""
+        """Link KV that was fetched already, and KV of own tokens that history has."""
         return link(tokens, fetched.handles, self.model, self.pool, recalled, fetched.state)
 
     def recall(self, tokens: RequestTokens, salt: str | None, state: int) -> Recalled | None:
@@ -236,9 +236,10 @@ class Executor:
 
         Args:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
-                tokens, and now and then while another process is waited for. No lock is held, so it may call the
+                tokens, and about once a second while it waits for another process. No lock is held, so it may call the
                 engine. If it raises, nothing more is computed.
-            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
+            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
+                too.
         """
         self.activity.note()
         wanted = tuple(dict.fromkeys(wanted))
@@ -281,12 +282,12 @@ class Executor:
         )
 
     def forget_unused(self, encodings: Iterable[Encoding]) -> None:
-        """Free those of the encodings, which were put into the store's memory, that no schema needs any more."""
+        """Free the encodings that no schema needs any more. All of them were put into the store's memory."""
         if self._forget_unused is not None:
             self._forget_unused(encodings)
 
     def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
-        """Encode one encoding and keep it in memory only; return whether it is there now.
+        """Encode one encoding and keep it in memory only; return whether it is in memory now.
 
         It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory
         has no room.
@@ -343,7 +344,8 @@ class Executor:
         Args:
             wanted: The argument of `look_up`.
             lookups: The result of `look_up`.
-            patience_s: Seconds to wait for another process that encodes the same; after that it is encoded here, too.
+            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
+                too.
             on_wait: Called about once a second in such a wait. If it raises, the wait ends.
         """
         wanted = tuple(wanted)

@@ -6,7 +6,7 @@ common prefix of its stretch. Plans do not contain history.
 
 A node of a tree is a buffer with room to grow. Turns of a conversation are appended to one node, so they form one view.
 A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
-branches off before the end of another is another text, not a longer one, and has only the room that it needs.
+branches off before the end of another node does not continue its text, so it has only the room that it needs.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class _Node:
     """Some tokens of a stretch, with their KV at the beginning of a buffer.
 
     Attributes:
-        siblings, place: The branch that has this node, and its place there.
+        siblings, place: The branch that holds this node, and its key there.
         children: Nodes that continue this one, by the number of its tokens before them and their first token.
-        encoding: Encoding of the tokens that were used last.
+        encoding: Encoding of the tokens that the last lookup found.
     """
 
     buffer: Allocation
@@ -152,7 +152,7 @@ class History:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers, room that is not filled yet included."""
+        """Bytes of all buffers, including room that is not filled yet."""
         return self._buffers.nbytes
 
     def clear(self) -> None:
@@ -180,7 +180,7 @@ class History:
     def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
 
-        The first token whose KV is not finite ends what is copied.
+        Copying stops at the first token whose KV is not finite.
 
         Args:
             recalled: The result of `recall` for the request.
@@ -207,7 +207,7 @@ class History:
         Args:
             stretch: As `recall` returned it.
             token_ids: From its start.
-            own_kv: KV of at least these tokens. The first one that is not finite ends what is copied.
+            own_kv: KV of at least these tokens. Copying stops at the first one that is not finite.
         """
         token_ids = token_ids[: num_finite(own_kv)]
         with self._lock:

@@ -1,8 +1,8 @@
 """Linking: put stored KV and new tokens into a cache for a forward pass.
 
-The segments of a cache are views of stored KV. Nothing is copied but keys that move to other positions, and small
-segments, which a pool coalesces. For requests that are computed together, segments are cut so that KV that several rows
-reuse is attended to once per layer.
+The segments of a cache are views of stored KV. Two kinds are copied: segments that move to other positions,
+and small segments, which a pool coalesces. For requests that are computed together, segments are cut so that KV that
+several rows reuse is attended to once per layer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Linked:
 
     @property
     def position_ids(self) -> tuple[int, ...]:
-        """Their positions, strictly increasing."""
+        """The positions of the own tokens, strictly increasing."""
         return self.tokens.position_ids
 
     @property
@@ -80,7 +80,7 @@ def link(
         handles: KV of at least every encoding that the request has parts of.
         model: Chooses the kind of cache.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
-        recalled: What history has of the request.
+        recalled: The own tokens with the KV that history has of them; None without history.
         state: State of the model that `handles` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
@@ -111,7 +111,7 @@ def linked_segments(
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
     """Return the segments of a request, in position order: those that may be coalesced, and those of its last stretch.
 
-    The last stretch grows from request to request, for example in a conversation. A copy of it would serve once.
+    The last stretch grows from request to request, for example in a conversation. A copy of it would serve one request.
     """
     if recalled is None:
         return segments_of(tokens.parts, handles, new_positions), ()
@@ -159,7 +159,8 @@ def coalesced_segments(
     """Coalesce small segments that the same rows use.
 
     Args:
-        new_positions: For each row the positions of its new tokens, in order. Segments on both sides of one stay apart.
+        new_positions: For each row the positions of its new tokens, in order. Segments on both sides of a new
+            token are not joined.
         states: For each row the state of the model that computed its stored KV. Rows of two states share no segment.
 
     Returns:
@@ -179,7 +180,7 @@ def coalesced_segments(
 
 
 def _segments_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[SharedSegment]:
-    """Sweep over one slab. The views of one row do not overlap."""
+    """Yield the shared segments of one slab. The views of one row do not overlap."""
     beginning: dict[int, list[tuple[int, Segment]]] = {}
     for row, segment in views:
         beginning.setdefault(segment.start, []).append((row, segment))

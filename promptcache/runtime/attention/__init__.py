@@ -1,6 +1,6 @@
 """Attention over stored and new keys: the masks of a forward pass, and the backends that compute it.
 
-This room works on tensors and positions. It knows no model, no transformers, no schema and no prompt.
+This room works on tensors and positions. It does not use models, transformers, schemas or prompts.
 """
 
 from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention

@@ -25,7 +25,7 @@ class Bias(NamedTuple):
         """Return the bias of a mask, bool `[T, S]` or `[B, 1, T, S]` on the host.
 
         Args:
-            alignment: Rows of the bias begin at multiples of this, in numbers.
+            alignment: Rows of the bias begin at multiples of this number of elements.
         """
         *outer, num_keys = mask.shape
         width = -(-num_keys // alignment) * alignment

@@ -1,7 +1,7 @@
 """The CUDA backend: PyTorch's fused attention kernels for NVIDIA GPUs, which return their log-sum-exp.
 
-FlashAttention takes no masks, and splits long keys over the processors of a GPU. Where there is a mask, the
-memory-efficient kernel computes attention.
+FlashAttention splits long keys over the processors of a GPU, but takes no masks. The memory-efficient kernel computes
+attention under a mask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention
 
 _DTYPES = frozenset({torch.float16, torch.bfloat16})
-_ALIGNMENT = 8  # in numbers of 16 bits, of heads and of rows of a bias
+_ALIGNMENT = 8  # head dimensions and rows of a bias are multiples of this number of 16-bit elements
 _MAX_HEAD_DIM = 256
 _OLDEST = 8, 0  # compute capability: Ampere
 
@@ -64,7 +64,7 @@ def _attend(
         key, value = (states.expand(groups, *states.shape).flatten(0, 1) for states in (key, value))
     bias = mask.added.expand(*query.shape[:3], -1)
     out, lse, *_ = _EFFICIENT(query, key, value, bias, True, 0.0, False, scale=scale)
-    lse = lse[:, :, : query.shape[2]]  # the kernel returns some more
+    lse = lse[:, :, : query.shape[2]]  # the kernel pads it
     if groups > 1:
         out, lse = (each.reshape(groups, batch, *each.shape[1:]).movedim(0, 2).flatten(1, 2) for each in (out, lse))
     if mask.blind is not None:

@@ -1,4 +1,4 @@
-"""Attention as kernel calls: one over the own tokens, one or less for each segment, and a merge of their results.
+"""Attention as kernel calls: one over the own tokens, at most one for each segment, and a merge of their results.
 
 A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
 kernel share these calls.
@@ -20,7 +20,7 @@ from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
 from promptcache.runtime.attention.merge import PartialAttention, RowsOfSets, merge
 
 _MAX_ROWS_AT_ONCE = 512
-"""About as many rows of kernel calls are merged together. More would take much memory."""
+"""Approximate number of rows of kernel calls that are merged together. More would take much memory."""
 
 Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -83,9 +83,9 @@ class _SomeRows(NamedTuple):
     """Kernel calls in which some batch rows attend, to be merged together.
 
     Attributes:
-        calls: The keys of each, with its prepared mask.
-        sizes: The number of rows of each.
-        rows: The rows of all.
+        calls: The keys of each call, with its prepared mask.
+        sizes: The number of rows of each call.
+        rows: The rows of all calls.
     """
 
     calls: tuple[tuple[LayerViews, Any], ...]

@@ -21,9 +21,9 @@ class RowsOfSets(NamedTuple):
     """The batch rows that attend to each of several sets of keys, one set after the other.
 
     Attributes:
-        rows: `[E]`, a row once for each set that it attends to.
-        places: `[E]`, each at n * B + row for the n-th set of its row, so that none is there twice.
-        num_places: n * B for all n.
+        rows: `[E]`, the rows of the first set, then those of the second, and so on.
+        places: `[E]`, n * B + row for the n-th set of a row, counted from 0. All are different.
+        num_places: B times the largest number of sets of a row.
     """
 
     rows: torch.Tensor
@@ -62,7 +62,7 @@ def merge(
     """Merge attentions over disjoint sets of keys into the attention over all of them.
 
     Args:
-        partials: All queries attend in the first one. Each query attends to a key of at least one of them.
+        partials: The first one has all queries. Each query attends to a key in at least one of them.
         queries: The grouping of the queries.
         sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
 

@@ -26,7 +26,7 @@ _CHUNKS = 32
 
 
 def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
-    """Yield the layers of `peft` with their names: those with adapters that can be active, disabled and merged."""
+    """Yield the layers of `peft` that have adapters, with their names."""
     for name, module in hf.named_modules():
         if hasattr(module, "_active_adapter") and hasattr(module, "_disable_adapters"):
             yield name, module
@@ -76,7 +76,7 @@ def rewritten_weights(hf: Module) -> frozenset[torch.Tensor]:
 
 
 def additions(hf: Module) -> Mapping[str, object]:
-    """Return a description of all that is added to a model, for JSON; {} if there is nothing."""
+    """Return a description of all additions to a model, for JSON; {} if there are none."""
     found = {
         "adapters": {name: each for name, layer in adapter_layers(hf) if (each := _adapter(layer))},
         "hooks": [[name, *described] for name, described in _hooks(hf)],
@@ -87,7 +87,7 @@ def additions(hf: Module) -> Mapping[str, object]:
 
 
 def is_harmless(hook: object) -> bool:
-    """Whether a hook is one of transformers', which record the output of layers, or ours, which places tokens."""
+    """Whether a hook is from transformers, to record outputs of layers, or from this library, to set positions."""
     return str(getattr(hook, "__module__", "")).startswith(("transformers.", "promptcache.runtime."))
 
 

@@ -1,8 +1,8 @@
 """Changes of a model between two requests: adapters, hooks, replaced `forward`s and weights.
 
-A check takes microseconds. It compares what the modules refer to with a snapshot: all modules, hooks and functions, and
-samples of the weights. So it detects weights that were loaded or trained as a whole, but not a write to one of them or
-through `weight.data`. It also reads a few numbers of adapters. It does not detect that a hook behaves differently.
+A check takes microseconds. It compares all modules, hooks and functions, and samples of the weights, with a snapshot.
+So it detects that all weights were loaded or trained, but not a write to one weight or through `weight.data`. It also
+reads a few numbers of adapters. It does not detect that a hook behaves differently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _State: TypeAlias = tuple[int, str, tuple[int, ...]]
 
 
 class Changes:
-    """Numbers the states of a model. Thread-safe.
+    """Assigns numbers to the states of a model. Thread-safe.
 
     A model that returns to an earlier state, because adapters are switched or a hook is removed, gets its number again.
     Every other change gives a new number.
@@ -57,7 +57,7 @@ class Changes:
             return number
 
     def accept(self) -> None:
-        """Give the model as it is now the number that it had last."""
+        """Keep the last number, although the model has changed."""
         with self._lock:
             self._last = (_Snapshot(self._hf), self._last[1])
 
@@ -119,7 +119,7 @@ class _Snapshot:
         self._merged = [[*each.merged_adapters] for each in layers]
 
     def is_current(self) -> bool:
-        """Whether nothing has changed since."""
+        """Whether the model has not changed since the snapshot."""
         return (
             [*map(len, self._vars)] == self._sizes  # a replaced `forward` is one more attribute
             and self._has_same_references()
@@ -147,8 +147,8 @@ class _Snapshot:
 
     def _has_same_items(self) -> bool:
         try:
-            return self._dicts == self._held  # fast: what is identical is not compared
-        except RuntimeError:  # a tensor is another one
+            return self._dicts == self._held  # fast: identical objects are not compared
+        except RuntimeError:  # a tensor was replaced
             return False
 
     def _ids_of_hooks(self) -> list[int]:

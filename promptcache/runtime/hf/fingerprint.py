@@ -64,7 +64,7 @@ def config_identity(config: PretrainedConfig) -> dict[str, object]:
 
 
 class KnownDigests:
-    """Digests of the weights of one model, each with its tensor as it was then. Thread-safe."""
+    """Digests of the weights of one model, each with the address and version of its tensor. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: Mapping[torch.Tensor, tuple[tuple[int, int], str]] = {}
@@ -90,7 +90,7 @@ def weights_digest(
     Args:
         tensors: The weights by name.
         known: Digests from an earlier call; replaced by the new ones.
-        rewritten: Weights that are read in any case.
+        rewritten: Weights that are always read.
     """
     named = sorted(tensors.items())
 
@@ -185,7 +185,7 @@ class WeightsLoading:
 
         Args:
             model: The loaded model, on its device.
-            how: The other options that decide how files become weights.
+            how: The other options on which the weights depend.
         """
         folder = _cache_folder()
         weights = model.state_dict()

@@ -21,11 +21,11 @@ from promptcache.runtime.hf.layers import ModelLayers
 from promptcache.runtime.hf.segmented import segmented_cache
 
 StopCheck: TypeAlias = Callable[[], None]
-"""Raises an error of its own if a forward pass is to end early."""
+"""Raises an error to end a forward pass early."""
 
 
 class Linking(ABC):
-    """A strategy of linking. It has no state, so all models share one object of each.
+    """A strategy of linking. It has no state, so all models share its one object.
 
     Attributes:
         name: "segmented" or "concatenated".

@@ -26,7 +26,7 @@ AnyTokenizer: TypeAlias = PreTrainedTokenizerBase | Tokenizer
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 _WHERE = ("revision", "cache_dir", "token", "subfolder", "local_files_only")
-"""Options of `from_pretrained` that say where files are looked up."""
+"""Options of `from_pretrained` that choose where files are looked up."""
 
 
 def load_model(
@@ -89,7 +89,7 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
     Our own tokenizers are returned as they are.
 
     Raises:
-        UnsupportedModel: It is neither, has no fast backend, or has several chat templates without a default.
+        UnsupportedModel: `tokenizer` is neither, has no fast backend, or has several chat templates without a default.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         if not isinstance(tokenizer, Tokenizer):
@@ -105,10 +105,10 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
 
 
 def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
-    """Return the tokens of each text, as `tokenizer(texts)` of transformers or `tokenize` of ours gives them.
+    """Return the tokens of each text, by a tokenizer of transformers or one of ours.
 
     Raises:
-        InvalidValue: It is neither.
+        InvalidValue: `tokenizer` is neither.
     """
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         found: list[list[int]] = tokenizer([*texts])["input_ids"] if texts else []

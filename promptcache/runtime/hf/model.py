@@ -1,6 +1,6 @@
 """A transformers model as the runtime uses it: facts, caches, forward passes and encoding at explicit position IDs.
 
-All code that depends on transformers is in `runtime/hf`. This file knows no schema and no plan.
+All code that depends on transformers is in `runtime/hf`. This file does not depend on schemas or plans.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Model:
 
     @property
     def state(self) -> int:
-        """Number of the state of the transformers model, which its adapters, hooks, functions and weights make up.
+        """Number of the state of the transformers model: of its adapters, hooks, functions and weights.
 
         Reading it takes microseconds. KV of one state is not used in another.
         """
@@ -128,10 +128,10 @@ class Model:
 
     @torch.no_grad()
     def fixed_kv(self) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
-        """Return the KV of a fixed text that the model computes in its state now: positions, keys and values.
+        """Return the KV of a fixed text in the model's present state: positions, keys and values.
 
         The keys and values are `[L, Hkv, T, D]`. The tokens are evenly spaced in the vocabulary. Some are at the first
-        positions, and more are far away, because there a changed RoPE frequency shows.
+        positions. More are far away, where a changed RoPE frequency shows.
         """
         stop = min(self.context_length, _FAR_POSITION)
         positions = tuple(sorted({*range(min(stop, _NUM_NEAR)), *range(max(0, stop - _NUM_FAR), stop)}))
@@ -176,7 +176,10 @@ class Model:
         return self._relocation
 
     def _exact_copy(self) -> Model | None:
-        """Return a small float32 copy of a model in half precision, whose rounding hides small effects of positions."""
+        """Return a small float32 copy of a model in half precision; None if there is none.
+
+        Rounding in half precision hides small effects of positions.
+        """
         is_half = torch.finfo(self.shape.dtype).bits < torch.finfo(torch.float32).bits
         small = small_copy(self.hf, self.context_length) if is_half else None
         if small is not None:
@@ -245,7 +248,7 @@ class Model:
         return logits if keep is None or chosen else logits[:, keep]
 
     def only_logits_of(self, tokens: torch.Tensor | Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the keyword by which a forward pass computes the logits of these tokens only; {} if it has none."""
+        """Return the keyword argument that limits logits to these tokens; {} if the model has no such argument."""
         return {"logits_to_keep": torch.as_tensor(tokens, device=self.device)} if self._selects_logits else {}
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
@@ -352,7 +355,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
     """Return our model around a transformers model. Our own models are returned as they are.
 
     Raises:
-        UnsupportedModel: It is neither, or it is ours with another context length.
+        UnsupportedModel: `model` is neither, or it is ours with another context length.
     """
     if not isinstance(model, Model):
         return Model(model, context_length=context_length)

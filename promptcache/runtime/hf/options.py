@@ -1,6 +1,6 @@
 """Options of generation: check them, and collect them from keywords and `GenerationConfig`s.
 
-The result is one set of options that have the same meaning for linked KV. No model is run here.
+The result is one set of options, which have the same meaning for linked KV. No model is run here.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _FORCED: Mapping[str, Any] = {
     "stop_strings": None,
     "assistant_early_exit": None,
 }
-"""Settings that a model's own generation configuration must not change for linked KV; without `use_cache` answers are
-wrong.
+"""Settings that a model's own generation configuration must not change for linked KV. Without `use_cache`, for example,
+answers are wrong.
 """
 
 _FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
-"""Options with which tokens are fed that may not stay in the answer, or that the caller's code feeds."""
+"""Options that feed tokens that may not stay in the answer, or that let the caller's code feed tokens."""
 
 _NO_STEPS = (
     *_FEEDS_TOKENS,
@@ -75,7 +75,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
     "top_logprobs": "logprobs",
 }
-"""Names of options in other libraries."""
+"""Names of options in other libraries, with our names."""
 
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
 """Exceptions that transformers raises for options that it does not take."""
@@ -185,7 +185,7 @@ def check_for_batch(options: Mapping[str, Any]) -> None:
 
 
 def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
-    """Refuse options with which a step of the model is not one token of the answer.
+    """Refuse options with which a forward pass does not give one token of the answer.
 
     Raises:
         InvalidGeneration: Names the option.
@@ -212,7 +212,7 @@ def check_for_stream(options: Mapping[str, Any], model: Model) -> None:
 
 
 def setting(name: str, options: Mapping[str, Any], model: Model) -> Any:
-    """Return a setting from the options, else from the model's generation configuration; None if neither has it."""
+    """Return a setting of the options, or else of the model's generation configuration; None if neither has it."""
     value = options.get(name)
     return value if value is not None else getattr(model.hf.generation_config, name, None)
 

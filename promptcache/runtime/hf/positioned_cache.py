@@ -1,4 +1,4 @@
-"""Caches for loops of the caller. They know the positions of their tokens.
+"""Caches for the caller's own loops, with the positions of their tokens.
 
 Transformers makes missing position IDs from the number of tokens in a cache. This is wrong if positions have gaps. A
 hook of the model gives each forward pass over such a cache the right ones, and refuses positions that cannot be right.
@@ -38,7 +38,7 @@ class PositionedCache(Cache):
         that is not watched.
 
         Args:
-            positions: Of one row for all, or of each row.
+            positions: One row for all rows, or a row for each.
         """
         self._positions = positions
         if self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
@@ -58,7 +58,7 @@ class PositionedCache(Cache):
         """Return the positions `[B, num_tokens]` of the next tokens to feed, negative for padding.
 
         Args:
-            num_rows: Those of the cache, or a multiple: beams and returned sequences.
+            num_rows: Number of rows that are fed: that of the cache, or a multiple for beams and returned sequences.
         """
         known = self._positions
         if num_rows % len(known):
@@ -93,7 +93,7 @@ class PositionedCache(Cache):
 
 
 class PositionedDynamicCache(PositionedCache, DynamicCache):
-    """The same as a `DynamicCache`."""
+    """A `PositionedCache` that is also a `DynamicCache`."""
 
 
 def watch_positions(hf: PreTrainedModel) -> None:
@@ -148,7 +148,7 @@ def _check_mask(mask: Any, num_tokens: int, cache: PositionedCache) -> None:
 
 
 def _check_positions(given: torch.Tensor | None, positions: torch.Tensor, cache: PositionedCache) -> None:
-    """Refuse positions that are neither those of the cache nor those that transformers makes by counting its tokens."""
+    """Refuse positions that are neither those of the cache nor the counted ones, which transformers makes."""
     if given is None:
         return
     num_tokens, num_held = positions.shape[1], cache.get_seq_length()

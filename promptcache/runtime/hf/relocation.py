@@ -20,7 +20,7 @@ from promptcache.runtime.hf.facts import MODEL_FAULTS
 from promptcache.runtime.hf.layers import ModelLayers
 
 _NUM_PROBED = 8
-_FIRST_TOLERANCE = {torch.bfloat16: 0.02, torch.float16: 0.003}  # the first layer has no noise but that of rounded keys
+_FIRST_TOLERANCE = {torch.bfloat16: 0.02, torch.float16: 0.003}  # the only noise of the first layer is rounding
 _FULL_FIRST_TOLERANCE = 1e-3
 _TOLERANCE = {torch.bfloat16: 0.25, torch.float16: 0.05}
 _FULL_TOLERANCE = 1e-2  # float32 and float64; matrix multiplications may be in TF32
@@ -176,14 +176,14 @@ def _computed_in(dtype: torch.dtype) -> torch.dtype:
 
 
 def read_relocation(model: ModelLayers) -> Relocation:
-    """Find out how each layer rotates its keys, by trial: the model encodes a short text at two places.
+    """Return the rotation of each layer's keys, found by encoding a short text at two places.
 
-    A uniform shift changes nothing but the rotation of the keys, with sliding windows, too. So a layer's rotation is
-    the one that moves its keys from the first place to the second. The second place is the end of the context, where
-    slow frequencies and other effects of positions show, too.
+    A uniform shift changes only the rotation of the keys, even with sliding windows. So a layer's rotation is the one
+    that moves its keys from the first place to the second. The second place is the end of the context, where slow
+    frequencies and other effects of positions also show.
 
-    In float32 an effect of 1 % on later layers is noticed, in bfloat16 one of 25 %: `Model` confirms half precision
-    with a small copy in float32. Effects on the first layer are noticed from 0.1 % and 2 %.
+    On later layers, effects of positions are found from 1 % in float32, and from 25 % in bfloat16. So `Model` also
+    tests a small float32 copy of a model in half precision. On the first layer, they are found from 0.1 % and 2 %.
 
     Raises:
         UnsupportedModel: The values of the places differ, or no rotation explains the keys of a layer.
@@ -242,7 +242,7 @@ def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotation]:
-    """Return the different rotations that the model's rotary embeddings can mean, for keys of D dimensions."""
+    """Return the different rotations that the model's rotary embeddings allow, for keys of D dimensions."""
     like = torch.empty(0, device=model.device, dtype=_computed_in(model.shape.dtype))
     position_ids = torch.cat((near, near + shift))
     known: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -267,7 +267,7 @@ def _are_equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) 
 
 
 def _one_for_each_pair(cos: torch.Tensor) -> slice:
-    """Return the columns of `[T, W]` without repetitions: transformers repeats all, each one, or none."""
+    """Return the columns of `[T, W]` without repetitions. transformers repeats all columns, each one, or none."""
     num_columns = cos.shape[1]
     half = num_columns // 2
     if torch.equal(cos[:, :half], cos[:, half:]):

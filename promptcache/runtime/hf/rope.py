@@ -32,7 +32,7 @@ def pin_rope(model: torch.nn.Module, context_length: int) -> str:
 
 
 def _keep_cache(model: Any) -> None:
-    """Keep `generate` from dropping the cache where the stock frequencies would change, as Phi-3 does."""
+    """Stop `generate` from dropping the cache where the stock frequencies would change, as it does for Phi-3."""
     model.prepare_inputs_for_generation = MethodType(GenerationMixin.prepare_inputs_for_generation, model)
 
 

@@ -19,7 +19,7 @@ class Step(Protocol):
         """Attention over the KV of all their requests."""
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer; return those of the call."""
+        """Write keys and values `[1, Hkv, T, D]` of the step's tokens in one layer; return those to attend to."""
 
 
 class StepLayer(AttendingLayer):

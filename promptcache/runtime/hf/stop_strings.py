@@ -20,7 +20,7 @@ _BYTES = {each: byte for byte, each in bytes_to_unicode().items()}  # type: igno
 class StopStrings:
     """A stopping criterion: a row stops when a stop string ends inside its last token.
 
-    It stops where `StopStringCriteria` of transformers does, which reads the whole vocabulary first.
+    It stops at the same tokens as `StopStringCriteria` of transformers, without reading the whole vocabulary first.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_strings: str | Sequence[str]) -> None:
@@ -28,7 +28,7 @@ class StopStrings:
 
         Args:
             tokenizer: Of the tokens of the rows.
-            stop_strings: Texts that end a row. One or several.
+            stop_strings: One text or several. Each ends a row.
         """
         strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
         self._tokenizer: Any = tokenizer

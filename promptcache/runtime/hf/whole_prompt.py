@@ -34,7 +34,7 @@ _READS_TOKENS = tuple(
 
 
 class WholePrompt:
-    """The prompt of one request, for readers of tokens while transformers' `generate` decodes."""
+    """The prompt of one request, for functions that read tokens while transformers' `generate` decodes."""
 
     def __init__(self, tokens: RequestTokens, model: Model) -> None:
         self._tokens = tokens
@@ -57,8 +57,8 @@ class WholePrompt:
         """Return a streamer whose first tokens are those of the whole prompt.
 
         Args:
-            is_stopped: The stopping criteria of assisted decoding, which streams a draft before it asks them: no token
-                behind a stop is passed on.
+            is_stopped: The stopping criteria, for assisted decoding. It streams a draft before it checks them, so
+                tokens after a stop are not passed on.
         """
         return _Streamer(streamer, self, is_stopped)
 

@@ -1,4 +1,4 @@
-"""Many requests on one model: one forward pass over tokens of any of them, a service, and scoring."""
+"""Serving: batches of requests that share forward passes, a service that runs them, and scoring."""
 
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.answer import answer, answer_batch

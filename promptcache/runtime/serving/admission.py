@@ -1,4 +1,4 @@
-"""Admission: which waiting requests may join the running ones. Numbers only."""
+"""Admission: limits of a service, and the number of waiting requests that may join the running ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServiceLimits:
         step_tokens: Tokens of prompts in one forward pass while other requests decode. More tokens prefill faster and
             delay the others more.
         tail_bytes: Memory for the KV that running requests add themselves. It is reserved for whole answers, so no
-            request is ever stopped for lack of it. Slabs double when they grow, so up to twice as much is allocated.
+            running request lacks memory. Slabs double when they grow, so up to twice as much is allocated.
         max_waiting: Requests that may wait; more are refused.
         max_waiting_tokens: Tokens of all waiting requests, prompt and answer.
         queue_timeout_s: Seconds that a request may wait.
@@ -55,9 +55,9 @@ def reserved_tokens(num_own: int, max_new_tokens: int) -> int:
 
 
 def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:
-    """Return how many waiting requests may join, in order of arrival.
+    """Return the number of waiting requests that may join, in order of arrival.
 
-    A request is not overtaken by later ones that would fit. A request that is larger than the limit runs alone.
+    A request that does not fit is not overtaken by later ones that do. A request larger than the limit runs alone.
 
     Args:
         waiting: Tokens that each waiting request reserves, first come first.

@@ -1,4 +1,4 @@
-"""Answers requests that are known beforehand: one, or a batch. A service answers those that come later."""
+"""Answer one request, or a batch of requests. A service answers requests that arrive at any time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def answer(
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
     """Answer planned requests together, and return their completions in order.
 
-    They are answered one after another if the model links by concatenation, or if no row can express the options.
+    Each is answered alone if the model links by concatenation, or if rows of a batch do not support the options.
 
     Args:
         requests: All have the same options.

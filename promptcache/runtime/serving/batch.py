@@ -95,7 +95,7 @@ class Batch:
             tokens: Its new tokens are not computed before they are passed to `step`.
             handles: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
             state: State of the model that `handles` belong to.
-            recalled: What history has of the request; the other own tokens are its new ones.
+            recalled: The own tokens with the KV that history has of them. The others are the request's new tokens.
         """
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
@@ -185,7 +185,7 @@ class _Shared:
     Attributes:
         segments: Each is used by a fixed set of rows.
         users: Bool `[number of segments, B]`, whether a row uses a segment.
-        views: Views of each segment in all layers. They are held so that each step finds them.
+        views: Views of each segment in all layers. While they are held, steps share them (`Slab.layers`).
         index_of: Index of each row.
         alone: Attention of the only row, prepared once for many steps; None if there are several rows.
     """
@@ -202,7 +202,7 @@ class _Shared:
 
 
 def _sort_key(row: Row, token_ids: Sequence[int]) -> tuple[bool, int, int]:
-    """Return the place of a row in a step: single tokens first, those of one slab side by side."""
+    """Return the key that sorts the rows of a step: single tokens first, those of one slab side by side."""
     return len(token_ids) > 1, row.tail.size, row.tail.slot
 
 
@@ -212,7 +212,7 @@ class _RowStep:
     Attributes:
         token_ids, position_ids: `[1, T]`.
         stops: The end of the tokens.
-        attention: Of the tokens to the KV of the row.
+        attention: Attention of the tokens over the KV of the row.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class _RowTokens:
 
     @property
     def own(self) -> tuple[int, int]:
-        """The same tokens counted among the own tokens of the row."""
+        """The range of these tokens among the own tokens of the row."""
         return self.row.num_own, self.row.num_own + self.num_tokens
 
 
@@ -314,7 +314,7 @@ def _writes(places: Sequence[_RowTokens], device: torch.device) -> Iterator[_Wri
 
 
 def _groups(singles: Sequence[_RowTokens], tails: Tails) -> Iterator[TailGroup]:
-    """Yield the single tokens as groups with tails of one size."""
+    """Yield one group of single tokens for each size of tails."""
     for size, group in groupby(singles, key=lambda each: each.row.tail.size):
         chosen = tuple(group)
         first, last = chosen[0].row.tail.slot, chosen[-1].row.tail.slot

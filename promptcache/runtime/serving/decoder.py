@@ -27,7 +27,7 @@ class Decoder:
 
     Attributes:
         running: The jobs, in the order in which they joined.
-        num_failed: Forward passes that failed since the last one that did not.
+        num_failed: Number of forward passes that failed since the last successful one.
     """
 
     def __init__(self, executor: Executor, observer: ServiceObserver | None = None) -> None:
@@ -64,10 +64,10 @@ class Decoder:
         self.running.append(job)
 
     def step(self, prompt_tokens: int = CHUNK_TOKENS) -> None:
-        """Compute a token of each decoding row, then parts of prompts. There is a running job.
+        """Compute the next token of each decoding row, and parts of prompts. A job must be running.
 
         Args:
-            prompt_tokens: Limit of the tokens of prompts, if a row decodes.
+            prompt_tokens: Maximum number of prompt tokens, if a row decodes.
         """
         work: list[tuple[Job, list[int]]] = [(job, job.token_ids[-1:]) for job in self.running if not job.pending]
         room = prompt_tokens if work else CHUNK_TOKENS
@@ -95,7 +95,7 @@ class Decoder:
         self._observer.stepped(time.perf_counter() - started, len(work))
 
     def end(self, job: Job, result: Completion | BaseException) -> None:
-        """Remove a job, which need not run, and pass the result to its listener. What it computed goes to history."""
+        """Remove a job, running or not, and pass the result to its listener. History keeps the KV that it computed."""
         if isinstance(result, BaseException):
             self._keep(job)
         if job.row is not None:
@@ -177,7 +177,7 @@ class Decoder:
         self.end(job, made if request.logprobs is None else replace(made, logprobs=tuple(job.logprobs)))
 
     def _keep(self, job: Job) -> int:
-        """Copy what a job has computed to history; return the bytes."""
+        """Copy the KV that a job has computed to history; return the number of bytes."""
         if job.row is None or job.row.num_own == 0:
             return 0
         own = self._batch.own_kv(job.row)

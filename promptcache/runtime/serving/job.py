@@ -39,13 +39,13 @@ class Job:
     """A request that is being answered.
 
     Attributes:
-        settings: None if no row can express the options; then transformers' `generate` answers the request.
+        settings: None if rows do not support the options; then transformers' `generate` answers the request.
         is_seeded: Whether the caller gave the seed of the generator.
         seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty or a criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         fetching: Its KV, while another thread reads or encodes it.
-        missing_keys: Keys of KV that was not in memory at the last look.
+        missing_keys: Keys of the KV that was not in memory at the last check.
     """
 
     request: Request
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of prompt and answer that the request may add."""
+        """Maximum number of tokens of prompt and answer that the request adds."""
         return self.request.plan.num_new_tokens + self.request.max_new_tokens
 
     @property
@@ -87,16 +87,16 @@ class Job:
 
     @property
     def streamer(self) -> Any:
-        """The caller's streamer of transformers; None if there is none."""
+        """The streamer that the caller gave; None if there is none."""
         return self.request.options.get("streamer")
 
     @property
     def reserved(self) -> int:
-        """Tokens that are reserved for it."""
+        """Number of tokens that are reserved for the request."""
         return reserved_tokens(self.request.plan.num_new_tokens, self.request.max_new_tokens)
 
     def tell(self, result: Completion | BaseException) -> None:
-        """Pass the result to the listener. An error of the listener concerns no other job."""
+        """Pass the result to the listener. An error of the listener is logged. It affects no other job."""
         try:
             self.listener(result)
         except Exception:  # noqa: BLE001 - code of the caller
@@ -106,7 +106,7 @@ class Job:
 def jobs_of(
     requests: Sequence[Request], listeners: Sequence[Listener], executor: Executor, seed: int | None = None
 ) -> tuple[Job, ...]:
-    """Return jobs of requests with the same options. Criteria are made once for all.
+    """Return a job for each request. They have the same options, and share stopping criteria.
 
     Args:
         seed: Seed of the random generator; None draws one from the random state of torch.
@@ -131,7 +131,7 @@ def jobs_of(
 
 
 def _generator(settings: SamplingSettings | None, seed: int | None) -> torch.Generator:
-    """Return a random generator. Greedy decoding draws no seed, so it leaves the random state of torch as it is."""
+    """Return a random generator. Greedy decoding draws no seed, so it does not change torch's random state."""
     generator = torch.Generator()
     if seed is None and settings is not None and settings.temperature:
         seed = int(torch.randint(2**62, ()))

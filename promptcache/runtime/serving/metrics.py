@@ -4,16 +4,16 @@ from __future__ import annotations
 
 
 class ServiceObserver:
-    """Gets figures of a service; a subclass overrides what it needs.
+    """Receives figures of a service. A subclass overrides the methods that it needs.
 
     The methods are called in the service's thread, in every step. They must return soon and raise nothing.
     """
 
     def admitted(self, waited_s: float) -> None:
-        """Get the time that a request waited until it was admitted."""
+        """Called with the time that a request waited until it was admitted."""
 
     def stepped(self, step_s: float, num_rows: int) -> None:
-        """Get the time of one step, sampling included, and the number of requests that it computed tokens of."""
+        """Called with the time of one step, sampling included, and the number of requests in it."""
 
     def step_failed(self) -> None:
         """Called after a step has failed; its requests end with an error."""

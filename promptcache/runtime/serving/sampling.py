@@ -16,10 +16,10 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.options import configured_settings, setting
 
 _FIRST_CANDIDATES = 1024
-"""Tokens that are sorted for top-p at first. All tokens are sorted only if these have not enough probability."""
+"""Number of tokens that are sorted for top-p. All tokens are sorted only if these have too little probability."""
 
 _ROUNDING = 2.0**-16
-"""Scores whose difference is at most this share of them are equal: their rounding depends on the size of a batch."""
+"""Scores count as equal up to this relative difference, because rounding depends on the size of a batch."""
 
 _ANY: Any = object()
 
@@ -36,7 +36,7 @@ _ROWS_TAKE: Mapping[str, Any] = {
     **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), 0.0),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
 }
-"""Options of `generate` that a row can have, with the value that it takes: any, or the one that changes nothing."""
+"""Options of `generate` that rows support, with the supported value: any value, or the one without effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class SamplingSettings:
 
 @dataclass(slots=True, kw_only=True)
 class SampledRow:
-    """One row to sample.
+    """A row whose next token is sampled.
 
     Attributes:
         seen: The tokens of prompt and answer so far, `[T]`; penalties read them.
@@ -80,7 +80,7 @@ def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequenc
         options: Options of `generate`, as `read_options` returns them.
 
     Returns:
-        None if they ask for something else than `SamplingSettings` has; such a request is answered alone.
+        None if they need a setting that `SamplingSettings` does not have. Such a request is answered alone.
     """
     for name in {*options, *configured_settings(model)}:
         taken = _ROWS_TAKE.get(name)
@@ -135,7 +135,7 @@ def draw(generator: torch.Generator) -> torch.Tensor:
 
 
 def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[SampledRow]) -> torch.Tensor:
-    """Return the logits after the repetition penalty, without end tokens where they are too early."""
+    """Return the logits after the repetition penalty. End tokens are masked in rows with too few new tokens."""
     early = [index for index, row in enumerate(rows) if row.num_new < settings.min_new_tokens and settings.end_ids]
     if settings.repetition_penalty == 1.0 and not early:
         return logits
@@ -155,8 +155,8 @@ def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[S
 def candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens `[R, K]` that may be chosen, in order of their IDs, and their weights.
 
-    Tokens that are as probable as the last one that top-k and top-p keep are kept, too. So neither the order of equal
-    scores nor rounding decides which of them are chosen, and a row does not depend on its neighbors.
+    A token that is as probable as the last one that top-k and top-p keep is kept, too. So the kept tokens do not
+    depend on the order of equal scores, on rounding, or on other rows of a batch.
 
     Args:
         scores: Logits `[R, V]` over the temperature.
@@ -201,7 +201,7 @@ def _without_less_than(values: torch.Tensor, least: torch.Tensor) -> torch.Tenso
 def _drawn(tokens: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Return for each row the token at which the running sum of the weights exceeds the draw `[R]` in [0, 1).
 
-    -1 for a row without a weight above 0, or with one that is not a number.
+    -1 for a row without a weight above 0, or with a NaN.
     """
     sums = weights.to(torch.float64).cumsum(-1)
     all_of_row = sums[:, -1:]

@@ -1,6 +1,7 @@
 """The scheduler: requests wait, join the batch, are prefilled and decoded step by step, and leave.
 
-One thread at a time uses a scheduler. Requests that a row cannot express, such as beams, are answered alone in between.
+One thread at a time uses a scheduler. Requests with options that rows do not support, such as
+beams, are answered alone between steps.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from promptcache.runtime.serving.sampling import draw
 from promptcache.runtime.serving.seeded_draws import SeededDraws
 
 _LOOK_S = 0.02
-"""Seconds between looks for new and cancelled requests, while the KV of all others is fetched."""
+"""Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
 
 _MAX_THREADS = 32
-"""Threads that fetch KV. None is started before it has work."""
+"""Maximum number of threads that fetch KV. A thread starts when it has work."""
 
 
 class Scheduler:
@@ -60,7 +61,7 @@ class Scheduler:
 
     @property
     def num_failed(self) -> int:
-        """Forward passes that failed since the last one that did not."""
+        """Number of forward passes that failed since the last successful one."""
         return 0 if self._decoder is None else self._decoder.num_failed
 
     @property
@@ -70,7 +71,7 @@ class Scheduler:
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Tokens of these, prompt and answer."""
+        """Number of tokens of these requests, prompt and answer."""
         return sum(job.num_tokens for job in tuple(self._waiting))
 
     @property
@@ -101,7 +102,7 @@ class Scheduler:
         return job
 
     def add(self, job: Job) -> None:
-        """Let a job wait. Any thread may call this."""
+        """Queue a job. Any thread may call this."""
         self._waiting.append(job)
 
     def step(self) -> bool:
@@ -160,7 +161,7 @@ class Scheduler:
                 self._end(job, error)
 
     def _fetch(self) -> bool:
-        """Fetch the KV of admitted jobs, and let those join that have all of it."""
+        """Fetch the KV of admitted jobs. A job with all of its KV joins the running ones."""
         for job in tuple(self._fetching):
             try:
                 if job.fetching is None:
@@ -176,7 +177,7 @@ class Scheduler:
         return bool(self._fetching)
 
     def _begin_fetch(self, job: Job) -> None:
-        """Fetch the KV of a job. What is not in memory is read or encoded by another thread, so that rows go on.
+        """Fetch the KV of a job. Another thread reads or encodes KV that is not in memory.
 
         A job waits while some of its KV is fetched for another one.
         """

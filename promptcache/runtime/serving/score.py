@@ -1,7 +1,7 @@
 """Logits of many requests, and the log-probabilities of texts that may continue a request.
 
 Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens. A model that links by concatenation
-computes one after another.
+computes them one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Score(Short):
     """The log-probability of a text as the continuation of a prompt.
 
     Attributes:
-        text: The choice.
+        text: The text that was scored.
         token_ids: Its tokens.
         logprobs: The natural log-probability of each token, given the prompt and the tokens before it.
         is_greedy: Whether each token is the most probable one at its place, so that greedy decoding gives this text.
@@ -68,7 +68,7 @@ def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple
 def score(
     tokens: RequestTokens, texts: Sequence[str], choices: Sequence[tuple[int, ...]], executor: Executor
 ) -> tuple[Score, ...]:
-    """Return the scores of texts that continue a request; `choices` are their tokens, at least one of each."""
+    """Return the scores of texts that continue a request. `choices` has the tokens of each text, at least one."""
     executor.model.check_vocabulary([token_id for token_ids in choices for token_id in token_ids])
     predictions = _together if executor.model.linking.takes_rows else _one_by_one
     logprobs: list[list[float]] = [[] for _ in choices]

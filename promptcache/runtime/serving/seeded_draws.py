@@ -1,4 +1,4 @@
-"""Seeds for requests that transformers samples: it draws from the random state of torch, which all threads share."""
+"""Seeds for requests that transformers samples. It draws from torch's random state, which all threads share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from promptcache.runtime.serving.sampling import draw
 class SeededDraws(TorchFunctionMode):
     """Context in which transformers draws tokens from a generator. The random state of torch is neither read nor set.
 
-    It holds for the calling thread only. Each call of a function that draws takes one number from the generator, so a
-    generated token takes as many as in a shared forward pass.
+    The context applies to the calling thread only. Each draw takes one number from the generator, as each token of a
+    row in a batch does.
     """
 
     def __init__(self, generator: torch.Generator) -> None:

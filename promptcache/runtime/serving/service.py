@@ -28,14 +28,14 @@ from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.scheduler import Scheduler
 
 MAX_FAILED_STEPS = 3
-"""Forward passes that may fail in a row; after them the service is dead."""
+"""A service is dead after this number of failed forward passes in a row."""
 
 _SEED = whole(0, 2**64 - 1) | None
 _TIMEOUT = number(0, threading.TIMEOUT_MAX)
 
 
 class ServiceState(StrEnum):
-    """What a service does with new requests: it takes them, or refuses them because it ends or has failed."""
+    """Whether a service takes requests, refuses new ones because it ends, or has failed."""
 
     READY = "ready"
     DRAINING = "draining"
@@ -82,9 +82,9 @@ class Service(Unpicklable):
         """Start a service.
 
         Args:
-            requests: Makes the requests of prompts.
+            requests: Builds requests from prompts.
             limits: Its limits.
-            observer: Gets figures of its work, in its thread.
+            observer: Receives figures of its work. It is called in the service's thread.
         """
         self.limits = ServiceLimits() if limits is None else limits
         if not isinstance(self.limits, ServiceLimits):
@@ -136,9 +136,9 @@ class Service(Unpicklable):
                 run.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
-            given: Tokens of the answer that were generated already, by another service for example. The answer goes on
-                behind them, with the random numbers of a request that has generated them. They are part of the prompt:
-                `max_new_tokens` and `Completion` do not count them.
+            given: Tokens of the answer that were generated already, by another service for example. The answer
+                continues after them, with the random numbers of a request that generated them. They are part of the
+                prompt: `max_new_tokens` and `Completion` do not count them.
             settings: As for `Engine.generate`: `max_new_tokens`, `repair`, options of transformers' `generate`, ….
 
         Raises:
@@ -235,7 +235,7 @@ class _Loop:
             self._changed.notify_all()
 
     def run(self) -> None:
-        """Step until the service is closed or too many steps fail. However the thread ends, all jobs get an answer."""
+        """Run steps until the service is closed or too many of them fail. All jobs get a result in any case."""
         state = ServiceState.DEAD
         try:
             if self._is_closed_after_steps():
@@ -249,7 +249,7 @@ class _Loop:
                 self._changed.notify_all()
 
     def _is_closed_after_steps(self) -> bool:
-        """Step; return whether the service was closed. Otherwise too many steps failed."""
+        """Run steps. Return True if the service was closed, and False if too many steps failed."""
         while self.scheduler.num_failed < MAX_FAILED_STEPS:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or not self._is_idle)

@@ -17,7 +17,7 @@ _SMALLEST_TAIL = 64
 
 
 def tail_size(num_tokens: int) -> int:
-    """Return the tokens of the smallest tail that holds `num_tokens`."""
+    """Return the size of the smallest tail that holds `num_tokens` tokens."""
     return max(_SMALLEST_TAIL, 1 << (num_tokens - 1).bit_length())
 
 
@@ -76,7 +76,7 @@ class Tails:
     """The tails of all requests of a batch.
 
     Attributes:
-        slabs: By number of tokens in a tail. A slab without a request is freed.
+        slabs: The slab for each size of tails. A slab without a request is freed.
     """
 
     def __init__(self, shape: KVShape) -> None:
@@ -104,7 +104,7 @@ class Tails:
             del self.slabs[tail.size]
 
     def grown(self, tail: Tail, num_held: int, num_tokens: int) -> Tail:
-        """Return a tail for `num_tokens` tokens that holds the first `num_held` of `tail`: itself if they fit."""
+        """Return a tail for `num_tokens` tokens with the first `num_held` of `tail`; `tail` itself if they fit."""
         if num_tokens <= tail.size:
             return tail
         larger = self.take(num_tokens)
