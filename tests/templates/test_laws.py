@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import law_examples
+from tests.conftest import law_examples, some_of
 from tests.templates import laws
 from tests.templates.kinds import KINDS
 from tests.templates.shapes import SHAPES
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.law
 STEP = 3  # of the templates, every third one is used in an example of the slower laws
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=some_of(KINDS, 2))
 def kind(request: pytest.FixtureRequest) -> str:
     """Return the name of a tokenizer. The tests of one tokenizer follow one another, since they share its subjects."""
     return str(request.param)

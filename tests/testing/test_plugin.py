@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 pytest_plugins = ["pytester"]
 
-OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=10")
+OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=3")
 
 SCHEMA = """<?xml version="1.0"?>
 <schema name="shop">
