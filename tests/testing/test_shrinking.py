@@ -113,6 +113,7 @@ def breaks(check: Callable[[PromptCase], None], case: PromptCase) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None:
     """For each mistake that a schema can have, no prompt with fewer modules or shorter XML shows it."""
