@@ -175,13 +175,6 @@ def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: st
         ENGINE.generate(PROMPT, **options)
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, "5"])
-def test_the_number_of_new_tokens_is_a_whole_one(number: Any) -> None:
-    """Only whole numbers from 1 on are accepted as `max_new_tokens`."""
-    with pytest.raises(PromptCacheError, match=r"a whole number of tokens from 1 on is expected"):
-        ENGINE.generate(PROMPT, max_new_tokens=number)
-
-
 def test_generation_of_ones_own_asks_no_criterion() -> None:
     """A `custom_generate` function answers without calling the criteria."""
 
