@@ -177,6 +177,7 @@ def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.M
         import_module("promptcache.testing").prompts  # noqa: B018 - it is loaded when it is asked for
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""
