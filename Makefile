@@ -8,6 +8,8 @@ PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST := $(BIN)/python -m pytest
 WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
+QUICK := $(addprefix tests/,language layout kv tokenizer grammar diagnostics test_architecture.py) \
+	$(addprefix tests/,engine/test_engine.py engine/test_laws.py runtime/test_families.py server/test_chat.py)
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -18,10 +20,10 @@ demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/paris.xml
 	@$(BIN)/promptcache run examples/travel/left-out.xml
 
-quick: $(STAMP)  ## about a minute: few examples of each law, no subprocesses
-	PROMPTCACHE_EXAMPLES=quick $(PYTEST) $(WORKERS) -m "$(USUAL) and not process and not long"
+quick: $(STAMP)  ## about a minute: the rooms without a model and the first laws of the others, with few examples
+	PROMPTCACHE_EXAMPLES=quick $(PYTEST) $(WORKERS) -m "$(USUAL) and not process and not long" $(QUICK)
 
-test: lint  ## the tests of every change: offline, on the CPU, five to ten minutes on two cores
+test: lint  ## the tests of every change: offline, on the CPU, about five minutes on two cores
 	$(PYTEST) $(WORKERS) -m "$(USUAL)"
 
 test-thorough: $(STAMP)  ## more examples of every law

@@ -9,7 +9,9 @@ that clocks show, as on a slow machine.
 
 from __future__ import annotations
 
+import copy
 import gc
+import hashlib
 import os
 import ssl
 import time
@@ -17,12 +19,17 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import promptcache
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from promptcache.runtime import Model
 
 # Nearly all objects of the tests are freed without the collector, which took a seventh of the processor time.
 gc.set_threshold(10_000, 10, 10)
@@ -31,9 +38,10 @@ _T = TypeVar("_T")
 PACKAGE = Path(promptcache.__file__).parent
 _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
 _QUICK = 20
+_SMALL_BYTES = 2**21
 _USUAL = 40
-_LAW_EXAMPLES = {"quick": 25, "default": 25, "thorough": 100, "slow": 20_000}
-_LAW_PAIRS = {"quick": 30, "default": 30, "thorough": 150, "slow": 20_000}
+_LAW_EXAMPLES = {"quick": 25, "default": 25, "thorough": 75, "slow": 20_000}
+_LAW_PAIRS = {"quick": 30, "default": 30, "thorough": 120, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",
@@ -80,6 +88,47 @@ def _certificates_once() -> Iterator[None]:
     """Every HTTP client reads the certificates of all authorities, which takes 20 ms, also for plain HTTP."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_models_once() -> Iterator[None]:
+    """Make the weights of a tiny model once, and test each small model once: tests make a thousand engines of few models.
+
+    A model with other weights, settings or attention is another one. tests/runtime/test_self_test.py tests the test.
+    """
+    import torch
+
+    from promptcache import engine
+    from promptcache.testing import tiny_model
+
+    made: dict[int, LlamaForCausalLM] = {}
+    linkings: dict[object, bool] = {}
+    choose, make = engine.choose_linking, tiny_model.LlamaForCausalLM
+
+    def copy_of_model(config: LlamaConfig) -> LlamaForCausalLM:
+        seed = torch.initial_seed()
+        if seed not in made:
+            made[seed] = make(config)
+        return copy.deepcopy(made[seed])
+
+    def choose_once(model: Model) -> None:
+        if sum(each.nbytes for each in model.hf.parameters()) > _SMALL_BYTES:
+            choose(model)
+            return
+        weights = hashlib.sha256()
+        for each in model.hf.state_dict().values():
+            weights.update(each.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+        identity = (type(model.hf), str(model.hf.config), model.context_length, model.shape, weights.digest())
+        if identity not in linkings:
+            choose(model)
+            linkings[identity] = model.linking.takes_rows
+        elif not linkings[identity]:
+            model.use_concatenation()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tiny_model, "LlamaForCausalLM", copy_of_model)
+        patched.setattr(engine, "choose_linking", choose_once)
         yield
 
 

@@ -70,12 +70,12 @@ def test_the_demo_model_answers_where_it_is_said_to(path: str, answer: str) -> N
 
 
 @pytest.mark.parametrize("path", PROMPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_prompts_resolve_and_answer(path: Path) -> None:
-    """Every prompt is valid for its schema, and the engine answers it."""
+def test_prompts_can_be_answered(path: Path) -> None:
+    """Every prompt is valid for its schema, and the model has room for it."""
     prompt = load_prompt(path)
     resolve_prompt(prompt, engine().schemas[prompt.schema])
 
-    assert engine().generate(path, max_new_tokens=4, do_sample=False).usage.num_generated_tokens > 0
+    assert engine().plan(path).num_new_tokens > 0
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)

@@ -48,23 +48,14 @@ class Hostile:
         raise RuntimeError("no repr")
 
 
-def _ring() -> list[object]:
-    ring: list[object] = []
-    ring.append(ring)
-    return ring
-
-
 WRONG: Mapping[str, Callable[[], object]] = {
     "None": lambda: None,
     "minus one": lambda: -1,
     "5,000 digits": lambda: 10**5000,
     "nan": lambda: float("nan"),
-    "empty text": lambda: "",
     "lone surrogate": lambda: "a\udc80b",
-    "null character": lambda: "a\0b",
     "bracket": lambda: "<",
     "list of None": lambda: [None],
-    "dict": lambda: {"a": 1, 2: "b"},
     "tensor": lambda: torch.ones(2),
     "hostile": Hostile,
 }
@@ -369,9 +360,6 @@ def parameters(name: str, function: Any) -> Iterator[str]:
         yield {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "") + each.name
 
 
-ALL = [(name, parameter) for name, function in callables() for parameter in parameters(name, function)]
-
-
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Call]]:
     """How everything is called validly."""
@@ -386,37 +374,31 @@ def test_every_public_callable_is_tried(calls: Mapping[str, Call]) -> None:
     assert set(calls) == {name for name, _ in callables()}
 
 
-@pytest.mark.parametrize("name", [name for name, _ in callables()])
-def test_valid_arguments_are_valid(calls: Mapping[str, Call], name: str) -> None:
-    """Values that the table calls valid raise nothing: the tests below fail for the wrong value only."""
-    _run(calls[name], {})
-
-
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
-@pytest.mark.parametrize(
-    ("name", "parameter"),
-    ALL,
-    ids=[f"{name}({parameter})" for name, parameter in ALL],
-)
-def test_wrong_values_are_refused_or_work(calls: Mapping[str, Call], name: str, parameter: str) -> None:
-    """A wrong value raises a `PromptCacheError`, or does no harm. Either takes at most a second of CPU time."""
-    faults = []
-    default = _default(calls[name], parameter)
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*each, id=each[0]) for each in callables()])
+def test_wrong_values_are_refused_or_work(calls: Mapping[str, Call], name: str, function: Any) -> None:
+    """Valid values work. A wrong one raises a `PromptCacheError` or does no harm, within a second of CPU time."""
+    _run(calls[name], {})
+    faults = [fault for parameter in parameters(name, function) for fault in _faults(calls[name], name, parameter)]
+
+    assert not faults, "\n".join(faults)
+
+
+def _faults(call: Call, name: str, parameter: str) -> Iterator[str]:
+    default = _default(call, parameter)
     for label, make in WRONG.items():
         if (name, label) in NOT_WRONG or (label == "None" and default is None):
             continue
         started = time.process_time()
         try:
-            _run(calls[name], {parameter: make()})
+            _run(call, {parameter: make()})
         except PromptCacheError as error:
             if not str(error).strip():
-                faults.append(f"{label}: says nothing")
+                yield f"{parameter}: {label}: says nothing"
         except Exception as error:  # noqa: BLE001 - that there is none is what is tested
-            faults.append(f"{label}: {type(error).__name__}: {error!s:.200}")
+            yield f"{parameter}: {label}: {type(error).__name__}: {error!s:.200}"
         if not is_within(took := time.process_time() - started, SECONDS):
-            faults.append(f"{label}: {took:.1f} s")
-
-    assert not faults, "\n".join(faults)
+            yield f"{parameter}: {label}: {took:.1f} s"
 
 
 def _default(call: Call, parameter: str) -> object:

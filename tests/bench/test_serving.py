@@ -198,6 +198,7 @@ def test_a_request_cannot_use_more_modules_than_there_are() -> None:
     assert (result.exit_code, "--used 3: a schema has 2 modules" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
     """A server in a process of its own answers what the scheduler answers, and its CPU time is its own."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -33,6 +35,23 @@ DOCUMENTS = {
     "prompts/broken.xml": '<prompt schema="broken"><a/></prompt>',
     "prompts/lost.xml": '<prompt schema="nowhere"><a/></prompt>',
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _demo_model_once() -> Iterator[None]:
+    """Load and test the demo model once for each way of loading it: half a second in each of 150 commands."""
+    from promptcache import engine
+
+    load, choose = engine.load_model, engine.choose_linking
+    loaded, chosen = cache(load), cache(choose)
+
+    def load_once(name: Any, **options: Any) -> Any:
+        return (loaded if name == "demo" else load)(name, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "load_model", load_once)
+        patched.setattr(engine, "choose_linking", chosen)
+        yield
 
 
 @pytest.fixture

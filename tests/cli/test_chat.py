@@ -277,6 +277,7 @@ def terminal() -> Iterator[_Terminal]:
 PROMPT = r"\x1b\[\?2004h> "  # the prompt, after the code that turns bracketed paste on
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     """Ctrl-C stops an answer or clears a line, earlier lines come back, a paste is one entry, and Ctrl-D ends."""

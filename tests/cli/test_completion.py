@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import pytest
@@ -171,14 +170,6 @@ def test_scripts_are_printed(command: Command, shell: str) -> None:
     assert COMPLETE in result.stdout
 
 
-def test_shells_without_a_script_are_named(command: Command) -> None:
-    """A shell that we do not know is a usage mistake that lists those we do."""
-    result = command("--show-completion", "tcsh")
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "bash, zsh, fish, powershell" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("shell", "file", "start"),
     [
@@ -216,44 +207,6 @@ def test_a_call_like_no_shell_gets_no_traceback(
         complete(app, "bash_complete")
 
     assert (end.value.code, *capsys.readouterr()) == (2, "", "")
-
-
-def test_a_start_file_may_hold_anything(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start file that is not UTF-8 gets its line, and keeps all that was there."""
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("SHELL", "/bin/bash")
-    (folder / ".bashrc").write_bytes(b"# caf\xe9")
-
-    assert [command("--install-completion").exit_code for _ in range(2)] == [0, 0]
-
-    lines = (folder / ".bashrc").read_bytes().split(b"\n")
-    assert (lines[0], len(lines)) == (b"# caf\xe9", 3)
-
-
-def test_without_a_home_the_other_way_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home folder, no shell is set up."""
-
-    def nobody() -> NoReturn:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setenv("SHELL", "/bin/bash")
-    monkeypatch.setattr(Path, "home", nobody)
-
-    result = command("--install-completion")
-
-    assert result.exit_code == 2
-    assert "set HOME, or write what --show-completion SHELL prints" in result.stderr
-
-
-@pytest.mark.parametrize("shell", ["", "/bin/tcsh"])
-def test_unknown_shells_are_not_set_up(command: Command, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    """If $SHELL is not a known shell, nothing is written, and the message names --show-completion."""
-    monkeypatch.setenv("SHELL", shell)
-
-    result = command("--install-completion")
-
-    assert result.exit_code == 2
-    assert "--show-completion SHELL" in result.stderr
 
 
 @pytest.mark.process

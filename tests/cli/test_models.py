@@ -41,17 +41,12 @@ def test_commands_take_a_hub_id_and_read_no_weights(
     assert named.output.replace("fake/demo", "demo") == default.output
 
 
-@pytest.mark.parametrize(
-    "words", ["run prompts/miami.xml --max-new-tokens 2", "warm travel.xml --store kept", "test travel.xml --prompts 0"]
-)
-def test_commands_that_compute_take_a_hub_id_without_network(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, words: str
-) -> None:
+def test_run_takes_a_hub_id_without_network(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model in the local cache is loaded without the hub, and without a warning."""
     without_network(monkeypatch, folder / "hub")
     cache_model(folder / "hub", "fake/demo", DEMO_FOLDER)
 
-    result = command(*words.split(), "--model", "fake/demo")
+    result = command("run", "prompts/miami.xml", "--max-new-tokens", "2", "--model", "fake/demo")
 
     assert result.exit_code == 0, result.output
     assert "huggingface" not in result.output
@@ -80,6 +75,7 @@ def test_a_model_that_is_not_there_is_reported_alike_by_all(
     assert result.stderr.startswith(message)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_model_is_downloaded_where_there_is_a_network(folder: Path) -> None:
     """`run` downloads a missing model, and shows no progress bars if stderr is no terminal."""

@@ -205,6 +205,7 @@ def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
     assert (bad.returncode, "PC001" in bad.stderr.decode()) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_questions_from_a_pipe_are_utf_8(folder: Path) -> None:
     """`chat` reads and writes UTF-8 on pipes in a locale without it."""

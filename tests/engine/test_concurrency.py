@@ -100,6 +100,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_process_forked_while_a_thread_encodes_can_encode() -> None:
     """A process forked while a thread encodes has no lock that stays locked."""

@@ -27,6 +27,12 @@ TOLERANCE = {  # RMSNorm rounds float64 to float32
     torch.bfloat16: 0.4,
     torch.float16: 0.05,
 }
+DTYPES = [
+    *(torch.float64, torch.bfloat16),
+    *(
+        pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float32, torch.float16)
+    ),  # `make test-gpu` has them
+]
 ROOM = 2**30
 GREEDY: dict[str, Any] = {"do_sample": False}
 
@@ -44,7 +50,7 @@ def engine_on(device: str, store: StoreConfig | None = None) -> Engine:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
     """Cached logits equal the reference on the same device, with windows, soft caps, sinks and grouped heads."""
@@ -57,7 +63,7 @@ def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torc
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt-oss"])
 def test_steps_of_many_requests_are_the_reference_on_each_device(device: str, dtype: torch.dtype, family: str) -> None:
     """Requests that compute and decode together get the logits of the reference on the same device."""

@@ -18,7 +18,6 @@ from promptcache.diagnostics import (
     ContextLengthExceeded,
     InvalidGeneration,
     ModelNotFound,
-    PromptCacheError,
     PromptError,
     SchemaError,
     UnknownSchema,
@@ -406,12 +405,6 @@ def test_context_length_is_checked_before_work(engine: Engine) -> None:
         engine.add_schema(f'<schema name="long"><module name="a">{"x" * 5_000}</module></schema>')
 
     assert list(engine.store.keys()) == []
-
-
-def test_max_new_tokens_must_be_positive(engine: Engine) -> None:
-    """`max_new_tokens` below 1 is refused."""
-    with pytest.raises(PromptCacheError, match="a whole number of tokens from 1 on"):
-        engine.generate(PROMPT, max_new_tokens=0)
 
 
 def test_missing_model_folder(tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ print(*(changed(CHANGES[name]).fingerprint for name in ("french", "hook", "anoth
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_fingerprints_of_changed_models_are_the_same_in_every_process() -> None:
     """Functions are identified by their code and constants, which do not depend on the process."""

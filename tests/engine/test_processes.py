@@ -54,7 +54,7 @@ def kill_often(folder: Path, times: range) -> None:
 
 def test_killed_warming_does_no_harm(tmp_path: Path) -> None:
     """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
-    kill_often(tmp_path, range(10))
+    kill_often(tmp_path, range(3))
 
 
 @pytest.mark.slow

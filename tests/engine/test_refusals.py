@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.diagnostics import UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -166,15 +166,6 @@ def test_a_device_is_one_that_is_there(device: Any) -> None:
         Engine.from_pretrained("demo", device=device)
 
 
-@pytest.mark.parametrize("name", [None, 5, b"demo", ["demo"]])
-def test_a_model_is_named_by_text(name: Any) -> None:
-    """A model name is a folder or a hub id."""
-    with pytest.raises(
-        ModelNotFound, match=r"^model=.* is not allowed: 'demo', a model's folder or a hub id is expected$"
-    ):
-        Engine.from_pretrained(name)
-
-
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     """Unreadable weights and contradicting configurations are refused."""
     gpt2().save_pretrained(tmp_path)
@@ -188,20 +179,6 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UnsupportedModel, match="cannot use model"):
         Engine.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("tokenizer", [None, "demo"])
-def test_what_is_no_tokenizer_is_refused(tokenizer: Any) -> None:
-    """Only tokenizers of transformers and `Tokenizer`s are accepted."""
-    with pytest.raises(UnsupportedModel, match=f"a loaded tokenizer, not {type(tokenizer).__name__}"):
-        Engine(tiny_model(), tokenizer)
-
-
-@pytest.mark.parametrize("length", [0, -3, 2.5, "long"])
-def test_a_context_length_is_a_number_of_positions(length: Any) -> None:
-    """Only numbers of positions are accepted as `context_length`."""
-    with pytest.raises(UnsupportedModel, match="a whole number of positions from 1 on"):
-        Engine(tiny_model().hf, ByteTokenizer(), context_length=length)
 
 
 def test_a_model_of_ours_keeps_its_context_length() -> None:

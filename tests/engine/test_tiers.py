@@ -63,6 +63,7 @@ def test_laws_hold_through_tiers(
         law.check(serve(schema, store=in_tiers(folder, budget)), selection)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     """Over 500 different combinations under a third of the needed memory, hits and work stay constant, and the budget holds."""

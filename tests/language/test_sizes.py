@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, LanguageError, SchemaError, suggest
+from promptcache.diagnostics import MAX_FAULTS, Diagnostic, LanguageError, SchemaError, suggest
 from promptcache.language import (
     CheckedSchema,
-    Module,
-    Schema,
     check_schema,
     count_combinations,
-    module,
     parse_prompt,
     parse_schema,
     resolve_prompt,
@@ -27,7 +24,6 @@ from promptcache.language.examples import MAX_EXAMPLES
 from promptcache.language.rules import backbone, explain
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
 from promptcache.language.syntax.names import MAX_NAME
-from promptcache.language.syntax.nodes import place
 from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.read_items import MAX_PATHS
 from promptcache.language.syntax.source import MAX_BYTES
@@ -61,38 +57,42 @@ def filled(text: str) -> str:
     return text * ((MAX_BYTES - 500) // len(text.encode()))
 
 
+LONGEST = {
+    *("valid modules", "defaults that can never be used", "hard patterns", "examples that fail"),
+    *("what follows", "choices left open", "wrong references"),
+}
+
+
+def cases(table: Mapping[str, tuple[Any, ...]]) -> list[Any]:
+    """Return the cases of a table as parameters. Those that take two seconds or more are for slow runs."""
+    return [
+        pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in LONGEST else [])
+        for name, case in table.items()
+    ]
+
+
 A = '<module name="a">A</module>'
 BROKEN_SLOT = '<module name="a"><parameter name="p" length="2" default="aaa" pattern="{}"/></module>'
 SCHEMAS = {
     "modules of one name": ("PC203", '<module name="a"/>' * MANY),
     "unknown elements": ("PC101", "<modul/>" * MANY),
     "unknown attributes": ("PC103", modules(SOME, ' requird="true"')),
-    "reserved names": ("PC202", '<module name="use"/>' * MANY),
-    "turns in turns": ("PC110", f"<user>{'<user/>' * MANY}</user>"),
-    "parameters of one name": ("PC204", A + '<parameter name="p" length="1"/>' * (MANY - 1)),
-    "unions without members": ("PC108", "<union/>" * MANY),
     "paths that lead nowhere": ("PC208", A + f'<module name="b" requires="{"aa " * 20_000}"/>'),
-    "paths to one module": ("", A + f'<module name="b" requires="{"a " * 20_000}"/>'),
-    "excluded paths": ("", A + f'<module name="b" excludes="{"a " * 20_000}"/>'),
-    "members of a scaffold": ("", A + f'<scaffold modules="{"a " * 20_000}"/>'),
-    "members of a rule": ("", A + f'<rules><exclude modules="{"a " * 20_000}"/></rules>'),
     "defaults that can never be used": (
         "PC303", '<module name="z" required="true"/>' + "".join(
             f'<union default="a{i}"><module name="a{i}" excludes="z"/><module name="b{i}"/></union>' for i in range(SOME))),
     "examples": ("PC009", modules(3_000, ' required="true"') + '<example valid="false"><prompt schema="s"/></example>' * 2_000),
     "examples that fail": ("PC310", modules(3_000, ' required="true"') + '<example valid="true"><prompt schema="s"/></example>' * 400),
-    "long examples": ("", A + ('<example valid="true"><prompt schema="s">' + "\n" * 16_000 + "<a/></prompt></example>") * 400),
     "a long pattern": ("PC215", BROKEN_SLOT.format(filled("a"))),
     "repetitions of nothing": ("PC215", BROKEN_SLOT.format("(" * 12 + "a{0}" + "){100}" * 12)),
     "hard patterns": ("", "".join(f'<module name="m{i}"><parameter name="p" length="3" default="{"a" * 2_000}" '
                                   'pattern="(a?){100}a{100}a*"/></module>' for i in range(2_000))),
-    "lines": ("", filled("\n x")),
     "valid modules": ("", modules(9_000, ' requires="/m{0}"', "\n  Text.\n <parameter name='p' length='2'/>")),
     "words of conditions": ("PC308", A + asserted(["a or " * 400 + "a"] * 4_000)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "content"), SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize(("code", "content"), cases(SCHEMAS))
 def test_schemas_are_answered_soon(code: str, content: str) -> None:
     """The check of any repeated content ends soon, and the first fault has the expected code."""
     started = time.process_time()
@@ -164,7 +164,7 @@ OPEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "question", "place", "rule"), OPEN.values(), ids=OPEN)
+@pytest.mark.parametrize(("content", "question", "place", "rule"), cases(OPEN))
 def test_open_questions_are_named(
     content: str, question: str, place: int, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,32 +190,17 @@ def test_what_is_not_known_to_be_guaranteed_is_not(monkeypatch: pytest.MonkeyPat
     assert all(guaranteed[other] <= guaranteed[module] for module in guaranteed for other in guaranteed[module])
 
 
-def test_all_that_follows_is_found_where_it_is_simple() -> None:
-    """Rules over hundreds of modules that are easy to solve leave no open question."""
-    names = {f"m{number}" for number in range(200)}
-    schema = _checked(schema_of(mutual(200)))
-    assert all(schema.guaranteed[name] == names for name in names)
-    two = _checked(
-        schema_of(modules(100) + f'<rules><choose modules="{" ".join(sorted(names)[:3])}" min="2"/></rules>')
-    )
-    assert (two.guaranteed["m0"], two.warnings) == ({"m0"}, ())
-
-
 WIDE = schema_of('<module name="z"/>' + modules(SOME, ' excludes="z"', '<parameter name="p" length="2"/>'))
 NEEDED = schema_of(modules(SOME, "", '<union required="true"><module name="a"/><module name="b"/></union>'))
 PROMPTS = {
     "wrong references": ("PC401", WIDE, "<mm/>" * MANY),
-    "a module twice": ("PC405", WIDE, "<m1/>" * MANY),
     "modules that are excluded": ("PC410", WIDE, "<z/>" + "".join(f"<m{i}/>" for i in range(SOME))),
     "choices left open": ("PC407", NEEDED, "".join(f"<m{i}/>" for i in range(SOME))),
-    "all choices made": ("", NEEDED, "".join(f"<m{i}><a/></m{i}>" for i in range(SOME))),
-    "arguments of one name": ("PC403", WIDE, "<m1>" + '<arg name="p"/>' * (MANY - 2) + "</m1>"),
     "a long path": ("PC207", WIDE, f'<use module="{filled("z/")}z"/>'),
-    "turns and text": ("PC416", WIDE, "<user>a</user>x" * MANY),
 }
 
 
-@pytest.mark.parametrize(("code", "schema", "content"), PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize(("code", "schema", "content"), cases(PROMPTS))
 def test_prompts_are_answered_soon(code: str, schema: str, content: str) -> None:
     """The check of any repeated prompt content ends soon, and the first fault has the expected code."""
     checked = _checked_once(schema)
@@ -243,33 +228,6 @@ def test_limits_say_their_number(words: str, content: str) -> None:
     """A document over a limit is refused with the limit in the message."""
     with pytest.raises(SchemaError, match=words):
         check_schema(parse_schema(schema_of(content)))
-
-
-def test_built_separators_are_as_long_as_written_ones() -> None:
-    """The length limit of separators also applies to schemas built in Python."""
-    for schema in (Schema("s", separator=" " * 101), Schema("s").with_module(module("m", separator=" " * 101))):
-        with pytest.raises(SchemaError, match=f"text of at most {MAX_SEPARATOR} characters"):
-            check_schema(schema)
-
-
-def test_places_of_paths_are_looked_up_at_once() -> None:
-    """Each of many paths has its own span, and finding a span does not scan the other paths."""
-    document = schema_of(A + f'<module name="b" requires="{"a " * 20_000}"/>')
-    found = parse_schema(document).children[1]
-    assert isinstance(found, Module)
-    started = time.process_time()
-    columns = [place(found, "requires", number).column for number in range(20_000)]
-    assert is_within(time.process_time() - started, 1)
-    assert {after - before for before, after in pairwise(columns)} == {2}
-
-
-def test_faults_end_the_work() -> None:
-    """A list of faults has a maximum length; it keeps their order and ends with a diagnostic about the limit."""
-    fault = _faults(lambda: parse_schema(schema_of("<modul/>")))[0]
-    endless = iter(lambda: fault, None)
-    with pytest.raises(SchemaError) as caught:
-        FaultList(SchemaError).extend(endless)
-    assert [each.code for each in caught.value.diagnostics] == ["PC101"] * MAX_FAULTS + ["PC012"]
 
 
 def test_what_is_too_hard_to_explain_is_reported_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,13 @@ from promptcache.layout import (
     Plan,
     StateKind,
     check_positions,
-    find_state,
     lay_out,
     make_plan,
     run_states,
-    scaffolds_in_use,
 )
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.reconstruction import reference_tokens
 from tests.layout.samples import (
     choose,
     new_tokens,
@@ -47,38 +44,6 @@ def origins(made: Plan) -> list[tuple[Origin, str]]:
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_plan_accounts_for_every_token_once(data, schema):
-    """Reused and new tokens together are the prompt at its positions: none lost, none twice."""
-    selection = data.draw(strategies.prompts(schema))
-
-    assert sorted(placed_tokens(plan_selection(selection))) == sorted(reference_tokens(selection))
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples())
-@given(data=st.data(), schema=strategies.schemas())
-def test_positions_of_present_tokens_are_disjoint(data, schema):
-    """No two tokens of a request share a position."""
-    positions = [position for position, _ in placed_tokens(plan_selection(data.draw(strategies.prompts(schema))))]
-
-    assert len(set(positions)) == len(positions)
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.schemas())
-def test_reuse_and_prefill_are_in_position_order(data, schema):
-    """Reused ranges and new tokens are each in position order, and neither has an empty entry."""
-    made = plan_selection(data.draw(strategies.prompts(schema)))
-
-    for tokens in (reused_tokens(made), new_tokens(made.prefill)):
-        assert tokens == sorted(tokens)
-    assert all(each.start < each.stop for each in (*(reuse.part for reuse in made.reuse), *made.prefill))
-
-
-@pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(data=st.data(), schema=strategies.schemas())
 def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema):
@@ -90,21 +55,6 @@ def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema):
     assert list(zip(tokens.position_ids, tokens.token_ids, strict=True)) == new_tokens(made.prefill)
     reused = [pair for part in tokens.parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
     assert reused == reused_tokens(made)
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.schemas())
-def test_reused_parts_are_of_the_state_that_serves_their_run(data, schema):
-    """Each part is of the encoding of its run, in the state that the scaffolds in use give to the run."""
-    made = plan_selection(data.draw(strategies.prompts(schema)))
-    states, runs = run_states(made.layout), made.layout.runs
-    scaffolds = scaffolds_in_use(schema.scaffolds, made.selection.modules)
-
-    for reuse in made.reuse:
-        scaffold = scaffolds.get(runs[reuse.run].module)
-        own = [find_state(states, reuse.run, scaffold, behind=behind) for behind in (False, True)]
-        assert reuse.part.encoding in [state.encoding for state in own if state is not None]
 
 
 @pytest.mark.law

@@ -57,21 +57,6 @@ def test_without_repair_no_token_moves(data, schema):
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(data=st.data(), schema=strategies.schemas())
-def test_a_full_repair_is_exact(data, schema):
-    """With "all" every answer is exact, and no exact token is computed again."""
-    selection = data.draw(strategies.prompts(schema))
-
-    plan, slots = planned(selection, "all"), planned(selection, "slots")
-
-    assert plan.level is true_level(plan) is Level.EXACT
-    if slots.level is Level.EXACT:
-        assert plan.reuse == slots.reuse  # of the same new tokens, the last may have another origin
-        assert sorted(planned_tokens(plan)) == sorted(planned_tokens(slots))
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
 def test_no_first_tokens_are_the_default(data, schema):
     """The plan of "first-0" is that of "slots", and more first tokens never reuse more."""
     selection = data.draw(strategies.prompts(schema))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import Context, Placement
+from promptcache.language import Placement
 from promptcache.layout import Layout, RunState, StateKind, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
@@ -24,25 +24,6 @@ def seen(
     state = find_state(states, layout.runs_of[module][0], scaffold)
     assert state is not None
     return [(layout.runs[states[index].run].module, *states[index].scaffolds) for index in state.sees]
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_a_plain_state_sees_the_guaranteed_runs_before_it(schema):
-    """The context of a run is every cached run before it that is guaranteed with it, or its own module's only."""
-    layout = lay_out(schema, ByteTokenizer())
-    states = run_states(layout)
-
-    for state in (state for state in states if state.kind is StateKind.PLAIN):
-        run = layout.runs[state.run]
-        context = schema.modules[run.module].context if run.module else schema.source.context
-        visible = {run.module} if context is Context.OWN else {"", *schema.guaranteed[run.module]}
-        assert {states[index].run for index in state.sees} == {
-            other.index
-            for other in layout.runs[: run.index]
-            if other.cached and (other.module in visible or other.index == 0) and find_state(states, other.index, None)
-        }
 
 
 @pytest.mark.law
@@ -79,20 +60,6 @@ def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(sch
         else:
             own = (*context, state.encoding.whole)
             assert [each.first for each in own] == [0, *accumulate(each.num_tokens for each in context)]
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_contexts_are_closed(schema):
-    """A plain state sees every state that the states in its context see, unless contexts are narrowed."""
-    states = run_states(lay_out(schema, ByteTokenizer()))
-    contexts = {schema.source.context, *(module.context for module in schema.modules.values())}
-    if contexts != {Context.GUARANTEED}:
-        return
-
-    for state in (state for state in states if state.kind is StateKind.PLAIN):
-        assert all(set(states[index].sees) <= set(state.sees) for index in state.sees)
 
 
 @pytest.mark.law

@@ -261,7 +261,7 @@ def _boundary_stays(patch: Patch) -> None:
     patch.setattr(run_tokens.RunTokens, "_move_boundary", move_boundary)
 
 
-@fault("a fifth boundary token moves", law=PLACE)
+@fault("a fifth boundary token moves", law=PLACE, rare=True)
 def _five_move(patch: Patch) -> None:
     patch.setattr(run_tokens, "MAX_BOUNDARY_TOKENS", 5)
 
@@ -369,7 +369,7 @@ def _gaps_of_slots(patch: Patch) -> None:
     patch.setattr(run_states._Maker, "_add", add)
 
 
-@fault("text at another distance counts as exact", law=LEVEL)
+@fault("text at another distance counts as exact", law=LEVEL, rare=True)
 def _any_distance(patch: Patch) -> None:
     original = repair.num_exact
 
@@ -450,7 +450,7 @@ def _per_part(patch: Patch) -> None:
     patch.setattr(repair, "_shared_out", shared_out)
 
 
-@fault("tokens that are computed again lose the gap between them", law=REPAIR)
+@fault("tokens that are computed again lose the gap between them", law=REPAIR, rare=True)
 def _gap_lost(patch: Patch) -> None:
     def prefill(reuse: Any, layout: Any) -> Any:
         yield Prefill(

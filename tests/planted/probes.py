@@ -45,12 +45,9 @@ Check = Callable[[st.DataObject, CheckedSchema], None]
 
 
 def make_models() -> None:
-    """Make every model that a probe needs."""
-    default_model()
-    other_model()
-    copying_model()
-    family_model("mistral")
-    family_model("gpt-oss")
+    """Make every model that a probe needs, and find how it moves keys."""
+    for made in (default_model(), other_model(), copying_model(), family_model("mistral"), family_model("gpt-oss")):
+        assert made.can_relocate
     for name in MODELS:
         model_named(name)
     answer_alone()

@@ -14,8 +14,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 class PlantedFault:
     """Planted fault: `plant` patches it into the library, `law` is the name of the law that must detect it.
 
-    `quick` faults are planted in `make test`, `rare` ones, which few examples show, in `make test-slow` only, all others in
-    `make test-thorough`. Their examples are the same in each run, so that none needs two.
+    `quick` faults are planted in `make test`, and every second other one of each law in `make test-thorough`. `rare` ones,
+    which few examples show, and the rest are planted in `make test-slow`. Examples are the same in each run, so that no
+    fault needs two.
     """
 
     name: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from transformers import AutoModelForCausalLM, HunYuanDenseV1Config, Ministral3Config, Ministral3ForCausalLM
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.hf import relocation
 from promptcache.runtime.hf.model import Model
-from tests.conftest import some_of
+from tests.conftest import law_examples, some_of
 from tests.families import FAMILIES, random_model, usual_families
 from tests.runtime.relocation_law import (
     FAR,
@@ -36,6 +36,7 @@ def test_moved_keys_are_the_models(family: str) -> None:
     """The law of relocation holds up to position 100,000."""
     model = far_model(family)
 
+    @settings(max_examples=law_examples(0.4))
     @given(text=texts())
     def run(text: Text) -> None:
         moved_keys_are_the_models(model, text)

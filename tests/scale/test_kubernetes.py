@@ -60,23 +60,3 @@ def test_a_pod_has_time_to_drain(pod: dict[str, Any], options: dict[str, Any]) -
 
     assert pod["terminationGracePeriodSeconds"] > before + options["drain"] + _LAST_BYTES_S
     assert before > container["readinessProbe"]["periodSeconds"]
-
-
-def test_probes_ask_what_they_should(pod: dict[str, Any]) -> None:
-    """Readiness follows `/health`; a replica that encodes or drains is alive."""
-    (container,) = pod["containers"]
-    paths = {name: each["httpGet"]["path"] for name, each in container.items() if name.endswith("Probe")}
-
-    assert paths == {"startupProbe": "/livez", "readinessProbe": "/health", "livenessProbe": "/livez"}
-
-
-def test_a_replica_ends_only_after_another_is_ready(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """A rolling update takes no replica away first, and each reference of an object leads to one of the file."""
-    deployment = objects["Deployment", "promptcache"]["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-
-    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
-    assert deployment["selector"]["matchLabels"] == labels
-    assert all(each["spec"]["selector"] == labels for (kind, _), each in objects.items() if kind == "Service")
-    claims = [each["persistentVolumeClaim"]["claimName"] for each in deployment["template"]["spec"]["volumes"][:1]]
-    assert {("PersistentVolumeClaim", name) for name in claims} <= set(objects)

@@ -77,6 +77,7 @@ def test_faults_are_made_where_nothing_is_listed(case: InvalidPrompt) -> None:
     assert (diagnostic.code, diagnostic.span.line, diagnostic.span.column) == (case.code, case.line, case.column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "kinds"), [(rich, CODE_OF.keys() - OF_RULES - OF_EMPTY), (ruled, OF_RULES), (empty, OF_EMPTY)]
 )

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 pytest_plugins = ["pytester"]
 
-OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=10")
+OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=3")
 
 SCHEMA = """<?xml version="1.0"?>
 <schema name="shop">
@@ -177,6 +177,7 @@ def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.M
         import_module("promptcache.testing").prompts  # noqa: B018 - it is loaded when it is asked for
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""

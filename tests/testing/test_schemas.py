@@ -74,6 +74,7 @@ def test_exact_schemas_have_one_selection(schema: CheckedSchema) -> None:
     assert not schema.scaffolds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "smallest"),
     [

@@ -113,6 +113,7 @@ def breaks(check: Callable[[PromptCase], None], case: PromptCase) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None:
     """For each mistake that a schema can have, no prompt with fewer modules or shorter XML shows it."""
@@ -123,6 +124,7 @@ def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None
     assert reported(check) <= smallest(MISTAKES[mistake])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["a module deep inside", "two modules together", "a slot that is full"])
 def test_hypothesis_alone_shrinks_to_the_smallest_prompt(mistake: str) -> None:
     """If single steps lead to the smallest prompt, a user's own test reports it, too."""

@@ -66,7 +66,7 @@ def test_template_renders_header_content_footer() -> None:
     assert from_folder.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False) == expected
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tokenizer_is_reproducible() -> None:
     """Training the tokenizer again gives the shipped one."""
     assert train_tokenizer(0).get_vocab() == Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json")).get_vocab()

@@ -1,10 +1,12 @@
 """Laws of training, on a model small enough for seconds."""
 
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tools.demo.architecture import make_config, make_model
@@ -13,23 +15,29 @@ from tools.demo.samples import collate, draw_samples, score
 from tools.demo.tokenizer import train_tokenizer, twins
 from tools.demo.train import STAGES, Curriculum, Trainer, TrainSettings, train
 
-TOKENIZER = train_tokenizer(0, num_documents=100)
+pytestmark = pytest.mark.slow  # the tool is run when the demo model is trained again
 SETTINGS = TrainSettings(seed=1, steps=4, warmup_steps=2, decay_steps=2, batch_tokens=300)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """A tokenizer trained on few documents."""
+    return train_tokenizer(0, num_documents=100)
 
 
 def tiny_config() -> LlamaConfig:
     return make_config(
-        TOKENIZER, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=32
+        tokenizer(), hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=32
     )
 
 
 def trained(*, stop_after: int | None, path: Path) -> dict[str, torch.Tensor]:
-    trainer = Trainer(SETTINGS, TOKENIZER, tiny_config())
+    trainer = Trainer(SETTINGS, tokenizer(), tiny_config())
     if stop_after is not None:
         for _ in range(stop_after):
             trainer.step()
         trainer.save(path)
-        trainer = Trainer(SETTINGS, TOKENIZER, tiny_config())
+        trainer = Trainer(SETTINGS, tokenizer(), tiny_config())
         trainer.load(path)
     for _ in train(trainer, minutes=1.0):
         pass
@@ -46,7 +54,7 @@ def test_resuming_changes_nothing(tmp_path: Path) -> None:
 
 def test_export_loads_with_transformers(tmp_path: Path) -> None:
     """An exported folder loads, with the trained weights in half precision."""
-    trainer = Trainer(SETTINGS, TOKENIZER, tiny_config())
+    trainer = Trainer(SETTINGS, tokenizer(), tiny_config())
     trainer.export(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16).state_dict()
 
@@ -55,9 +63,9 @@ def test_export_loads_with_transformers(tmp_path: Path) -> None:
 
 def test_score_agrees_with_greedy_decoding() -> None:
     """An answer counts as right exactly if greedy decoding gives it, token by token."""
-    model = make_model(tiny_config(), twins(TOKENIZER), seed=0)  # has no dropout
+    model = make_model(tiny_config(), twins(tokenizer()), seed=0)  # has no dropout
     settings = DocumentSettings(num_facts=2, max_questions=3, unknown_share=0.0)
-    samples = draw_samples(Random(0), NameSource(made_up=0.0), settings, TOKENIZER, max_tokens=800)
+    samples = draw_samples(Random(0), NameSource(made_up=0.0), settings, tokenizer(), max_tokens=800)
     result = score(model, collate(samples, 0))
 
     for sample, row in zip(samples, result.right, strict=True):
