@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import os
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -184,7 +182,7 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @_count("--max-waiting", 256, "Requests that may wait.")
 @_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
 @_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
-@_count("--max-connections", 512, "Connections above which idle ones are closed, and requests refused.")
+@_count("--max-connections", 512, "Connections above which waiting ones are closed, and requests refused.")
 @_size("--max-body", 2**20, "Maximum size of a request.")
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
@@ -215,20 +213,23 @@ def command(
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         if options["promote_bytes"] is not None and options["promote"] == "off":
             raise UsageMistake("--promote-bytes needs --promote auto")
-        from promptcache.server import create_app, serve
+        from promptcache.server import create_app, raise_file_limit, serve, start_log
 
         settings = _settings(options)
         if not (insecure or settings.keys.clients or _is_loopback(host)):
             raise UsageMistake(
                 f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
             )
+        try:
+            raise_file_limit(settings.max_connections)
+        except InvalidValue as error:
+            raise UsageMistake(f"--max-connections: {error}") from None
         asyncio.run(_check_address(host, port))
         if ray:
             _serve_ray(checked, settings, host, port, replicas, options)
             return
         app = create_app(_load(checked, options), settings)
-        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-        logging.getLogger("promptcache.server").setLevel(logging.INFO)
+        start_log()
         if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}")):
             raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
 

@@ -22,14 +22,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from promptcache.diagnostics import InvalidValue, size_text
 from promptcache.server.errors import ApiError
+from promptcache.server.log import REQUESTS, now
 
-LOG = logging.getLogger("promptcache.server")
+LOG = logging.getLogger(REQUESTS)
 """One line of JSON for each request, without any text of prompts and answers."""
 
 _OPEN = ("/", "/livez", "/health")
 _PAGE = "/page/"  # files of the package, the same for everyone
 _KEY = re.compile(r"[!-~]+")
 _KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
+_SHOWN_DIGITS = 12  # of the digest of a key, in the log
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -103,7 +105,8 @@ class Gate:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record: dict[str, Any] = {"id": request_id, "method": scope["method"], "path": scope["path"], "status": None}
+        record: dict[str, Any] = {"time": now(), "id": request_id, "caller": None}
+        record |= {"method": scope["method"], "path": scope["path"], "status": None}
         scope["state"] = {**scope.get("state", {}), "record": record}
         started = time.perf_counter()
 
@@ -115,7 +118,8 @@ class Gate:
 
         try:
             self._check_connections(scope)
-            scope["state"]["caller"] = self._caller(scope, headers)
+            caller = scope["state"]["caller"] = self._caller(scope, headers)
+            record["caller"] = caller.salt and caller.salt[:_SHOWN_DIGITS]
             body = await self._timed_body(headers, receive)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server sends no body for HEAD
             await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
@@ -131,10 +135,10 @@ class Gate:
 
     def _check_connections(self, scope: Scope) -> None:
         state = scope["app"].state.server
-        number = state.num_connections()
+        number = state.num_busy_connections()
         if number > self._max_connections and scope["path"] not in _OPEN:
             state.metrics.rejected("too_many_connections")
-            message = f"there are {number} connections, and the limit is {self._max_connections}: try later"
+            message = f"{number} connections have requests, and the limit is {self._max_connections}: try later"
             headers = {"retry-after": "1", "connection": "close"}
             raise ApiError(503, "too_many_connections", message, headers=headers)
 

@@ -155,7 +155,8 @@ class ServerSettings:
         max_new_tokens: Limit of the tokens of one answer.
         request_timeout_s: Limit of the time of one request.
         max_body_bytes: Limit of the body of one request.
-        max_connections: Connections above which idle ones are closed; if none is idle, requests are refused.
+        max_connections: Connections above which those that wait for a request are closed; if all are busy, requests
+            are refused.
         client_timeout_s: Time that a client has to send the head of a request, to send its body, and to read some of
             its answer.
         drain_s: How long running requests may go on after SIGTERM.
@@ -186,7 +187,7 @@ class ServerState:
     Attributes:
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
-        num_connections: Returns the number of open connections.
+        num_busy_connections: Returns the number of connections whose request is being answered.
         calls: Into the event loop in which the state was made.
     """
 
@@ -195,7 +196,7 @@ class ServerState:
         self.settings = settings
         self.warming = True
         self.draining = False
-        self.num_connections: Callable[[], int] = lambda: 0
+        self.num_busy_connections: Callable[[], int] = lambda: 0
         self.calls = LoopCalls()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)

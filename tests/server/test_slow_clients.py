@@ -20,7 +20,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, ScriptedService, Served, running, scripted, wait_until
+from tests.server.conftest import CHAT, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
 
 TIMEOUT_S = 0.8
 
@@ -93,6 +93,13 @@ def test_slow_heads_close_their_connections(impatient: Served) -> None:
         found = list(threads.map(partial(seconds_until_closed, impatient), texts))
 
     assert all(TIMEOUT_S / 2 < each < TIMEOUT_S + 10 for each in found), found
+
+
+def test_a_body_after_its_answer_has_the_time_of_a_head(engine: Engine) -> None:
+    """A client that was refused before its body had arrived cannot keep its connection by sending more of it."""
+    settings = ServerSettings(model="demo", client_timeout_s=TIMEOUT_S, keys=KEYS)
+    for served in running(create_app(engine, settings)):
+        assert seconds_until_closed(served, head(1000)) < TIMEOUT_S + 10
 
 
 def test_a_slow_body_is_a_timeout(impatient: Served) -> None:
@@ -217,21 +224,24 @@ def test_idle_connections_make_room_for_new_ones(crowded: Served) -> None:
         assert [status(each) for each in idle[1:]] == [200] * 3
 
 
-def test_too_many_connections_are_refused(crowded: Served) -> None:
-    """Above the limit requests are 503 in OpenAI's shape, health is answered, and it ends with the connections."""
+def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all connections are busy, requests are 503 in OpenAI's shape, and health is answered; then it ends."""
+    go_on = held_steps(monkeypatch)
+    body = json.dumps({**CHAT, "max_tokens": 1}).encode()
     with ExitStack() as others:
         for _ in range(4):
-            others.enter_context(connect(crowded))
-        wait_until(lambda: len(crowded.server.server_state.connections) == 4)
+            others.enter_context(connect(crowded)).sendall(head(len(body)) + body)
+        wait_until(lambda: crowded.state.num_busy_connections() == 4)
         with pytest.raises(openai.InternalServerError) as caught:
             crowded.openai().models.list()
         with crowded.http() as client:
             health = client.get("/health")
+        go_on.set()
+        wait_until(lambda: crowded.state.num_busy_connections() == 0)
 
     assert (caught.value.status_code, caught.value.code) == (503, "too_many_connections")
     assert caught.value.response.headers["retry-after"] == "1"
     assert health.status_code == 200
-    wait_until(lambda: len(crowded.server.server_state.connections) < 4)
     with crowded.http() as client:
         assert client.get("/v1/models").status_code == 200
         assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text

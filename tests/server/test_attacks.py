@@ -1,0 +1,164 @@
+"""The server under attack, in a process of its own: it stays alive and small, and answers others.
+
+Each attack has a short form and, marked `slow`, a form with bounds in seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.server.conftest import CHAT, server_process, wait_until
+
+_ALIVE_S = 0.5
+"""The longest time that `/livez` may take in full attacks, on a machine without other work."""
+
+pytestmark = pytest.mark.process
+
+
+def _slowness() -> float:
+    """Return how many times slower a thread is here than alone on a core, at present."""
+    started, cpu = time.perf_counter(), time.thread_time()
+    while time.thread_time() - cpu < 0.3:
+        pass
+    return float(os.environ.get("PROMPTCACHE_SLOWNESS", "1")) * (time.perf_counter() - started) / 0.3
+
+
+class Victim:
+    """A server process under attack.
+
+    Attributes:
+        alive_s: The times that `/livez` took; infinity where it failed.
+        slowness: How slow the machine was meanwhile.
+    """
+
+    def __init__(self, url: str, pid: int, log: Path) -> None:
+        self.url = url
+        self.alive_s: list[float] = []
+        self.slowness = 1.0
+        self._process = psutil.Process(pid)
+        self._log = log
+        place = urlsplit(url)
+        self._address = (place.hostname or "", place.port or 0)
+
+    @property
+    def num_log_bytes(self) -> int:
+        """Size of its log."""
+        return self._log.stat().st_size
+
+    @property
+    def rss(self) -> int:
+        """Its memory in bytes."""
+        return self._process.memory_info().rss
+
+    def connect(self, text: bytes = b"") -> socket.socket:
+        """Return a connection on which a text was sent."""
+        connection = socket.create_connection(self._address, timeout=30)
+        connection.sendall(text)
+        return connection
+
+    def chat_s(self) -> float:
+        """Return the time of a chat."""
+        started = time.perf_counter()
+        assert httpx.post(f"{self.url}/v1/chat/completions", json=CHAT, timeout=300).status_code == 200
+        return time.perf_counter() - started
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Ask for `/livez` all the time, each time on a new connection."""
+        end = threading.Event()
+
+        def ask() -> None:
+            while not end.wait(0.02):
+                started = time.perf_counter()
+                try:
+                    with self.connect(
+                        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                    ) as connection:
+                        alive = b"alive" in b"".join(iter(lambda: connection.recv(4096), b""))
+                except OSError:
+                    alive = False
+                self.alive_s.append(time.perf_counter() - started if alive else float("inf"))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.slowness = max(_slowness(), 1.0)
+            end.set()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """A server with few connections, fewer files than the attacks need, and small limits of the queue."""
+    with attacked(tmp_path_factory.mktemp("small"), "--max-connections", "128", soft_files=256) as victim:
+        yield victim
+
+
+@contextmanager
+def attacked(tmp_path: Path, *options: str, soft_files: int = 1024) -> Iterator[Victim]:
+    """Run a server that is ready."""
+    log = tmp_path / "log"
+    with server_process(*options, soft_files=soft_files, log=log) as (running, url):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        yield Victim(url, running.pid, log)
+
+
+def _flood(victim: Victim, num: int, seconds: float) -> None:
+    """Hold connections that send nothing. Each second all of them are opened again, as most were closed."""
+    for _ in range(int(seconds)):
+        with ExitStack() as stack:
+            for _ in range(num):
+                with suppress(OSError):
+                    stack.enter_context(victim.connect())
+            time.sleep(1)
+
+
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize("text", [b"", b"GET /li", HALF], ids=["silent", "half a head", "half a body"])
+def test_a_flood_of_silent_connections(small: Victim, text: bytes) -> None:
+    """With more of them than files, the oldest are closed, others are answered, and the log stays small."""
+    before = small.num_log_bytes
+    with ExitStack() as stack:
+        silent = [stack.enter_context(small.connect(text)) for _ in range(400)]
+        assert httpx.get(f"{small.url}/livez", timeout=30).status_code == 200
+        small.chat_s()
+        with suppress(ConnectionError):
+            assert silent[0].recv(100) == b""
+    assert small.num_log_bytes - before < 200_000
+
+
+def test_idle_connections_do_not_refuse_others(small: Victim) -> None:
+    """Connections that were opened together and are idle after an answer are closed until the limit holds."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(small.connect()) for _ in range(200)]
+        for each in idle:
+            with suppress(OSError):
+                each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with httpx.Client(base_url=small.url) as client:
+            assert [client.get("/v1/models").status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.slow
+def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
+    """1,200 connections beside 1,024 files, again and again for 15 seconds."""
+    with attacked(tmp_path) as victim:
+        with victim.watched():
+            _flood(victim, 1200, 15)
+            victim.chat_s()
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness, victim.slowness
+        assert victim.num_log_bytes < 10_000_000
