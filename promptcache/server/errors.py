@@ -30,6 +30,9 @@ from promptcache.diagnostics import (
     as_data,
 )
 
+CLIENT_GONE = 499
+"""nginx's status for a client that has left, for the log."""
+
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -93,6 +96,10 @@ class ApiError(Exception):
         return Response(content, self.status, self.headers, media_type="application/json")
 
 
+class ClientGone(Exception):
+    """The client has closed its connection, so no answer is sent."""
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Return the error that a client gets for an error of the library. Unexpected errors keep their text to the log."""
     match error:
@@ -149,6 +156,10 @@ def install_handlers(app: FastAPI) -> None:
     async def refused(_request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
+    async def gone(request: Request, _error: Exception) -> Response:
+        request.state.record["error"] = "disconnected"
+        return Response(status_code=CLIENT_GONE)
+
     async def of_framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
@@ -159,5 +170,6 @@ def install_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)
+    app.add_exception_handler(ClientGone, gone)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(Exception, refused)

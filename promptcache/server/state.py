@@ -33,6 +33,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
+from promptcache.server.pools import WorkPools
 from promptcache.tokenizer import Tokenizer
 
 
@@ -188,6 +189,7 @@ class ServerState:
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
         num_busy_connections: Returns the number of connections whose request is being answered.
+        pools: Threads for work beside the model.
         calls: Into the event loop in which the state was made.
     """
 
@@ -199,6 +201,7 @@ class ServerState:
         self.num_busy_connections: Callable[[], int] = lambda: 0
         self.calls = LoopCalls()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
+        self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:

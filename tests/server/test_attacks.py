@@ -9,7 +9,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.server.attack_bodies import hard_schema
 from tests.server.conftest import CHAT, server_process, wait_until
 
 _ALIVE_S = 0.5
@@ -66,6 +68,15 @@ class Victim:
         connection = socket.create_connection(self._address, timeout=30)
         connection.sendall(text)
         return connection
+
+    def post(self, path: str, body: bytes, kind: str = "application/json") -> httpx.Response:
+        """Return the answer to a body."""
+        return httpx.post(f"{self.url}{path}", content=body, headers={"content-type": kind}, timeout=300)
+
+    def post_and_leave(self, path: str, body: bytes, kind: str = "application/json") -> None:
+        """Send a body, and close the connection at once."""
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.connect(head.encode() + body).close()
 
     def chat_s(self) -> float:
         """Return the time of a chat."""
@@ -162,3 +173,78 @@ def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
             victim.chat_s()
         assert max(victim.alive_s) < _ALIVE_S * victim.slowness, victim.slowness
         assert victim.num_log_bytes < 10_000_000
+
+
+CHECK = hard_schema().encode()
+
+
+def _check_60(victim: Victim) -> set[int]:
+    """Ask for 60 hard checks at the same time, and return the status codes."""
+    with ThreadPoolExecutor(60) as threads:
+        return {each.status_code for each in threads.map(lambda _: victim.post("/v1/check", CHECK, XML), range(60))}
+
+
+XML = "application/xml"
+
+
+def test_hard_checks_are_refused_above_a_queue_and_not_begun_for_clients_that_left(small: Victim) -> None:
+    """Some are answered, the others are 429; those of clients that left delay a chat by no more than one of them."""
+    assert _check_60(small) == {200, 429}
+    for _ in range(60):
+        small.post_and_leave("/v1/check", CHECK, XML)
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_hard_checks_delay_a_chat_by_one_queue_at_most(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """60 at the same time, from clients that stay and from clients that leave."""
+    with attacked(tmp_path) as victim:
+        idle_s = min(victim.chat_s() for _ in range(3))
+        before = time.perf_counter()
+        victim.post("/v1/check", CHECK, XML)
+        check_s = time.perf_counter() - before
+        with victim.watched():
+            for _ in range(60):
+                victim.post_and_leave("/v1/check", CHECK, XML)
+            left_s = victim.chat_s()
+            with ThreadPoolExecutor(1) as thread:
+                found = thread.submit(_check_60, victim)
+                time.sleep(0.5)
+                stayed_s = victim.chat_s()
+                assert found.result() == {200, 429}
+        figures = {"idle": idle_s, "check": check_s, "left": left_s, "stayed": stayed_s, "alive": max(victim.alive_s)}
+        record_property("seconds", figures)
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert left_s < 2 * victim.slowness * idle_s + 2 * check_s
+        assert stayed_s < 2 * victim.slowness * idle_s + 17 * check_s
+
+
+USE = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
+
+
+def _send_bodies(victim: Victim, num: int) -> None:
+    with ThreadPoolExecutor(num) as threads:
+        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", USE), range(num)))
+    assert {each.status_code for each in found} == {400}
+
+
+def test_bodies_with_many_faults(small: Victim) -> None:
+    """They are refused, and the memory stays."""
+    before = small.rss
+    _send_bodies(small, 8)
+    assert small.rss - before < 300e6
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_bodies_with_many_faults_block_nobody(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """40 bodies of 700 kB at the same time."""
+    with attacked(tmp_path) as victim:
+        before = victim.rss
+        with victim.watched():
+            _send_bodies(victim, 40)
+        record_property("bytes", victim.rss - before)
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert victim.rss - before < 500e6
