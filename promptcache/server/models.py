@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
@@ -18,7 +27,17 @@ from promptcache.server.errors import ApiError
 MAX_CHOICES = 16
 """Limit of `n`."""
 
-ModuleArguments: TypeAlias = dict[str, str | int | float]
+
+def _one_by_one(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check an object item by item, so that the first fault ends the check. pydantic would list all of them."""
+    if not isinstance(value, dict) or len(value) < 2:
+        return check(value)
+    return {name: made for key, each in value.items() for name, made in check({key: each}).items()}
+
+
+_OneByOne = WrapValidator(_one_by_one)
+
+ModuleArguments: TypeAlias = Annotated[dict[str, str | int | float], _OneByOne]
 """Arguments of a module by name."""
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {
@@ -84,7 +103,7 @@ class GenerationBody(_Body):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: int | None = Field(None, ge=0, lt=2**63)
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    stop: _StopString | Annotated[list[_StopString], Field(max_length=16)] | None = None
+    stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -136,7 +155,9 @@ class ModuleBody(_Body):
     """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
 
     schema_name: str | None = Field(default=None, alias="schema")
-    use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
+    use: Annotated[dict[str, ModuleArguments | None], _OneByOne] | Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=dict
+    )
     fill: ModuleArguments = Field(default_factory=dict)
     repair: _Repair | None = None
     positions: _Positions | None = None
@@ -146,7 +167,9 @@ class ModuleBody(_Body):
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = Field(None, max_length=32)
+    chat_template_kwargs: (
+        Annotated[dict[str, bool | int | float | str | None], _OneByOne, Field(max_length=32)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _top_of_logprobs(self) -> Self:
