@@ -260,7 +260,7 @@ class _Answer:
                 raise
 
         try:
-            await self._state.pools.planning.run(request, submit_all)
+            await self._state.pools.plan(request, submit_all)
             self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)

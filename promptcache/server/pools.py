@@ -26,12 +26,16 @@ need. The solver holds the interpreter's lock, so all other requests wait for it
 
 _READERS = 1
 _PLANNERS = 2
+_LARGE_PLANNERS = 1
 _DOCUMENTS = 1
 _MAX_DOCUMENTS = 16
 """Documents that may wait to be checked, planned or drawn."""
 
 _SMALL_BYTES = 16 * 2**10
 """Bodies up to this size are read in the event loop: a thread would take longer."""
+
+_LARGE_BYTES = 64 * 2**10
+"""Prompts of larger bodies are planned one after another: a megabyte takes up to 800 MB while it is tokenized."""
 
 _Result = TypeVar("_Result")
 
@@ -96,7 +100,6 @@ class WorkPools:
     """The pools of a server.
 
     Attributes:
-        planning: Reads the documents and plans the prompts of answers.
         documents: Checks, plans and draws documents for clients that want no answer.
     """
 
@@ -108,12 +111,18 @@ class WorkPools:
             refused: Called with the reason if a request is refused that is no question yet.
         """
         self._reading = WorkPool(_READERS, max_waiting, "requests", refused)
-        self.planning = WorkPool(_PLANNERS, max_waiting, "requests")
+        self._planning = WorkPool(_PLANNERS, max_waiting, "requests")
+        self._large_planning = WorkPool(_LARGE_PLANNERS, max_waiting, "large requests")
         self.documents = WorkPool(_DOCUMENTS, _MAX_DOCUMENTS, "documents", refused)
 
     async def read(self, request: Request, num_bytes: int, work: Callable[[], _Result]) -> _Result:
         """Return the result of work on a body; a large body is read in a thread. Errors are those of `WorkPool.run`."""
         return work() if num_bytes <= _SMALL_BYTES else await self._reading.run(request, work)
+
+    async def plan(self, request: Request, work: Callable[[], _Result]) -> _Result:
+        """Return the result of work on the prompt of an answer. Errors are those of `WorkPool.run`."""
+        is_large = len(await request.body()) > _LARGE_BYTES
+        return await (self._large_planning if is_large else self._planning).run(request, work)
 
 
 def pools_of(request: Request) -> WorkPools:

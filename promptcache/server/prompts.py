@@ -40,7 +40,7 @@ async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
     state: ServerState = request.app.state.server
     body = await read_body(request, PromptBody, _same, document="prompt")
-    return await respond(request, await state.pools.planning.run(request, lambda: _document_request(body, state)))
+    return await respond(request, await state.pools.plan(request, lambda: _document_request(body, state)))
 
 
 @router.post("/v1/check")
@@ -114,6 +114,9 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
         opened = _open(body, state)
     except LanguageError as fault:
         kind, found = "schema" if isinstance(fault, SchemaError) else "prompt", fault.diagnostics
+    except ContextLengthExceeded as fault:
+        prompt = parse_prompt(body.document)
+        kind, found = "prompt", (*prompt.warnings, context_length_fault(fault, prompt))
     else:
         if isinstance(opened, SchemaState):
             kind, found = "schema", opened.schema.warnings

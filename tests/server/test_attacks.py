@@ -248,3 +248,33 @@ def test_bodies_with_many_faults_block_nobody(tmp_path: Path, record_property: C
         record_property("bytes", victim.rss - before)
         assert max(victim.alive_s) < _ALIVE_S * victim.slowness
         assert victim.rss - before < 500e6
+
+
+SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % (b" " * 1_000_000)
+
+
+def _send_spaces(victim: Victim, num: int) -> None:
+    with ThreadPoolExecutor(num) as threads:
+        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", SPACES), range(num)))
+    assert {each.json()["error"]["code"] for each in found} == {"context_length_exceeded"}
+
+
+def test_large_texts_are_refused_before_they_are_tokenized(small: Victim) -> None:
+    """Texts that cannot fit the context take no memory that stays."""
+    before = small.rss
+    _send_spaces(small, 6)
+    assert small.rss - before < 200e6
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_many_large_texts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """24 chats of a million spaces at the same time."""
+    with attacked(tmp_path) as victim:
+        before = victim.rss
+        with victim.watched():
+            _send_spaces(victim, 24)
+        record_property("bytes", victim.rss - before)
+        record_property("alive", max(victim.alive_s))
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert victim.rss - before < 300e6
