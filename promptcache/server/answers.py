@@ -222,7 +222,7 @@ class _Answer:
         self._question = question
         self._state = state
         self._record: dict[str, Any] = request.state.record
-        self._salt: str | None = request.state.caller.salt
+        self._salt = question.body.salt(request.state.caller.salt)
         self._started = time.perf_counter()
         self._accepted = False
         tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings

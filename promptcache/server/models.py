@@ -5,6 +5,8 @@ A field that this server does not know is refused, because an answer that ignore
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -60,8 +62,8 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
 """Parameters that OpenAI has and this server does not, with the values that change nothing."""
 
 _IGNORED = (
-    *("user", "metadata", "store", "service_tier", "safety_identifier"),
-    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_breakpoint", "cache_control", "parallel_tool_calls"),
+    *("metadata", "store", "service_tier", "parallel_tool_calls"),
+    *("prompt_cache_retention", "prompt_cache_breakpoint", "cache_control"),
 )
 """Parameters that never change an answer."""
 
@@ -106,6 +108,9 @@ class GenerationBody(_Body):
     stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -118,6 +123,13 @@ class GenerationBody(_Body):
                 message = f"'{name}' is not supported by this server; leave it out"
                 raise ApiError(400, "unsupported_parameter", message, param=name)
         return {name: value for name, value in data.items() if name not in (*_REFUSED, *_IGNORED)}
+
+    def salt(self, of_caller: str | None) -> str | None:
+        """Return the salt of the history of a request: that of its caller, and of the end user that its fields name."""
+        named = (self.user, self.safety_identifier, self.prompt_cache_key)
+        if not any(named):
+            return of_caller
+        return hashlib.sha256(json.dumps([of_caller, *named]).encode()).hexdigest()
 
     @property
     def num_choices(self) -> int:
