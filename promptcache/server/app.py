@@ -46,6 +46,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
     app.add_middleware(
         Gate,
         keys=settings.keys,
+        hosts=settings.hosts,
         max_body_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,
         client_timeout_s=settings.client_timeout_s,

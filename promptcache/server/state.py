@@ -11,6 +11,7 @@ from promptcache.diagnostics import (
     SECONDS,
     TEXT,
     InvalidValue,
+    Kind,
     ServiceClosed,
     instance,
     one_of,
@@ -133,6 +134,10 @@ class ServedEngine(Protocol):
 _KINDS = {
     "model": TEXT,
     "keys": instance("an ApiKeys", ApiKeys),
+    "hosts": Kind(
+        "a list of names of hosts",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value),
+    ),
     "keep": one_of(Codec),
     "limits": instance("a ServiceLimits", ServiceLimits),
     "max_new_tokens": whole(1, unit="tokens"),
@@ -151,6 +156,7 @@ class ServerSettings:
     Attributes:
         model: The name of the model for clients.
         keys: Digests of the keys.
+        hosts: Names under which it answers without keys, beside `localhost` and addresses.
         keep: Codec of schemas that clients add.
         limits: Limits of the queue and the batch.
         max_new_tokens: Limit of the tokens of one answer.
@@ -168,6 +174,7 @@ class ServerSettings:
 
     model: str
     keys: ApiKeys = field(default_factory=ApiKeys)
+    hosts: Sequence[str] = ()
     keep: Codec = Codec.FULL
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     max_new_tokens: int = 1024

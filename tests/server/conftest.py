@@ -132,7 +132,7 @@ def in_process(app: FastAPI, work: Callable[[httpx.AsyncClient], Awaitable[_Made
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             while (await client.get("/health")).json()["status"] == "starting":
                 await asyncio.sleep(0.01)

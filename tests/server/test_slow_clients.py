@@ -60,14 +60,14 @@ def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
 def head(num_body_bytes: int) -> bytes:
     """Return the head of a chat."""
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {num_body_bytes}\r\n\r\n"
     ).encode()
 
 
 def status(connection: socket.socket) -> int:
     """Ask for the models on an open connection, read the whole answer, and return its status."""
-    connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = HTTPResponse(connection)
     answer.begin()
     answer.read()
@@ -88,7 +88,7 @@ def seconds_until_closed(served: Served, text: bytes) -> float:
 
 def test_slow_heads_close_their_connections(impatient: Served) -> None:
     """A connection without a whole head ends in time, silent or with more of it byte by byte."""
-    texts = [b"", b"G", head(10)[:40], b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li"]
+    texts = [b"", b"G", head(10)[:40], b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li"]
     with ThreadPoolExecutor(len(texts)) as threads:
         found = list(threads.map(partial(seconds_until_closed, impatient), texts))
 
@@ -250,9 +250,9 @@ def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.M
 MALFORMED = {
     "no HTTP": b"hello\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
-    "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
-    "a long head": b"GET /livez HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 70_000,
-    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+    "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    "a long head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
+    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
 }
 
 
@@ -276,7 +276,9 @@ def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
 ) -> None:
     """If a request was refused before its body has arrived, a malformed rest of it gets no second answer."""
     with connect(served) as connection:
-        connection.sendall(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        connection.sendall(
+            b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+        )
         answer = HTTPResponse(connection)
         answer.begin()
         assert (answer.status, json.loads(answer.read())["error"]["code"]) == (401, "invalid_api_key")
@@ -288,7 +290,9 @@ def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
 def test_a_proposed_upgrade_is_ignored(patient: Served, caplog: pytest.LogCaptureFixture) -> None:
     """A GET that proposes WebSocket is answered as any other, and the connection can be used again."""
     with connect(patient) as connection:
-        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        connection.sendall(
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
         answer = HTTPResponse(connection)
         answer.begin()
         assert (answer.status, answer.read()) == (200, b"alive\n")

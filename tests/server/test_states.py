@@ -24,7 +24,7 @@ def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypa
     async def run() -> list[httpx.Response]:
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client,
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
         ):
             early = [await client.get("/health"), await client.post("/v1/chat/completions", json=CHAT)]
             encoded.set()
