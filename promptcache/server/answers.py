@@ -23,6 +23,7 @@ from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
     Completion,
     IncrementalText,
+    KVSource,
     PromptSource,
     ReasoningSplit,
     SplitText,
@@ -397,8 +398,9 @@ class _Answer:
     @property
     def _usage(self) -> dict[str, Any]:
         usage = self._first.usage
-        cached = usage.num_reused_tokens + usage.num_history_tokens
-        prompt = cached + usage.num_new_tokens
+        encoded = sum(each.num_tokens for each in usage.modules if each.source is KVSource.MISS)
+        cached = usage.num_reused_tokens + usage.num_history_tokens - encoded
+        prompt = cached + encoded + usage.num_new_tokens
         ended = [row.completion for row in self._rows if row.completion is not None]
         generated = sum(each.usage.num_generated_tokens for each in ended)
         return {

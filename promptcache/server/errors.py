@@ -28,6 +28,7 @@ from promptcache.diagnostics import (
     StoreError,
     UnknownSchema,
     as_data,
+    shown,
 )
 
 CLIENT_GONE = 499
@@ -153,8 +154,10 @@ def _methods(request: Request) -> list[str]:
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application in OpenAI's shape."""
 
-    async def refused(_request: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
+    async def refused(request: Request, error: Exception) -> Response:
+        made = as_api_error(error)
+        request.state.record.setdefault("error", made.code)
+        return made.response()
 
     async def gone(request: Request, _error: Exception) -> Response:
         request.state.record["error"] = "disconnected"
@@ -163,10 +166,15 @@ def install_handlers(app: FastAPI) -> None:
     async def of_framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
+        request.state.record["error"] = code
         headers = dict(error.headers or {})
         if "Allow" in headers:  # it has the methods of one route only
             headers["Allow"] = ", ".join(_methods(request)) or headers["Allow"]  # files have no route
-        return ApiError(error.status_code, code, str(error.detail), headers=headers).response()
+        message = str(error.detail)
+        if error.status_code in _CODES:
+            place = f"{request.method} {shown(request.url.path)}"
+            message = f"{place}: {message}; GET / lists the endpoints, such as POST /v1/chat/completions"
+        return ApiError(error.status_code, code, message, headers=headers).response()
 
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)

@@ -98,7 +98,8 @@ class RowEvents:
         self.close()
 
     def _time_out(self, timeout_s: float) -> None:
-        self._fail(ApiError(408, "request_timeout", f"the request took longer than {timeout_s:g} s, the limit here"))
+        message = f"the request took longer than {timeout_s:g} s, the limit here"
+        self._fail(ApiError(408, "request_timeout", message, headers={"x-should-retry": "false"}))
 
     async def _wait_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
