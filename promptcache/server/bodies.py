@@ -109,6 +109,7 @@ def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
     Raises:
         ApiError: A field is missing, not known or not valid; names its place.
     """
+    data = {name: value for name, value in data.items() if value is not None}  # a required field is missing then
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -55,6 +55,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
+    "min_p": (0,),
     "suffix": ("",),
     "echo": (False,),
     "best_of": (1,),
@@ -81,8 +82,27 @@ _Positions: TypeAlias = Literal["closed", "fixed"]
 _StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
+def _whole(value: Any) -> Any:
+    """Return a whole number that is written with a point, such as 12.0, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _unless(neutral: int) -> BeforeValidator:
+    """Return a validator for a number that some clients write for "not set"."""
+    return BeforeValidator(lambda value: None if value == neutral and not isinstance(value, bool) else _whole(value))
+
+
+_Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        """Drop fields that are null: clients write it for what was not set."""
+        return {name: each for name, each in data.items() if each is not None} if isinstance(data, dict) else data
 
 
 class StreamOptions(_Body):
@@ -96,15 +116,15 @@ class GenerationBody(_Body):
     """The part of a body that all answers have."""
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = Field(None, ge=0)
+    max_tokens: _Whole | None = Field(None, ge=1)
+    max_completion_tokens: _Whole | None = Field(None, ge=1)
+    min_tokens: _Whole | None = Field(None, ge=0)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
+    n: _Whole | None = Field(None, ge=1, le=MAX_CHOICES)
     stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -178,7 +198,7 @@ class ModuleBody(_Body):
 
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: _Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
     chat_template_kwargs: (
         Annotated[dict[str, bool | int | float | str | None], _OneByOne, Field(max_length=32)] | None
     ) = None
@@ -205,14 +225,23 @@ class ChatBody(_LogprobsBody):
     )
 
 
+def _single(prompt: Any) -> Any:
+    """Return the text of a list with one text."""
+    if not isinstance(prompt, list):
+        return prompt
+    if len(prompt) != 1:
+        raise ValueError(f"one text is expected, or a list of one; this has {len(prompt)} items")
+    return prompt[0]
+
+
 class PlainBody(GenerationBody):
     """The body of `/v1/completions`."""
 
     model: str
-    prompt: str
+    prompt: Annotated[str, BeforeValidator(_single)]
     repair: _Repair | None = None
     positions: _Positions | None = None
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: _Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptBody(_LogprobsBody):

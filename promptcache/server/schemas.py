@@ -22,6 +22,7 @@ router = APIRouter()
 
 
 @router.get("/v1/models")
+@router.get("/v1/models/", include_in_schema=False)
 async def models(request: Request) -> dict[str, Any]:
     """List the base model, and a model for each schema."""
     return {"object": "list", "data": _models(request.app.state.server)}

@@ -123,7 +123,7 @@ def test_errors_answer_with_any_text() -> None:
             {"temperature": 3, "stop": "", "max_token": 1},
             "temperature is not allowed: Input should be less than or equal to 2 (and 2 more)",
         ),
-        ({"messages": None}, "messages is not allowed: Input should be a valid list"),
+        ({"messages": None}, "messages is not allowed: Field required"),
     ],
 )
 def test_messages_of_wrong_values(served: Served, changes: dict[str, Any], message: str) -> None:
