@@ -92,7 +92,7 @@ def _unless(neutral: int) -> BeforeValidator:
     return BeforeValidator(lambda value: None if value == neutral and not isinstance(value, bool) else _whole(value))
 
 
-_Whole: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+_PointedInt: TypeAlias = Annotated[int, BeforeValidator(_whole)]
 
 
 class _Body(BaseModel):
@@ -116,15 +116,15 @@ class GenerationBody(_Body):
     """The part of a body that all answers have."""
 
     model: str | None = None
-    max_tokens: _Whole | None = Field(None, ge=1)
-    max_completion_tokens: _Whole | None = Field(None, ge=1)
-    min_tokens: _Whole | None = Field(None, ge=0)
+    max_tokens: _PointedInt | None = Field(None, ge=1)
+    max_completion_tokens: _PointedInt | None = Field(None, ge=1)
+    min_tokens: _PointedInt | None = Field(None, ge=0)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
-    n: _Whole | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: _PointedInt | None = Field(None, ge=1, le=MAX_CHOICES)
     stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -198,7 +198,7 @@ class ModuleBody(_Body):
 
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
-    top_logprobs: _Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
     chat_template_kwargs: (
         Annotated[dict[str, bool | int | float | str | None], _OneByOne, Field(max_length=32)] | None
     ) = None
@@ -241,7 +241,7 @@ class PlainBody(GenerationBody):
     prompt: Annotated[str, BeforeValidator(_single)]
     repair: _Repair | None = None
     positions: _Positions | None = None
-    logprobs: _Whole | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptBody(_LogprobsBody):
