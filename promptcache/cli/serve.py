@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import os
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from promptcache.server import ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
+_SEVERAL = ("schema", "allow_host")
 _CONFIG = f"{__name__}.config"
 """The path of `--config` in the data of a context."""
 
@@ -67,14 +66,18 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
         raise UsageMistake(f"--config {path}: an option is there twice, with - and with _")
     if unknown := sorted(named.keys() - known):
         raise UsageMistake(f"--config {path}: there is no option '{unknown[0]}'")
-    if not isinstance(files := named.pop("schema", []), list):
-        files = [files]
-    for name, value in [*named.items(), *(("schema", each) for each in files)]:
+    lists = {name: _as_list(named.pop(name)) for name in _SEVERAL if name in named}
+    for name, value in [*named.items(), *((name, each) for name, values in lists.items() for each in values)]:
         if isinstance(value, list | dict):
             kind = "list" if isinstance(value, list) else "table"
             raise UsageMistake(f"--config {path}: '{name}' is a {kind}; text, a number, true or false is expected")
-    ctx.default_map = {name: str(value) for name, value in named.items()} | {"schema": [*map(str, files)]}
+    several = {name: [*map(str, values)] for name, values in lists.items()}
+    ctx.default_map = {name: str(value) for name, value in named.items()} | several
     ctx.meta[_CONFIG] = path
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 class _ServeCommand(click.Command):
@@ -177,6 +180,13 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port.")
 @click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line.")
 @click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line.")
+@click.option("--metrics-key-file", metavar="FILE", type=FILE, help="Keys that may read metrics only, one a line.")
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="A name under which a server without keys answers, beside localhost; may be given several times.",
+)
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
 @_count("--max-rows", 32, "Requests that are computed together.")
 @_count("--step-tokens", 64, "Tokens of prompts in one forward pass.")
@@ -184,7 +194,7 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @_count("--max-waiting", 256, "Requests that may wait.")
 @_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
 @_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
-@_count("--max-connections", 512, "Connections above which idle ones are closed, and requests refused.")
+@_count("--max-connections", 512, "Connections above which waiting ones are closed, and requests refused.")
 @_size("--max-body", 2**20, "Maximum size of a request.")
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
@@ -215,20 +225,25 @@ def command(
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         if options["promote_bytes"] is not None and options["promote"] == "off":
             raise UsageMistake("--promote-bytes needs --promote auto")
-        from promptcache.server import create_app, serve
+        from promptcache.server import create_app, raise_file_limit, serve, start_log
 
         settings = _settings(options)
+        if settings.keys.metrics and not settings.keys.clients:
+            raise UsageMistake("--metrics-key-file needs --api-key-file: without it everyone may read the metrics")
         if not (insecure or settings.keys.clients or _is_loopback(host)):
             raise UsageMistake(
                 f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
             )
+        try:
+            raise_file_limit(settings.max_connections)
+        except InvalidValue as error:
+            raise UsageMistake(f"--max-connections: {error}") from None
         asyncio.run(_check_address(host, port))
         if ray:
             _serve_ray(checked, settings, host, port, replicas, options)
             return
         app = create_app(_load(checked, options), settings)
-        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-        logging.getLogger("promptcache.server").setLevel(logging.INFO)
+        start_log()
         if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}")):
             raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
 
@@ -321,7 +336,12 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
     model = options["model"]
     return ServerSettings(
         model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
-        keys=ApiKeys(clients=_keys("api_key_file", options), admins=_keys("admin_key_file", options)),
+        keys=ApiKeys(
+            clients=_keys("api_key_file", options),
+            admins=_keys("admin_key_file", options),
+            metrics=_keys("metrics_key_file", options),
+        ),
+        hosts=options["allow_host"],
         keep=Codec(options["keep"]),
         limits=limits,
         max_new_tokens=options["max_new_tokens"],

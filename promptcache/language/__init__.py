@@ -41,7 +41,7 @@ from promptcache.language.rules.combinations import Combinations, Extreme
 from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
 from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
-from promptcache.language.rules.solver import RuleSolver
+from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
 from promptcache.language.syntax.files import Files, is_template
@@ -112,6 +112,7 @@ __all__ = [
     "HEAD_BYTES",
     "IN_PYTHON",
     "MAX_BYTES",
+    "MAX_STEPS",
     "NOT_IN_XML",
     "RESERVED_MODULES",
     "RESERVED_OUTSIDE_MODULES",
@@ -184,6 +185,7 @@ __all__ = [
     "is_template",
     "is_version",
     "join_path",
+    "limited_solver",
     "list_selections",
     "load_prompt",
     "module",

@@ -28,8 +28,8 @@ class ChatMessage(NamedTuple):
 _CHAT = Kind('a list of messages, {"role": …, "content": …},', lambda value: isinstance(value, list | tuple))
 _ROLES: Mapping[str, Role] = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 _RESULTS = ("tool", "function")
-_REASONING = "reasoning_content"
-_NO_TEXT = ("tool_calls", "function_call", "audio", "refusal")
+_REASONING = ("reasoning_content", "reasoning")
+_NO_TEXT = ("tool_calls", "function_call", "audio", "refusal", "reasoning_details", "thinking", "thinking_blocks")
 """Fields of messages that chat templates render, and turns do not have."""
 
 
@@ -42,7 +42,8 @@ def read_messages(
         messages: The role of each is `system` (or `developer`), `user` or `assistant`. Its content is a text or a list
             of parts, `{"type": "text", "text": …}`.
         name: Name of the list in errors.
-        with_reasoning: Whether a message of the assistant may have its reasoning, as text in `reasoning_content`.
+        with_reasoning: Whether a message of the assistant may have its reasoning, as text in `reasoning_content` or
+            `reasoning`.
 
     Raises:
         InvalidValue: It is no such list, or a turn cannot express a message; names the place.
@@ -57,13 +58,14 @@ def _message(message: Any, place: str, with_reasoning: bool) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise InvalidValue(f'{place}={shown(message)} is not a message: {{"role": …, "content": …}} is expected')
     role = _role(message, place)
-    for field in _NO_TEXT if with_reasoning else (*_NO_TEXT, _REASONING):
+    for field in _NO_TEXT if with_reasoning else (*_NO_TEXT, *_REASONING):
         if message.get(field):
             raise InvalidValue(f"{place}.{field} is not supported: a turn has only text")
-    reasoning = message.get(_REASONING) or ""
-    TEXT.check(f"{place}.{_REASONING}", reasoning, InvalidValue)
+    name = next((name for name in _REASONING if message.get(name)), _REASONING[0])
+    reasoning = message.get(name) or ""
+    TEXT.check(f"{place}.{name}", reasoning, InvalidValue)
     if reasoning and role is not Role.ASSISTANT:
-        raise InvalidValue(f"{place}.{_REASONING} is not allowed: only messages of the assistant have reasoning")
+        raise InvalidValue(f"{place}.{name} is not allowed: only messages of the assistant have reasoning")
     return ChatMessage(role, _content(message, f"{place}.content"), Span(place, 0, 0, 0, 0), reasoning)
 
 
@@ -85,6 +87,8 @@ def _content(message: Mapping[str, Any], place: str) -> str:
     if content is None:
         raise InvalidValue(f"{place} is missing: a message has text, or a list of text parts")
     if isinstance(content, list | tuple):
+        if not content:
+            raise InvalidValue(f"{place} is empty: a message has text, or a list of at least one text part")
         return "".join(_part(part, f"{place}[{index}]") for index, part in enumerate(content))
     TEXT.check(place, content, InvalidValue)
     return str(content)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from promptcache.diagnostics import Diagnostic, Severity, Span, TemplateRefusal
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, Severity, Span, TemplateRefusal
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -25,7 +25,7 @@ from promptcache.language import (
 from promptcache.layout.seam import Seam, sliced
 from promptcache.layout.turns import refused
 from promptcache.layout.types import Layout, Origin
-from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer
+from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer, min_num_tokens
 
 _SHOWN = 40  # characters of a difference
 _GOES_ON = "TEXT0GOES0ON "  # behind the last text; a template that trims it removes the space
@@ -85,7 +85,12 @@ class AddedText:
         return replace(self._tokenized(own.parts, seam), warnings=tuple(own.warnings))
 
     def _tokenized(self, parts: Sequence[_Part], seam: Seam) -> Added:
-        """Return the tokens of texts. Those between two generated answers are tokenized as one text."""
+        """Return the tokens of texts. Those between two generated answers are tokenized as one text.
+
+        Raises:
+            ContextLengthExceeded: The texts are so long that they cannot fit; nothing is tokenized.
+        """
+        self._check_length("".join(each.text for each in parts if each.token_ids is None))
         control = self._tokenizer.control_ids
         added = list[tuple[Origin, tuple[int, ...]]]()
         num_replaced, pending = 0, list[_Part]()
@@ -102,6 +107,14 @@ class AddedText:
                 added.append((part.origin, part.token_ids))
                 seam = Seam(before=Before.CONTROL if part.token_ids[-1] in control else Before.TEXT)
         return Added(parts=tuple(added), num_replaced=num_replaced)
+
+    def _check_length(self, text: str) -> None:
+        most, least = self._layout.max_positions, min_num_tokens(self._tokenizer, text)
+        if most is not None and least > most:
+            raise ContextLengthExceeded(
+                f"the prompt adds {len(text)} characters, which are {least} tokens or more; "
+                f"the model has {most} positions"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ def _over_slot(parameter: CheckedParameter, kind: str, num_tokens: int) -> Diagn
     )
 
 
-def size_beside_slot(num_tokens: int, num_positions: int, lead: str) -> str:
+def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> str:
     """Return a sentence's end with the size of a content and of its slot, in tokens."""
     with_space = " with the space before it" if lead else ""
     return f"is {num_tokens} tokens{with_space}, its slot holds {num_positions}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
-from promptcache.language import DEFAULT_REPAIR, Placement, Repair, RepairKind, Selection
+from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
 from promptcache.layout.repair import level_of, repaired
 from promptcache.layout.run_states import runs_in_use, states_in_use
@@ -156,9 +156,9 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
         )
 
 
-def context_length_fault(error: ContextLengthExceeded, selection: Selection) -> Diagnostic:
+def context_length_fault(error: ContextLengthExceeded, prompt: Selection | Prompt) -> Diagnostic:
     """Return PC504, which reports an error of `check_positions` with the other faults of a prompt."""
-    return Diagnostic(code="PC504", message=str(error), span=selection.span)
+    return Diagnostic(code="PC504", message=str(error), span=prompt.span)
 
 
 def _empty(selection: Selection) -> Diagnostic:

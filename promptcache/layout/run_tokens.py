@@ -14,7 +14,7 @@ from promptcache.language import FilledSlot, Placement, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
 from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, TextPiece
-from promptcache.tokenizer import Tokenizer
+from promptcache.tokenizer import Tokenizer, min_num_tokens
 
 MAX_BOUNDARY_TOKENS = 4
 """Maximum number of tokens behind a changed slot that move to the end of its content."""
@@ -43,6 +43,10 @@ class SlotContents:
         argument = self._arguments.get((slot.module, slot.parameter))
         if argument is None:
             return SlotContent(slot.default_ids, Origin.DEFAULT)
+        least = min_num_tokens(self._tokenizer, argument.text)
+        if least > slot.stop - slot.start:  # a large text takes much memory while it is tokenized
+            self.faults.append(_over_slot(argument, slot, least, " or more"))
+            return SlotContent((), Origin.ARGUMENT)
         token_ids = self._tokenizer.tokenize(slot.lead + argument.text)
         if len(token_ids) > slot.stop - slot.start:
             self.faults.append(_over_slot(argument, slot, len(token_ids)))
@@ -155,11 +159,12 @@ class RunTokens:
             self._found.append(Reuse(part=part, run=state.run))
 
 
-def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int) -> Diagnostic:
+def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int, more: str = "") -> Diagnostic:
     where = f" of module '{slot.module}'" if slot.module else ""
     return Diagnostic(
         code="PC501",
-        message=f"argument '{slot.parameter}'{where} {size_beside_slot(num_tokens, slot.stop - slot.start, slot.lead)}",
+        message=f"argument '{slot.parameter}'{where} "
+        f"{size_beside_slot(f'{num_tokens}{more}', slot.stop - slot.start, slot.lead)}",
         span=argument.span,
         related=((slot.span, "the slot is declared here"),),
     )

@@ -112,7 +112,7 @@ class Planner:
     def _chat(self) -> SchemaState:
         """The state of the empty schema, which has no tokens: the chat template writes all of a plain chat."""
         empty = replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
-        layout = lay_out(empty, self._tokenizer)
+        layout = lay_out(empty, self._tokenizer, max_positions=self._context_length)
         layout = replace(layout, tree=(), runs=(), runs_of={"": ()}, stop=0, has_bos=False)
         return SchemaState(schema=empty, layout=layout, states=(), codec=Codec.FULL)
 

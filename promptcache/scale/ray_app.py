@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import signal
-import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -35,7 +34,7 @@ from promptcache.language import Schema, check_schema, open_schema
 from promptcache.scale.remote import RemoteEngine, RemoteRequest, ReplicaFacts, ReplicaLost, pack
 from promptcache.scale.replica import ReplicaService
 from promptcache.scale.resume import Attempt, TokenGroup
-from promptcache.server import ServerSettings, create_app, read_keys
+from promptcache.server import ServerSettings, create_app, read_keys, start_log
 
 _DEAD = 3  # the exit code of `promptcache serve` if the thread that runs the model has ended
 _LOST = (RayActorError, WorkerCrashedError, ObjectLostError)
@@ -118,8 +117,7 @@ class FrontActor:
     async def __init__(  # type: ignore[misc] # Ray waits
         self, replicas: DeploymentHandle, options: RayOptions, packed: Sequence[str]
     ) -> None:
-        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-        logging.getLogger("promptcache.server").setLevel(logging.INFO)
+        start_log()
         self._settings = options.served
         self._replicas = replicas.options(stream=True)
         self._engine = RemoteEngine(await replicas.facts.remote(), self._send, self._settings.keep)

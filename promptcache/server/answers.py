@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,6 +23,7 @@ from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
     Completion,
     IncrementalText,
+    KVSource,
     PromptSource,
     ReasoningSplit,
     SplitText,
@@ -35,8 +35,8 @@ from promptcache.runtime import (
     read_options,
     whole_text,
 )
-from promptcache.server.errors import ApiError, as_api_error
-from promptcache.server.events import MAX_UNREAD, ClientGone, RowEvents, RowItem
+from promptcache.server.errors import CLIENT_GONE, ApiError, ClientGone, as_api_error
+from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServedTicket, ServerState
@@ -48,7 +48,6 @@ _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 """Escapes for characters at which some clients cut lines, as Python's `splitlines` does. JSON escapes the others."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_CLIENT_GONE = 499  # nginx's status, for the log
 _TRACES = logging.getLogger("promptcache.server.errors")
 
 
@@ -173,7 +172,7 @@ async def respond(request: Request, question: ServerRequest) -> Response:
             raise first
     except ClientGone:
         answer.end("cancelled")
-        return Response(status_code=_CLIENT_GONE)
+        return Response(status_code=CLIENT_GONE)
     except Exception as error:  # noqa: BLE001 - an unexpected error that is raised here closes the connection unannounced
         raise answer.fail(error) from None
     except BaseException as error:
@@ -224,7 +223,7 @@ class _Answer:
         self._question = question
         self._state = state
         self._record: dict[str, Any] = request.state.record
-        self._salt: str | None = request.state.caller.salt
+        self._salt = question.body.salt(request.state.caller.salt)
         self._started = time.perf_counter()
         self._accepted = False
         tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings
@@ -262,7 +261,7 @@ class _Answer:
                 raise
 
         try:
-            await run_in_threadpool(submit_all)
+            await self._state.pools.plan(request, submit_all)
             self._accepted = True
         finally:
             self.events.watch(tickets, request.receive)
@@ -399,8 +398,9 @@ class _Answer:
     @property
     def _usage(self) -> dict[str, Any]:
         usage = self._first.usage
-        cached = usage.num_reused_tokens + usage.num_history_tokens
-        prompt = cached + usage.num_new_tokens
+        encoded = sum(each.num_tokens for each in usage.modules if each.source is KVSource.MISS)
+        cached = usage.num_reused_tokens + usage.num_history_tokens - encoded
+        prompt = cached + encoded + usage.num_new_tokens
         ended = [row.completion for row in self._rows if row.completion is not None]
         generated = sum(each.usage.num_generated_tokens for each in ended)
         return {

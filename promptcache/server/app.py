@@ -46,6 +46,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
     app.add_middleware(
         Gate,
         keys=settings.keys,
+        hosts=settings.hosts,
         max_body_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,
         client_timeout_s=settings.client_timeout_s,
@@ -65,11 +66,15 @@ def _warm(state: ServerState) -> None:
             raise _Stopped
 
     try:
-        state.engine.warm(progress=progress)
+        reports = state.engine.warm(progress=progress)
     except _Stopped:
         return
     except PromptCacheError:
         _LOG.exception("schemas could not be encoded in advance; requests encode what they need")
+    else:
+        for fault in dict.fromkeys(fault for each in reports for fault in each.faults):
+            state.metrics.store_fault()
+            _LOG.warning("store: %s", fault)
     state.warming = False
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -16,42 +16,64 @@ from pydantic_core import ErrorDetails
 
 from promptcache.diagnostics import TEXT, is_text, shown
 from promptcache.server.errors import ApiError
+from promptcache.server.pools import pools_of
 
 _JSON = ("application/json",)
 _XML = ("application/xml", "text/xml")
 _MAX_DIGITS = 4300  # as in Python
 
+_MAX_ITEMS = 10_000
+"""Items of one list or object in a body."""
+
+_MAX_DEPTH = 64
+"""Lists and objects inside each other in a body."""
+
 _Body = TypeVar("_Body", bound=BaseModel)
+_Made = TypeVar("_Made")
 
 
-async def read_body(request: Request, kind: type[_Body], *, document: str | None = None) -> _Body:
-    """Return the body of a request; arguments and errors are those of `read_data` and `checked_body`."""
-    return checked_body(kind, await read_data(request, document=document))
+async def read_body(
+    request: Request, kind: type[_Body], make: Callable[[_Body], _Made], *, document: str | None = None
+) -> _Made:
+    """Return what `make` makes of the body of a request; arguments and errors are those of `read_data`.
+
+    Raises:
+        ApiError: As `checked_body`.
+    """
+    return await read_data(request, lambda data: make(checked_body(kind, data)), document=document)
 
 
-async def read_data(request: Request, *, document: str | None = None) -> dict[str, Any]:
-    """Return the fields of a body.
+async def read_data(request: Request, make: Callable[[dict[str, Any]], _Made], *, document: str | None = None) -> _Made:
+    """Return what `make` makes of the fields of a body. A large body is read outside the event loop.
 
     Args:
         document: The field that a body in XML stands for; None refuses XML.
 
     Raises:
-        ApiError: The body is not a JSON object, its content type is another one, or a text in it has a lone surrogate.
+        ApiError: The body is not a JSON object, its content type is another one, it has too many items, or a text in it
+            has a lone surrogate.
+        QueueFull: Too many requests wait to be read.
+        ClientGone: The client has left.
     """
     found = _media_type(request, *_JSON, *(_XML if document else ()))
-    if document and found in _XML:
-        return {document: await _text(request)}
+    body = await request.body()
+
+    def read() -> _Made:
+        return make({document: _text(body)} if document and found in _XML else _fields(body))
+
+    return await pools_of(request).read(request, len(body), read)
+
+
+def _fields(body: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(await request.body(), parse_constant=_not_json, parse_float=_float, parse_int=_int)
-        place = _place_without_text(data)
+        data = json.loads(body, parse_constant=_not_json, parse_float=_float, parse_int=_int)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ApiError(400, "invalid_json", "the body is not a JSON object")
-    if place is not None:
-        place = place.removeprefix(".")
-        message = f"{place or 'the body'} is not allowed: {TEXT.words} is expected"
-        raise ApiError(400, "invalid_value", message, param=place or None)
+    if (fault := _first_fault(data)) is not None:
+        place, words = fault[0].removeprefix("."), fault[1]
+        raise ApiError(400, "invalid_value", f"{place or 'the body'} is not allowed: {words}", param=place or None)
     return data
 
 
@@ -78,7 +100,7 @@ async def read_document(request: Request) -> str:
         ApiError: It is not XML in UTF-8.
     """
     _media_type(request, *_XML)
-    return await _text(request)
+    return _text(await request.body())
 
 
 def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
@@ -87,10 +109,12 @@ def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
     Raises:
         ApiError: A field is missing, not known or not valid; names its place.
     """
+    data = {name: value for name, value in data.items() if value is not None}  # a required field is missing then
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _refused(error.errors(), data) from None
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _refused(faults, data) from None
 
 
 def _media_type(request: Request, *expected: str) -> str:
@@ -101,26 +125,37 @@ def _media_type(request: Request, *expected: str) -> str:
     return found
 
 
-async def _text(request: Request) -> str:
+def _text(body: bytes) -> str:
     try:
-        return (await request.body()).decode("utf-8-sig")
+        return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
 
 
-def _place_without_text(value: Any) -> str | None:
-    """Return the place of the first text or name with a lone surrogate, which UTF-8 cannot represent; None without."""
+def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:
+    """Return the place of the first value that no body may have, and what is wrong; None without.
+
+    These are lists and objects that are too long or too deep, and texts and names with a lone surrogate, which UTF-8
+    cannot represent.
+    """
     if isinstance(value, str):
-        return None if is_text(value) else ""
+        return None if is_text(value) else ("", f"{TEXT.words} is expected")
+    if not isinstance(value, list | dict):
+        return None
+    if len(value) > _MAX_ITEMS:
+        return "", f"it has {len(value):,} items, and at most {_MAX_ITEMS:,} are allowed"
+    if depth > _MAX_DEPTH:
+        return "", f"lists and objects may be {_MAX_DEPTH} deep"
     if isinstance(value, dict):
         if not all(map(is_text, value)):
-            return ""
+            return "", f"{TEXT.words} is expected"
         items = ((f".{name}", each) for name, each in value.items())
-    elif isinstance(value, list):
-        items = ((f"[{index}]", each) for index, each in enumerate(value))
     else:
-        return None
-    return next((step + place for step, each in items if (place := _place_without_text(each)) is not None), None)
+        items = ((f"[{index}]", each) for index, each in enumerate(value))
+    for step, each in items:
+        if isinstance(each, str | list | dict) and (fault := _first_fault(each, depth + 1)) is not None:
+            return step + fault[0], fault[1]
+    return None
 
 
 def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any]) -> ApiError:

@@ -26,28 +26,27 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     """Answer a chat, with modules of a schema before it or without."""
-    body = await read_body(request, ChatBody)
-    return await respond(request, chat_request(body, request.app.state.server))
+    state: ServerState = request.app.state.server
+    return await respond(request, await read_body(request, ChatBody, lambda body: chat_request(body, state)))
 
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     """Continue a text, after the text of a schema if the model id names one."""
-    body = await read_body(request, PlainBody)
     state: ServerState = request.app.state.server
+    return await respond(request, await read_body(request, PlainBody, lambda body: _plain_request(body, state)))
+
+
+def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
     schema = state.schema_of(body.model)
-    prompt = Prompt(schema or CHAT_SCHEMA, span=_place("prompt")).text(body.prompt)
-    return await respond(
-        request,
-        ServerRequest(
-            endpoint=Endpoint.COMPLETIONS,
-            prompt=prompt,
-            schema=schema,
-            body=body,
-            repair=body.repair,
-            positions=body.positions,
-            logprobs=body.logprobs,
-        ),
+    return ServerRequest(
+        endpoint=Endpoint.COMPLETIONS,
+        prompt=Prompt(schema or CHAT_SCHEMA, span=_place("prompt")).text(body.prompt),
+        schema=schema,
+        body=body,
+        repair=body.repair,
+        positions=body.positions,
+        logprobs=body.logprobs,
     )
 
 

@@ -28,7 +28,11 @@ from promptcache.diagnostics import (
     StoreError,
     UnknownSchema,
     as_data,
+    shown,
 )
+
+CLIENT_GONE = 499
+"""nginx's status for a client that has left, for the log."""
 
 _TYPES = {
     401: "authentication_error",
@@ -93,6 +97,10 @@ class ApiError(Exception):
         return Response(content, self.status, self.headers, media_type="application/json")
 
 
+class ClientGone(Exception):
+    """The client has closed its connection, so no answer is sent."""
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Return the error that a client gets for an error of the library. Unexpected errors keep their text to the log."""
     match error:
@@ -146,18 +154,30 @@ def _methods(request: Request) -> list[str]:
 def install_handlers(app: FastAPI) -> None:
     """Answer every error of an application in OpenAI's shape."""
 
-    async def refused(_request: Request, error: Exception) -> Response:
-        return as_api_error(error).response()
+    async def refused(request: Request, error: Exception) -> Response:
+        made = as_api_error(error)
+        request.state.record.setdefault("error", made.code)
+        return made.response()
+
+    async def gone(request: Request, _error: Exception) -> Response:
+        request.state.record["error"] = "disconnected"
+        return Response(status_code=CLIENT_GONE)
 
     async def of_framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
+        request.state.record["error"] = code
         headers = dict(error.headers or {})
         if "Allow" in headers:  # it has the methods of one route only
             headers["Allow"] = ", ".join(_methods(request)) or headers["Allow"]  # files have no route
-        return ApiError(error.status_code, code, str(error.detail), headers=headers).response()
+        message = str(error.detail)
+        if error.status_code in _CODES:
+            place = f"{request.method} {shown(request.url.path)}"
+            message = f"{place}: {message}; GET / lists the endpoints, such as POST /v1/chat/completions"
+        return ApiError(error.status_code, code, message, headers=headers).response()
 
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)
+    app.add_exception_handler(ClientGone, gone)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(Exception, refused)

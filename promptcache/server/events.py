@@ -12,7 +12,7 @@ from typing import TypeAlias
 from starlette.types import Receive
 
 from promptcache.runtime import Completion, TokenLogprobs
-from promptcache.server.errors import ApiError
+from promptcache.server.errors import ApiError, ClientGone
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.state import ServedTicket
 
@@ -21,10 +21,6 @@ MAX_UNREAD = 512
 
 RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
 """A generated token, the end of a row, or an error."""
-
-
-class ClientGone(Exception):
-    """The client has closed its connection, so no answer is sent."""
 
 
 class RowEvents:
@@ -102,7 +98,8 @@ class RowEvents:
         self.close()
 
     def _time_out(self, timeout_s: float) -> None:
-        self._fail(ApiError(408, "request_timeout", f"the request took longer than {timeout_s:g} s, the limit here"))
+        message = f"the request took longer than {timeout_s:g} s, the limit here"
+        self._fail(ApiError(408, "request_timeout", message, headers={"x-should-retry": "false"}))
 
     async def _wait_for_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

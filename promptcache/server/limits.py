@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import json
 import logging
 import re
@@ -16,20 +17,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptcache.diagnostics import InvalidValue, size_text
+from promptcache.diagnostics import InvalidValue, shown, size_text
 from promptcache.server.errors import ApiError
+from promptcache.server.log import REQUESTS, now
 
-LOG = logging.getLogger("promptcache.server")
+LOG = logging.getLogger(REQUESTS)
 """One line of JSON for each request, without any text of prompts and answers."""
 
 _OPEN = ("/", "/livez", "/health")
+_METRICS = "/metrics"
 _PAGE = "/page/"  # files of the package, the same for everyone
 _KEY = re.compile(r"[!-~]+")
 _KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
+_SHOWN_DIGITS = 12  # of the digest of a key, in the log
+_HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:\d*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -39,11 +45,13 @@ class ApiKeys:
 
     Attributes:
         clients: Keys of clients; without any, no key is needed.
-        admins: Keys that may also change schemas. Without any, schemas cannot be changed.
+        admins: Keys that may also change schemas and read metrics. Without any, schemas cannot be changed.
+        metrics: Keys that may read the metrics of all callers, and nothing else.
     """
 
     clients: frozenset[str] = frozenset()
     admins: frozenset[str] = frozenset()
+    metrics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +91,35 @@ def read_keys(path: Path) -> frozenset[str]:
     return digests(keys.values())
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is the number of an address, not a name. Nothing stands for no host."""
+    try:
+        return not host or bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is a host with or without a port, as in the header Host."""
+    return _HOST.fullmatch(text) is not None
+
+
 class Gate:
     """ASGI middleware: request id, number of connections, key, size of the body, log."""
 
     def __init__(
-        self, app: ASGIApp, *, keys: ApiKeys, max_body_bytes: int, max_connections: int, client_timeout_s: float
+        self,
+        app: ASGIApp,
+        *,
+        keys: ApiKeys,
+        hosts: Iterable[str],
+        max_body_bytes: int,
+        max_connections: int,
+        client_timeout_s: float,
     ) -> None:
         self._app = app
         self._keys = keys
+        self._hosts = frozenset(map(str.lower, hosts))
         self._max_body_bytes = max_body_bytes
         self._max_connections = max_connections
         self._client_timeout_s = client_timeout_s
@@ -103,7 +132,8 @@ class Gate:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record: dict[str, Any] = {"id": request_id, "method": scope["method"], "path": scope["path"], "status": None}
+        record: dict[str, Any] = {"time": now(), "id": request_id, "caller": None}
+        record |= {"method": scope["method"], "path": scope["path"], "status": None}
         scope["state"] = {**scope.get("state", {}), "record": record}
         started = time.perf_counter()
 
@@ -115,7 +145,8 @@ class Gate:
 
         try:
             self._check_connections(scope)
-            scope["state"]["caller"] = self._caller(scope, headers)
+            caller = scope["state"]["caller"] = self._caller(scope, headers)
+            record["caller"] = caller.salt and caller.salt[:_SHOWN_DIGITS]
             body = await self._timed_body(headers, receive)
             method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server sends no body for HEAD
             await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
@@ -131,10 +162,10 @@ class Gate:
 
     def _check_connections(self, scope: Scope) -> None:
         state = scope["app"].state.server
-        number = state.num_connections()
+        number = state.num_busy_connections()
         if number > self._max_connections and scope["path"] not in _OPEN:
             state.metrics.rejected("too_many_connections")
-            message = f"there are {number} connections, and the limit is {self._max_connections}: try later"
+            message = f"{number} connections have requests, and the limit is {self._max_connections}: try later"
             headers = {"retry-after": "1", "connection": "close"}
             raise ApiError(503, "too_many_connections", message, headers=headers)
 
@@ -144,13 +175,32 @@ class Gate:
         bearer = scheme.lower() == "bearer"
         if bearer and digest in self._keys.admins:
             return Caller(salt=digest, is_admin=True)
+        if scope["path"] == _METRICS and self._keys.clients:
+            if bearer and digest in self._keys.metrics:
+                return Caller(salt=digest, is_admin=False)
+            if bearer and digest in self._keys.clients:
+                message = "the metrics are of all callers: a key of --metrics-key-file or --admin-key-file is needed"
+                raise ApiError(403, "metrics_key_needed", message)
         if bearer and digest in self._keys.clients:
             return Caller(salt=digest, is_admin=False)
-        is_open = scope["path"] in _OPEN or scope["path"].startswith(_PAGE)
-        if self._keys.clients and not is_open:
+        if scope["path"] in _OPEN or scope["path"].startswith(_PAGE):
+            return Caller(salt=None, is_admin=False)
+        if self._keys.clients:
             message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
+        self._check_host(headers.get("host", ""))
         return Caller(salt=None, is_admin=False)
+
+    def _check_host(self, given: str) -> None:
+        """Refuse a request under a name that is not this server's.
+
+        A page of another site could read all answers if the name of that site led here (DNS rebinding). Addresses are
+        no names: another site cannot have this one.
+        """
+        host = (urlsplit(f"//{given}").hostname or "") if is_host(given) else given
+        if not (host in self._hosts or host == "localhost" or host.endswith(".localhost") or is_address(host)):
+            message = f"a server without keys does not answer under the name {shown(given)}; --allow-host allows it"
+            raise ApiError(403, "host_not_allowed", message)
 
     async def _timed_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         limit_s = self._client_timeout_s

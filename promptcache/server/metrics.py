@@ -111,6 +111,10 @@ class ServerMetrics(ServiceObserver):
         for each in usage.modules:
             self._module_tokens.labels(schema or "", each.source).inc(each.num_tokens)
 
+    def store_fault(self) -> None:
+        """Count a fault of the store while schemas were encoded."""
+        self._faults.inc()
+
     def ended(self, finish: str, endpoint: str, num_rows: int, num_tokens: int) -> None:
         """Count a request that ended without a whole answer, and its tokens: cancelled, timed out or failed."""
         self._requests.labels(finish, endpoint).inc(num_rows)

@@ -5,10 +5,21 @@ A field that this server does not know is refused, because an answer that ignore
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
@@ -18,7 +29,17 @@ from promptcache.server.errors import ApiError
 MAX_CHOICES = 16
 """Limit of `n`."""
 
-ModuleArguments: TypeAlias = dict[str, str | int | float]
+
+def _one_by_one(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check an object item by item, so that the first fault ends the check. pydantic would list all of them."""
+    if not isinstance(value, dict) or len(value) < 2:
+        return check(value)
+    return {name: made for key, each in value.items() for name, made in check({key: each}).items()}
+
+
+_OneByOne = WrapValidator(_one_by_one)
+
+ModuleArguments: TypeAlias = Annotated[dict[str, str | int | float], _OneByOne]
 """Arguments of a module by name."""
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {
@@ -34,6 +55,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
+    "min_p": (0,),
     "suffix": ("",),
     "echo": (False,),
     "best_of": (1,),
@@ -41,8 +63,8 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
 """Parameters that OpenAI has and this server does not, with the values that change nothing."""
 
 _IGNORED = (
-    *("user", "metadata", "store", "service_tier", "safety_identifier"),
-    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_breakpoint", "cache_control", "parallel_tool_calls"),
+    *("metadata", "store", "service_tier", "parallel_tool_calls"),
+    *("prompt_cache_retention", "prompt_cache_breakpoint", "cache_control"),
 )
 """Parameters that never change an answer."""
 
@@ -60,8 +82,27 @@ _Positions: TypeAlias = Literal["closed", "fixed"]
 _StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
+def _whole(value: Any) -> Any:
+    """Return a whole number that is written with a point, such as 12.0, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _unless(neutral: int) -> BeforeValidator:
+    """Return a validator for a number that some clients write for "not set"."""
+    return BeforeValidator(lambda value: None if value == neutral and not isinstance(value, bool) else _whole(value))
+
+
+_PointedInt: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        """Drop fields that are null: clients write it for what was not set."""
+        return {name: each for name, each in data.items() if each is not None} if isinstance(data, dict) else data
 
 
 class StreamOptions(_Body):
@@ -75,18 +116,21 @@ class GenerationBody(_Body):
     """The part of a body that all answers have."""
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = Field(None, ge=0)
+    max_tokens: _PointedInt | None = Field(None, ge=1)
+    max_completion_tokens: _PointedInt | None = Field(None, ge=1)
+    min_tokens: _PointedInt | None = Field(None, ge=0)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    stop: _StopString | Annotated[list[_StopString], Field(max_length=16)] | None = None
+    seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
+    n: _PointedInt | None = Field(None, ge=1, le=MAX_CHOICES)
+    stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -99,6 +143,13 @@ class GenerationBody(_Body):
                 message = f"'{name}' is not supported by this server; leave it out"
                 raise ApiError(400, "unsupported_parameter", message, param=name)
         return {name: value for name, value in data.items() if name not in (*_REFUSED, *_IGNORED)}
+
+    def salt(self, of_caller: str | None) -> str | None:
+        """Return the salt of the history of a request: that of its caller, and of the end user that its fields name."""
+        named = (self.user, self.safety_identifier, self.prompt_cache_key)
+        if not any(named):
+            return of_caller
+        return hashlib.sha256(json.dumps([of_caller, *named]).encode()).hexdigest()
 
     @property
     def num_choices(self) -> int:
@@ -136,7 +187,9 @@ class ModuleBody(_Body):
     """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
 
     schema_name: str | None = Field(default=None, alias="schema")
-    use: dict[str, ModuleArguments | None] | list[str] = Field(default_factory=dict)
+    use: Annotated[dict[str, ModuleArguments | None], _OneByOne] | Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=dict
+    )
     fill: ModuleArguments = Field(default_factory=dict)
     repair: _Repair | None = None
     positions: _Positions | None = None
@@ -145,8 +198,10 @@ class ModuleBody(_Body):
 
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = Field(None, max_length=32)
+    top_logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    chat_template_kwargs: (
+        Annotated[dict[str, bool | int | float | str | None], _OneByOne, Field(max_length=32)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _top_of_logprobs(self) -> Self:
@@ -170,14 +225,23 @@ class ChatBody(_LogprobsBody):
     )
 
 
+def _single(prompt: Any) -> Any:
+    """Return the text of a list with one text."""
+    if not isinstance(prompt, list):
+        return prompt
+    if len(prompt) != 1:
+        raise ValueError(f"one text is expected, or a list of one; this has {len(prompt)} items")
+    return prompt[0]
+
+
 class PlainBody(GenerationBody):
     """The body of `/v1/completions`."""
 
     model: str
-    prompt: str
+    prompt: Annotated[str, BeforeValidator(_single)]
     repair: _Repair | None = None
     positions: _Positions | None = None
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptBody(_LogprobsBody):

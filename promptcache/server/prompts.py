@@ -6,10 +6,9 @@ Documents come as `application/xml`, or in JSON with options. They are parsed as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from promptcache.diagnostics import (
@@ -33,51 +32,60 @@ from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBod
 from promptcache.server.state import ServedEngine, ServerState
 
 router = APIRouter()
+_Body = TypeVar("_Body")
 
 
 @router.post("/v1/prompts")
 async def prompts(request: Request) -> Response:
     """Answer a prompt document."""
-    body = await read_body(request, PromptBody, document="prompt")
-    return await respond(request, await _document_request(body, request.app.state.server))
+    state: ServerState = request.app.state.server
+    body = await read_body(request, PromptBody, _same, document="prompt")
+    return await respond(request, await state.pools.plan(request, lambda: _document_request(body, state)))
 
 
 @router.post("/v1/check")
 async def check(request: Request) -> dict[str, Any]:
     """Return the diagnostics of a document: a schema by itself, a prompt against its schema."""
-    body = await read_body(request, CheckBody, document="document")
-    return await run_in_threadpool(_checked_data, body, request.app.state.server)
+    body = await read_body(request, CheckBody, _same, document="document")
+    state: ServerState = request.app.state.server
+    return await state.pools.documents.run(request, lambda: _checked_data(body, state))
 
 
 @router.post("/v1/layout.svg")
 async def layout(request: Request) -> Response:
     """Draw the layout of a schema document, or what a prompt document reuses and prefills."""
-    body = await read_body(request, LayoutBody, document="document")
+    body = await read_body(request, LayoutBody, _same, document="document")
+    state: ServerState = request.app.state.server
 
     def draw() -> str:
-        found = _open(body, request.app.state.server)
+        found = _open(body, state)
         if isinstance(found, Plan):
             return layout_svg(found.layout, plan=found, width=body.width)
         return layout_svg(found.layout, width=body.width)
 
-    return svg_response(await run_in_threadpool(draw))
+    return svg_response(await state.pools.documents.run(request, draw))
 
 
 @router.post("/v1/plan")
 async def plan(request: Request) -> dict[str, Any]:
     """Return what a prompt would reuse and prefill. A request that would not be answered is refused."""
     state: ServerState = request.app.state.server
-    data = await read_data(request, document="prompt")
-    if "messages" in data:
-        question = chat_request(checked_body(ChatBody, data), state)
-    else:
-        question = await _document_request(checked_body(PromptBody, data), state)
-    return _plan_data(await run_in_threadpool(planned, question, state))
+
+    def read(data: dict[str, Any]) -> ChatBody | PromptBody:
+        return checked_body(ChatBody, data) if "messages" in data else checked_body(PromptBody, data)
+
+    body = await read_data(request, read, document="prompt")
+
+    def made() -> dict[str, Any]:
+        question = chat_request(body, state) if isinstance(body, ChatBody) else _document_request(body, state)
+        return _plan_data(planned(question, state))
+
+    return await state.pools.documents.run(request, made)
 
 
-async def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
+def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
     """Return the request of a document, whose schema is the one that the model id names, if it names one."""
-    parsed = await run_in_threadpool(parse_prompt, body.prompt)
+    parsed = parse_prompt(body.prompt)
     if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return ServerRequest(
@@ -94,6 +102,10 @@ async def _document_request(body: PromptBody, state: ServerState) -> ServerReque
     )
 
 
+def _same(body: _Body) -> _Body:
+    return body
+
+
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
     """Return what is wrong with a document; for a valid schema also its description."""
     found: Sequence[Diagnostic]
@@ -102,6 +114,9 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
         opened = _open(body, state)
     except LanguageError as fault:
         kind, found = "schema" if isinstance(fault, SchemaError) else "prompt", fault.diagnostics
+    except ContextLengthExceeded as fault:
+        prompt = parse_prompt(body.document)
+        kind, found = "prompt", (*prompt.warnings, context_length_fault(fault, prompt))
     else:
         if isinstance(opened, SchemaState):
             kind, found = "schema", opened.schema.warnings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -11,7 +12,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from promptcache.server.connections import limited_protocol
+from promptcache.server.connections import ConnectionLimit, limited_protocol
 from promptcache.server.state import ServerSettings, ServerState
 
 _LAST_BYTES_S = 5
@@ -24,6 +25,12 @@ _IDLE_S = 75
 """Seconds that a connection may be idle: more than clients and balancers keep one (httpx 5, nginx 60). Otherwise they
 send requests on connections that are being closed.
 """
+
+_ACCEPTED_AT_ONCE = 64
+"""New connections that are opened before those that are open are read."""
+
+_BACKLOG = 2048
+"""New connections that may wait in the kernel."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -43,12 +50,13 @@ class DrainingServer(uvicorn.Server):
             started: Called with the URL once the server listens.
         """
         settings: ServerSettings = app.state.settings
+        self._limit = ConnectionLimit(settings.max_connections)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=host,
                 port=port,
-                http=limited_protocol(settings.client_timeout_s, settings.max_connections),
+                http=limited_protocol(settings.client_timeout_s, self._limit),
                 log_config=None,
                 log_level="error",  # its warnings are about requests, and not in JSON
                 access_log=False,
@@ -56,6 +64,7 @@ class DrainingServer(uvicorn.Server):
                 proxy_headers=False,
                 ws="none",
                 timeout_keep_alive=_IDLE_S,
+                backlog=_ACCEPTED_AT_ONCE,
             )
         )
         self._app = app
@@ -72,7 +81,10 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self.started:
             state: ServerState = self._app.state.server
-            state.num_connections = lambda: len(self.server_state.connections)
+            state.num_busy_connections = lambda: self._limit.num_busy
+            for server in self.servers:
+                for listening in server.sockets:
+                    _set_backlog(listening.fileno(), _BACKLOG)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
@@ -120,6 +132,12 @@ class DrainingServer(uvicorn.Server):
     def _abort_connections(self) -> None:
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
+
+
+def _set_backlog(fileno: int, backlog: int) -> None:
+    """Set the number of connections that wait in the kernel. asyncio accepts as many at once as it was given."""
+    with socket.socket(fileno=os.dup(fileno)) as same:
+        same.listen(backlog)
 
 
 def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> bool:

@@ -22,6 +22,7 @@ router = APIRouter()
 
 
 @router.get("/v1/models")
+@router.get("/v1/models/", include_in_schema=False)
 async def models(request: Request) -> dict[str, Any]:
     """List the base model, and a model for each schema."""
     return {"object": "list", "data": _models(request.app.state.server)}
@@ -49,7 +50,7 @@ async def layout(request: Request, name: str) -> Response:
         return JSONResponse(await schema(request, f"{name}/layout.svg"))
     state: ServerState = request.app.state.server
     _find(state, name)
-    return svg_response(await run_in_threadpool(lambda: layout_svg(state.engine.layout(name))))
+    return svg_response(await state.pools.documents.run(request, lambda: layout_svg(state.engine.layout(name))))
 
 
 @router.get("/v1/schemas/{name:path}/grammar")
@@ -57,8 +58,10 @@ async def grammar(request: Request, name: str) -> Response:
     """Return the RELAX NG grammar of the prompts of a schema."""
     if _is_in_name(request, "/grammar"):
         return JSONResponse(await schema(request, f"{name}/grammar"))
-    checked = _find(request.app.state.server, name)
-    return Response(await run_in_threadpool(prompt_grammar, checked), media_type="application/xml")
+    state: ServerState = request.app.state.server
+    checked = _find(state, name)
+    found = await state.pools.documents.run(request, lambda: prompt_grammar(checked))
+    return Response(found, media_type="application/xml")
 
 
 @router.get("/v1/schemas/{name:path}")
@@ -70,7 +73,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
     def data() -> dict[str, Any]:
         return {**_summary(checked), **describe(checked), "xml": print_schema(checked.source)}
 
-    return await run_in_threadpool(data)
+    return await state.pools.documents.run(request, data)
 
 
 @router.put("/v1/schemas/{name:path}")

@@ -11,6 +11,7 @@ from promptcache.diagnostics import (
     SECONDS,
     TEXT,
     InvalidValue,
+    Kind,
     ServiceClosed,
     instance,
     one_of,
@@ -33,6 +34,7 @@ from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
+from promptcache.server.pools import WorkPools
 from promptcache.tokenizer import Tokenizer
 
 
@@ -132,6 +134,10 @@ class ServedEngine(Protocol):
 _KINDS = {
     "model": TEXT,
     "keys": instance("an ApiKeys", ApiKeys),
+    "hosts": Kind(
+        "a list of names of hosts",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value),
+    ),
     "keep": one_of(Codec),
     "limits": instance("a ServiceLimits", ServiceLimits),
     "max_new_tokens": whole(1, unit="tokens"),
@@ -150,12 +156,14 @@ class ServerSettings:
     Attributes:
         model: The name of the model for clients.
         keys: Digests of the keys.
+        hosts: Names under which it answers without keys, beside `localhost` and addresses.
         keep: Codec of schemas that clients add.
         limits: Limits of the queue and the batch.
         max_new_tokens: Limit of the tokens of one answer.
         request_timeout_s: Limit of the time of one request.
         max_body_bytes: Limit of the body of one request.
-        max_connections: Connections above which idle ones are closed; if none is idle, requests are refused.
+        max_connections: Connections above which those that wait for a request are closed; if all are busy, requests
+            are refused.
         client_timeout_s: Time that a client has to send the head of a request, to send its body, and to read some of
             its answer.
         drain_s: How long running requests may go on after SIGTERM.
@@ -166,6 +174,7 @@ class ServerSettings:
 
     model: str
     keys: ApiKeys = field(default_factory=ApiKeys)
+    hosts: Sequence[str] = ()
     keep: Codec = Codec.FULL
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     max_new_tokens: int = 1024
@@ -186,7 +195,8 @@ class ServerState:
     Attributes:
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
-        num_connections: Returns the number of open connections.
+        num_busy_connections: Returns the number of connections whose request is being answered.
+        pools: Threads for work beside the model.
         calls: Into the event loop in which the state was made.
     """
 
@@ -195,9 +205,10 @@ class ServerState:
         self.settings = settings
         self.warming = True
         self.draining = False
-        self.num_connections: Callable[[], int] = lambda: 0
+        self.num_busy_connections: Callable[[], int] = lambda: 0
         self.calls = LoopCalls()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
+        self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
 
     def close(self) -> None:

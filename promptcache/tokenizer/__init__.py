@@ -14,6 +14,7 @@ from promptcache.tokenizer.model_config import (
     read_facts,
     read_kv_sizes,
 )
+from promptcache.tokenizer.token_bound import min_num_tokens
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer, Tokenizer
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ask_hub",
     "declared_positions",
     "local_folder",
+    "min_num_tokens",
     "model_folder",
     "read_facts",
     "read_kv_sizes",

@@ -10,7 +10,7 @@ from typing import Any
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
-_ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
+ALPHABET = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(_OTHERS)}
 """The byte for each character of the alphabet of GPT-2, in which byte-level tokenizers write their entries."""
 
 
@@ -21,8 +21,8 @@ def decoders_of(rules: Mapping[str, Any]) -> frozenset[str]:
 
 def piece_bytes(piece: str, decoders: frozenset[str]) -> bytes | None:
     """Return the bytes of a vocabulary entry that is written as bytes; None if it is written as text."""
-    if "ByteLevel" in decoders and all(letter in _ALPHABET for letter in piece):
-        return bytes(_ALPHABET[letter] for letter in piece)
+    if "ByteLevel" in decoders and all(letter in ALPHABET for letter in piece):
+        return bytes(ALPHABET[letter] for letter in piece)
     if "ByteFallback" in decoders and len(piece) == len("<0xC3>") and piece[:3] == "<0x" and piece[-1] == ">":
         try:
             return bytes((int(piece[3:5], 16),))

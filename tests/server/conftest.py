@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,13 +132,50 @@ def in_process(app: FastAPI, work: Callable[[httpx.AsyncClient], Awaitable[_Made
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             while (await client.get("/health")).json()["status"] == "starting":
                 await asyncio.sleep(0.01)
             return await work(client)
 
     return asyncio.run(run())
+
+
+@contextmanager
+def server_process(
+    *options: str, soft_files: int | None = None, log: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a server in a process of its own, and return it with its URL.
+
+    Args:
+        soft_files: Its soft limit of open files at the start.
+        log: The file for its log.
+    """
+    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0", *options]
+    if soft_files is not None:
+        command = ["sh", "-c", f'ulimit -Sn {soft_files}; exec "$@"', "sh", *command]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        lines: list[str] = []
+        found = None
+        for line in running.stderr:
+            lines.append(line)
+            if found := re.search(r"http://127.0.0.1:\d+", line):
+                break
+        assert found, lines
+
+        def copy() -> None:
+            assert running.stderr is not None
+            with (log or Path(os.devnull)).open("w", encoding="utf-8") as file:
+                for line in running.stderr:
+                    file.write(line)
+                    file.flush()
+
+        threading.Thread(target=copy, daemon=True).start()
+        try:
+            yield running, found[0]
+        finally:
+            running.kill()
 
 
 class ScriptedService:

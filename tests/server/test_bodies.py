@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from promptcache.server.bodies import checked_body
 from promptcache.server.errors import ApiError
+from promptcache.server.models import ChatBody
 from tests.server.conftest import CHAT, Served
 
 JSON = {"content-type": "application/json"}
@@ -120,7 +123,7 @@ def test_errors_answer_with_any_text() -> None:
             {"temperature": 3, "stop": "", "max_token": 1},
             "temperature is not allowed: Input should be less than or equal to 2 (and 2 more)",
         ),
-        ({"messages": None}, "messages is not allowed: Input should be a valid list"),
+        ({"messages": None}, "messages is not allowed: Field required"),
     ],
 )
 def test_messages_of_wrong_values(served: Served, changes: dict[str, Any], message: str) -> None:
@@ -162,3 +165,52 @@ def test_repair_of_other_endpoints(served: Served) -> None:
         ]
 
     assert [each["param"] for each in found] == ["repair"] * 3
+
+
+LARGE = {
+    "list": ("use", [1] * 10_001, "prompt_cache.use", "it has 10,001 items, and at most 10,000 are allowed"),
+    "faults": ("use", [1] * 10_000, "prompt_cache.use[0]", "Input should be a valid string"),
+    "object": ("fill", {str(each): 1 for each in range(10_001)}, "prompt_cache.fill", "it has 10,001 items"),
+    "values": ("fill", {f"x{each}": [] for each in range(10_000)}, "prompt_cache.fill.x0", "a valid string or"),
+    "deep": ("fill", {"a": [[] for _ in range(2)]}, "prompt_cache.fill.a", "a valid string or"),
+}
+
+
+@pytest.mark.parametrize(("field", "value", "place", "words"), LARGE.values(), ids=LARGE)
+def test_large_bodies_have_one_fault(served: Served, field: str, value: Any, place: str, words: str) -> None:
+    """Too many items are refused before their kinds are checked, and the check of kinds ends at the first fault."""
+    with served.http() as client:
+        error = client.post(ENDPOINTS[0], json={**CHAT, "prompt_cache": {field: value}}).json()["error"]
+
+    assert (error["code"], error["param"]) == ("invalid_value", place)
+    assert words in error["message"]
+
+
+def test_lists_are_at_most_64_deep(served: Served) -> None:
+    """The place is that of the list that is too deep."""
+    deep: Any = []
+    for _ in range(70):
+        deep = [deep]
+    with served.http() as client:
+        error = client.post(ENDPOINTS[0], json={**CHAT, "metadata": deep}).json()["error"]
+
+    assert error["param"] == "metadata" + 63 * "[0]"
+    assert error["message"].endswith("lists and objects may be 64 deep")
+
+
+@pytest.mark.parametrize("num", [9_000, 90_000])
+def test_faults_take_time_in_proportion_to_the_body_at_most(num: int) -> None:
+    """A body full of faults is checked until the first one."""
+    values = {"use": {f"m{module}": {str(each): [] for each in range(9_000)} for module in range(num // 9_000)}}
+    started = time.thread_time()
+    with pytest.raises(ApiError):
+        checked_body(ChatBody, {**CHAT, "prompt_cache": values})
+
+    assert time.thread_time() - started < 0.5
+
+
+def test_template_variables_are_counted(served: Served) -> None:
+    """There may be 32 of them."""
+    with served.http() as client:
+        body = {**CHAT, "chat_template_kwargs": {f"x{each}": 1 for each in range(33)}}
+        assert client.post(ENDPOINTS[0], json=body).json()["error"]["param"] == "chat_template_kwargs"

@@ -240,3 +240,19 @@ def test_answers_say_where_a_prompt_is_not_as_the_template_writes_it(served: Ser
 
     assert usual["prompt_cache"]["warnings"] == []
     assert isinstance(planned["warnings"], list)
+
+
+@pytest.mark.parametrize("field", ["user", "safety_identifier", "prompt_cache_key"])
+def test_end_users_behind_one_key_share_no_history(served: Served, field: str) -> None:
+    """`cached_tokens` does not tell one end user what another one has asked, and tells each their own."""
+    secret = {"role": "user", "content": f"My PIN is 4711, and this is about {field}. What is the best dish of Miami?"}
+    body = {**CHAT, "messages": [secret], "max_tokens": 2}
+    with served.http() as client:
+
+        def cached(**fields: str) -> int:
+            answer = client.post("/v1/chat/completions", json={**body, **fields}).json()
+            return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        first = cached(**{field: "ann"})
+        assert cached(**{field: "bob"}) == first
+        assert cached(**{field: "ann"}) > first

@@ -16,7 +16,7 @@ ENDLESS = {**CHAT, "max_tokens": 1024, "min_tokens": 1024}
 
 def num_cancelled(served: Served) -> float:
     """Return how many requests were cancelled, by the metrics."""
-    with served.http() as client:
+    with served.http("root") as client:
         found = re.search(r'requests_total\{endpoint="chat",finish="cancelled"\} (\S+)', client.get("/metrics").text)
     return float(found[1]) if found else 0
 
@@ -28,7 +28,7 @@ def test_disconnect_cancels_the_request(served: Served, stream: bool) -> None:
     body = json.dumps({**ENDLESS, "stream": stream}).encode()
     place = urlsplit(served.url)
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer alice\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection((place.hostname or "", place.port or 0)) as connection:

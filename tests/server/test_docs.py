@@ -42,7 +42,7 @@ def test_page_names_every_endpoint_and_metric(served: Served) -> None:
         route.path for each in (chat, prompts, schemas) for route in each.router.routes if isinstance(route, APIRoute)
     ]
     shown = PAGE.replace("`…/grammar`", "`/v1/schemas/{name}/grammar`")
-    with served.http() as client:
+    with served.http("root") as client:
         metrics = set(re.findall(r"^# HELP (promptcache_\w+)", client.get("/metrics").text, re.MULTILINE))
 
     assert [path for path in routes if re.sub(r"\{model:path\}", "{id}", path).replace(":path", "") not in shown] == []

@@ -155,7 +155,7 @@ def test_head_is_get_without_a_body(served: Served) -> None:
             head, get = client.head(path), client.get(path)
             assert (head.status_code, head.headers["content-length"]) == (get.status_code, str(len(get.content)))
             assert (head.text, head.headers["content-type"]) == ("", get.headers["content-type"])
-        assert client.head("/metrics").status_code == 200
+        assert client.head("/metrics", headers={"authorization": "Bearer root"}).status_code == 200
         assert client.head("/v1/prompts").status_code == 405
 
 

@@ -134,3 +134,53 @@ def test_metrics_count_tokens_by_origin(engine: Engine) -> None:
     assert "promptcache_time_to_first_token_seconds_count 1.0" in text
     assert f"inter_token_latency_seconds_count {float(usage['completion_tokens'] - 1)}" in text
     assert "promptcache_requests_running " in text
+
+
+HOSTS = {
+    "localhost:8000": 200,
+    "LOCALHOST": 200,
+    "a.localhost": 200,
+    "127.0.0.1:8000": 200,
+    "[::1]:8000": 200,
+    "192.0.2.7": 200,
+    "Gpu.example:8000": 200,
+    "evil.example": 403,
+    "evil.example:8000": 403,
+    "localhost.evil.example": 403,
+    "127.0.0.1.evil.example": 403,
+    "localhost@evil.example": 403,
+    "evil.example#localhost": 403,
+}
+
+
+def test_without_keys_only_own_names_are_served(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the name of another site there is no answer, so its pages cannot read any; health has one."""
+    app = scripted(engine, ScriptedService(), monkeypatch, hosts=["gpu.example"])
+
+    async def ask(client: httpx.AsyncClient) -> dict[str, int]:
+        assert (await client.get("/health", headers={"host": "evil.example"})).status_code == 200
+        return {each: (await client.get("/v1/models", headers={"host": each})).status_code for each in HOSTS}
+
+    assert in_process(app, ask) == HOSTS
+
+
+def test_with_keys_any_name_is_served(served: Served) -> None:
+    """A page of another site has no key."""
+    with served.http() as client:
+        assert client.get("/v1/models", headers={"host": "api.example"}).status_code == 200
+
+
+def test_metrics_need_a_key_of_their_own(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of clients do not read what others do; a key for metrics does nothing else."""
+    keys = ApiKeys(clients=digests(["alice"]), admins=digests(["root"]), metrics=digests(["graphs"]))
+    app = scripted(engine, ScriptedService(), monkeypatch, keys=keys)
+
+    async def ask(client: httpx.AsyncClient) -> list[tuple[int, int]]:
+        found = []
+        for key in ("alice", "root", "graphs", "eve"):
+            headers = {"authorization": f"Bearer {key}"}
+            answers = [await client.get(path, headers=headers) for path in ("/metrics", "/v1/models")]
+            found.append((answers[0].status_code, answers[1].status_code))
+        return found
+
+    assert in_process(app, ask) == [(403, 200), (200, 200), (200, 401), (401, 401)]

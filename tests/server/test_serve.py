@@ -8,15 +8,10 @@ import logging
 import math
 import os
 import queue
-import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +25,7 @@ from promptcache.cli.app import app
 from promptcache.diagnostics import InvalidValue
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
-from tests.server.conftest import CHAT, TRAVEL, wait_until
+from tests.server.conftest import CHAT, TRAVEL, server_process, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +83,9 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--api-key-file", "empty"], 2, "--api-key-file empty: at least one key"),
         (["--api-key-file", "latin"], 2, "--api-key-file latin: byte 0xff in line 1 is not UTF-8; save"),
         (["--api-key-file", "keys", "--admin-key-file", "latin"], 2, "--admin-key-file latin: byte 0xff in line 1"),
+        (["--metrics-key-file", "keys"], 2, "--metrics-key-file needs --api-key-file"),
+        (["--metrics-key-file", "empty", "--api-key-file", "keys"], 2, "--metrics-key-file empty: at least one key"),
+        (["--allow-host", "gpu.example"], 0, ""),
         (["--api-key-file", "nowhere"], 3, "No such file"),
         (["--config", "wrong.toml"], 2, "no option 'max_row'"),
         (["--config", "broken.toml"], 2, "is not TOML"),
@@ -292,26 +290,6 @@ def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest
         assert ended.result(30) is False
 
     assert found[:2] == [500, 500]
-
-
-@contextmanager
-def server_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a server in a process of its own, and return it with its URL."""
-    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        lines: list[str] = []
-        found = None
-        for line in running.stderr:
-            lines.append(line)
-            if found := re.search(r"http://127.0.0.1:\d+", line):
-                break
-        assert found, lines
-        threading.Thread(target=lambda: lines.extend(running.stderr or ()), daemon=True).start()
-        try:
-            yield running, found[0]
-        finally:
-            running.kill()
 
 
 def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

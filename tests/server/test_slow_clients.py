@@ -20,7 +20,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, ScriptedService, Served, running, scripted, wait_until
+from tests.server.conftest import CHAT, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
 
 TIMEOUT_S = 0.8
 
@@ -60,14 +60,14 @@ def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
 def head(num_body_bytes: int) -> bytes:
     """Return the head of a chat."""
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {num_body_bytes}\r\n\r\n"
     ).encode()
 
 
 def status(connection: socket.socket) -> int:
     """Ask for the models on an open connection, read the whole answer, and return its status."""
-    connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = HTTPResponse(connection)
     answer.begin()
     answer.read()
@@ -88,11 +88,18 @@ def seconds_until_closed(served: Served, text: bytes) -> float:
 
 def test_slow_heads_close_their_connections(impatient: Served) -> None:
     """A connection without a whole head ends in time, silent or with more of it byte by byte."""
-    texts = [b"", b"G", head(10)[:40], b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li"]
+    texts = [b"", b"G", head(10)[:40], b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li"]
     with ThreadPoolExecutor(len(texts)) as threads:
         found = list(threads.map(partial(seconds_until_closed, impatient), texts))
 
     assert all(TIMEOUT_S / 2 < each < TIMEOUT_S + 10 for each in found), found
+
+
+def test_a_body_after_its_answer_has_the_time_of_a_head(engine: Engine) -> None:
+    """A client that was refused before its body had arrived cannot keep its connection by sending more of it."""
+    settings = ServerSettings(model="demo", client_timeout_s=TIMEOUT_S, keys=KEYS)
+    for served in running(create_app(engine, settings)):
+        assert seconds_until_closed(served, head(1000)) < TIMEOUT_S + 10
 
 
 def test_a_slow_body_is_a_timeout(impatient: Served) -> None:
@@ -217,21 +224,24 @@ def test_idle_connections_make_room_for_new_ones(crowded: Served) -> None:
         assert [status(each) for each in idle[1:]] == [200] * 3
 
 
-def test_too_many_connections_are_refused(crowded: Served) -> None:
-    """Above the limit requests are 503 in OpenAI's shape, health is answered, and it ends with the connections."""
+def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all connections are busy, requests are 503 in OpenAI's shape, and health is answered; then it ends."""
+    go_on = held_steps(monkeypatch)
+    body = json.dumps({**CHAT, "max_tokens": 1}).encode()
     with ExitStack() as others:
         for _ in range(4):
-            others.enter_context(connect(crowded))
-        wait_until(lambda: len(crowded.server.server_state.connections) == 4)
+            others.enter_context(connect(crowded)).sendall(head(len(body)) + body)
+        wait_until(lambda: crowded.state.num_busy_connections() == 4)
         with pytest.raises(openai.InternalServerError) as caught:
             crowded.openai().models.list()
         with crowded.http() as client:
             health = client.get("/health")
+        go_on.set()
+        wait_until(lambda: crowded.state.num_busy_connections() == 0)
 
     assert (caught.value.status_code, caught.value.code) == (503, "too_many_connections")
     assert caught.value.response.headers["retry-after"] == "1"
     assert health.status_code == 200
-    wait_until(lambda: len(crowded.server.server_state.connections) < 4)
     with crowded.http() as client:
         assert client.get("/v1/models").status_code == 200
         assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text
@@ -240,9 +250,9 @@ def test_too_many_connections_are_refused(crowded: Served) -> None:
 MALFORMED = {
     "no HTTP": b"hello\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
-    "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
-    "a long head": b"GET /livez HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 70_000,
-    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+    "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+    "a long head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
+    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
 }
 
 
@@ -266,7 +276,9 @@ def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
 ) -> None:
     """If a request was refused before its body has arrived, a malformed rest of it gets no second answer."""
     with connect(served) as connection:
-        connection.sendall(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        connection.sendall(
+            b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+        )
         answer = HTTPResponse(connection)
         answer.begin()
         assert (answer.status, json.loads(answer.read())["error"]["code"]) == (401, "invalid_api_key")
@@ -278,7 +290,9 @@ def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
 def test_a_proposed_upgrade_is_ignored(patient: Served, caplog: pytest.LogCaptureFixture) -> None:
     """A GET that proposes WebSocket is answered as any other, and the connection can be used again."""
     with connect(patient) as connection:
-        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        connection.sendall(
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
         answer = HTTPResponse(connection)
         answer.begin()
         assert (answer.status, answer.read()) == (200, b"alive\n")

@@ -141,7 +141,7 @@ class Load:
             if draw < 0.02:
                 await self._change(client)
             elif draw < 0.04:
-                assert (await client.get("/metrics", headers=self._key())).status_code == 200
+                assert (await client.get("/metrics", headers=self._key("root"))).status_code == 200
             elif draw < 0.06:
                 await self._bad(client)
             elif draw < 0.16:

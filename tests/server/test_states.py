@@ -18,13 +18,13 @@ from tests.server.conftest import CHAT, held_steps, in_process
 def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While schemas are encoded, health and requests are 503; afterwards both are 200."""
     encoded = threading.Event()
-    monkeypatch.setattr(engine, "warm", lambda **_: encoded.wait(10))
+    monkeypatch.setattr(engine, "warm", lambda **_: [] if encoded.wait(10) else None)
     app = create_app(engine, ServerSettings(model="demo"))
 
     async def run() -> list[httpx.Response]:
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client,
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
         ):
             early = [await client.get("/health"), await client.post("/v1/chat/completions", json=CHAT)]
             encoded.set()

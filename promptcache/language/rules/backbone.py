@@ -20,7 +20,7 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from promptcache.language.rules.rules import Check, Exclusive, Implication, Rule, Rules
-from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError, new_budget
 from promptcache.language.syntax.conditions import Cardinality, simplify
 
 _STEPS_OF_RULE = 50
@@ -84,7 +84,7 @@ def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budg
     """
     with ExitStack() as stack:
         try:
-            budget = budget or Budget(MAX_STEPS)
+            budget = budget or new_budget(MAX_STEPS)
             residual = _reduce(rules, budget)
             analysis = None if residual is None else _Analysis(rules, residual, budget, stack)
         except TooHardError:

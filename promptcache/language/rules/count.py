@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from promptcache.language.rules.backbone import components, modules_in, residual_rule
 from promptcache.language.rules.rules import Exclusive, Implication, Rule, Rules
-from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError, new_budget
 from promptcache.language.syntax.conditions import And, Cardinality, Not, Or, Present, Test
 
 _MAX_STEPS = MAX_STEPS // 3
@@ -38,7 +38,7 @@ def open_solver(rules: Rules, budget: Budget | None = None) -> Iterator[RuleSolv
     Raises:
         TooHardError: the questions together take more work than the budget allows.
     """
-    with RuleSolver(rules.order, budget or Budget(20 * MAX_STEPS)) as solver:
+    with RuleSolver(rules.order, budget or new_budget(20 * MAX_STEPS)) as solver:
         solver.add(rules.rules)
         solver.demand("")
         yield solver
@@ -51,7 +51,7 @@ def count_combinations(rules: Rules, cap: int = 1_000_000) -> Count:
     at most a thousand of its sets are counted.
     """
     try:
-        with RuleSolver(rules.order, Budget(_MAX_STEPS)) as solver:
+        with RuleSolver(rules.order, new_budget(_MAX_STEPS)) as solver:
             solver.add(rules.rules)
             found = _Counter(solver).all(rules)
     except TooHardError:

@@ -15,7 +15,7 @@ from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.rules.backbone import OpenQuestions
 from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Implication, Rule, RuleKind, Rules
-from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError
+from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, max_steps, new_budget
 from promptcache.language.syntax.conditions import Cardinality
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import MAX_LISTED, ancestors, element, listed
@@ -60,7 +60,7 @@ def smallest_conflict(rules: Rules, wanted: Sequence[str], given: Sequence[str] 
         or if the budget is too small to decide that.
     """
     cone = _cone(rules, (*wanted, *given))
-    with RuleSolver(cone, Budget(_MAX_STEPS)) as solver, suppress(TooHardError):
+    with RuleSolver(cone, new_budget(_MAX_STEPS)) as solver, suppress(TooHardError):
         _nest(solver, cone, given)
         things: list[str | Rule] = [*dict.fromkeys(wanted), *_concerned(rules, cone)]
         soft = {solver.add_soft(thing): thing for thing in things}
@@ -82,7 +82,7 @@ def possible_with(rules: Rules, given: Sequence[str], options: Iterable[str]) ->
     options = list(options)
     cone = _cone(rules, (*given, *options))
     found: set[str] = set()
-    with RuleSolver(cone, Budget(_MAX_STEPS)) as solver, suppress(TooHardError):
+    with RuleSolver(cone, new_budget(_MAX_STEPS)) as solver, suppress(TooHardError):
         _nest(solver, cone, given)
         solver.add(_concerned(rules, cone))
         found.update(option for option in options if solver.is_possible((option,)))
@@ -228,7 +228,9 @@ def explain_open(found: OpenQuestions, schema: SchemaDocument) -> Iterator[Diagn
 
 
 def _too_hard(question: str, rules: Sequence[Rule], schema: SchemaDocument) -> Diagnostic:
-    message = f"it takes more than {MAX_STEPS:,} steps to find out {question}: {len(rules)} rules depend on each other"
+    message = (
+        f"it takes more than {max_steps():,} steps to find out {question}: {len(rules)} rules depend on each other"
+    )
     fix = "use fewer rules with alternatives, and shorter chains of requires and after"
     related = tuple((rule.span, describe(rule)) for rule in rules[:MAX_LISTED])
     return diagnostic("PC314", message, place(schema, "name"), fix, related)

@@ -7,7 +7,8 @@ that the result is the same on every machine. Only this module imports python-sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from itertools import combinations
 from math import isqrt
 from types import TracebackType
@@ -51,7 +52,7 @@ class Budget:
     """
 
     def __init__(self, steps: int, *, whole: Budget | None = None) -> None:
-        self.left = steps
+        self.size = self.left = steps
         self._whole = whole
 
     def share(self, divisor: int) -> Budget:
@@ -64,11 +65,40 @@ class Budget:
         Raises:
             TooHardError: fewer steps are left.
         """
-        self.left -= steps
-        if self._whole is not None:
-            self._whole.left -= steps
+        budget: Budget | None = self
+        while budget is not None:
+            budget.left -= steps
+            budget = budget._whole
         if self.left < 0:
             raise TooHardError
+
+
+_SHARED: ContextVar[Budget | None] = ContextVar("shared budget of rules", default=None)
+
+
+@contextmanager
+def limited_solver(max_steps: int) -> Iterator[None]:
+    """Limit the steps of all questions about rules in the `with` block together. A server does this for its callers.
+
+    The solver holds the interpreter's lock, so other threads of the process wait for a hard question.
+    """
+    token = _SHARED.set(Budget(max_steps))
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def max_steps() -> int:
+    """Return the largest number of steps that a question may take here."""
+    shared = _SHARED.get()
+    return MAX_STEPS if shared is None else min(MAX_STEPS, shared.size)
+
+
+def new_budget(steps: int) -> Budget:
+    """Return a budget for a question, at most what `limited_solver` has left."""
+    shared = _SHARED.get()
+    return Budget(steps) if shared is None else Budget(max(0, min(steps, shared.left)), whole=shared)
 
 
 class RuleSolver:

@@ -1,0 +1,281 @@
+"""The server under attack, in a process of its own: it stays alive and small, and answers others.
+
+Each attack has a short form and, marked `slow`, a form with bounds in seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.server.attack_bodies import hard_schema
+from tests.server.conftest import CHAT, server_process, wait_until
+
+_LOG = logging.getLogger(__name__)
+_ALIVE_S = 0.5
+"""The longest time that `/livez` may take in full attacks, on a machine without other work."""
+
+pytestmark = pytest.mark.process
+
+
+def _slowness() -> float:
+    """Return how many times slower a thread is here than alone on a core, at present."""
+    started, cpu = time.perf_counter(), time.thread_time()
+    while time.thread_time() - cpu < 0.3:
+        pass
+    return float(os.environ.get("PROMPTCACHE_SLOWNESS", "1")) * (time.perf_counter() - started) / 0.3
+
+
+class Victim:
+    """A server process under attack.
+
+    Attributes:
+        alive_s: The times that `/livez` took; infinity where it failed.
+        slowness: How slow the machine was meanwhile.
+    """
+
+    def __init__(self, url: str, pid: int, log: Path) -> None:
+        self.url = url
+        self.alive_s: list[float] = []
+        self.slowness = 1.0
+        self._process = psutil.Process(pid)
+        self._log = log
+        place = urlsplit(url)
+        self._address = (place.hostname or "", place.port or 0)
+
+    @property
+    def num_log_bytes(self) -> int:
+        """Size of its log."""
+        return self._log.stat().st_size
+
+    @property
+    def rss(self) -> int:
+        """Its memory in bytes."""
+        return self._process.memory_info().rss
+
+    def connect(self, text: bytes = b"") -> socket.socket:
+        """Return a connection on which a text was sent."""
+        connection = socket.create_connection(self._address, timeout=30)
+        connection.sendall(text)
+        return connection
+
+    def post(self, path: str, body: bytes, kind: str = "application/json") -> httpx.Response:
+        """Return the answer to a body."""
+        return httpx.post(f"{self.url}{path}", content=body, headers={"content-type": kind}, timeout=300)
+
+    def post_and_leave(self, path: str, body: bytes, kind: str = "application/json") -> None:
+        """Send a body, and close the connection at once."""
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.connect(head.encode() + body).close()
+
+    def chat_s(self) -> float:
+        """Return the time of a chat."""
+        started = time.perf_counter()
+        assert httpx.post(f"{self.url}/v1/chat/completions", json=CHAT, timeout=300).status_code == 200
+        return time.perf_counter() - started
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Ask for `/livez` all the time, each time on a new connection."""
+        end = threading.Event()
+
+        def ask() -> None:
+            while not end.wait(0.02):
+                started = time.perf_counter()
+                try:
+                    with self.connect(
+                        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                    ) as connection:
+                        alive = b"alive" in b"".join(iter(lambda: connection.recv(4096), b""))
+                except OSError:
+                    alive = False
+                self.alive_s.append(time.perf_counter() - started if alive else float("inf"))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.slowness = max(_slowness(), 1.0)
+            end.set()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """A server with few connections, fewer files than the attacks need, and small limits of the queue."""
+    with attacked(tmp_path_factory.mktemp("small"), "--max-connections", "128", soft_files=256) as victim:
+        yield victim
+
+
+@contextmanager
+def attacked(tmp_path: Path, *options: str, soft_files: int = 1024) -> Iterator[Victim]:
+    """Run a server that is ready."""
+    log = tmp_path / "log"
+    with server_process(*options, soft_files=soft_files, log=log) as (running, url):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        yield Victim(url, running.pid, log)
+
+
+def _flood(victim: Victim, num: int, seconds: float) -> None:
+    """Hold connections that send nothing. Each second all of them are opened again, as most were closed."""
+    for _ in range(int(seconds)):
+        with ExitStack() as stack:
+            for _ in range(num):
+                with suppress(OSError):
+                    stack.enter_context(victim.connect())
+            time.sleep(1)
+
+
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize("text", [b"", b"GET /li", HALF], ids=["silent", "half a head", "half a body"])
+def test_a_flood_of_silent_connections(small: Victim, text: bytes) -> None:
+    """With more of them than files, the oldest are closed, others are answered, and the log stays small."""
+    before = small.num_log_bytes
+    with ExitStack() as stack:
+        silent = [stack.enter_context(small.connect(text)) for _ in range(400)]
+        assert httpx.get(f"{small.url}/livez", timeout=30).status_code == 200
+        small.chat_s()
+        with suppress(ConnectionError):
+            assert silent[0].recv(100) == b""
+    assert small.num_log_bytes - before < 200_000
+
+
+def test_idle_connections_do_not_refuse_others(small: Victim) -> None:
+    """Connections that were opened together and are idle after an answer are closed until the limit holds."""
+    with ExitStack() as stack:
+        idle = [stack.enter_context(small.connect()) for _ in range(200)]
+        for each in idle:
+            with suppress(OSError):
+                each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with httpx.Client(base_url=small.url) as client:
+            assert [client.get("/v1/models").status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.slow
+def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
+    """1,200 connections beside 1,024 files, again and again for 15 seconds."""
+    with attacked(tmp_path) as victim:
+        with victim.watched():
+            _flood(victim, 1200, 15)
+            victim.chat_s()
+        _LOG.info("alive: %s, log: %s bytes", max(victim.alive_s), victim.num_log_bytes)
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness, victim.slowness
+        assert victim.num_log_bytes < 10_000_000
+
+
+CHECK = hard_schema().encode()
+
+
+def _check_60(victim: Victim) -> set[int]:
+    """Ask for 60 hard checks at the same time, and return the status codes."""
+    with ThreadPoolExecutor(60) as threads:
+        return {each.status_code for each in threads.map(lambda _: victim.post("/v1/check", CHECK, XML), range(60))}
+
+
+XML = "application/xml"
+
+
+def test_hard_checks_are_refused_above_a_queue_and_not_begun_for_clients_that_left(small: Victim) -> None:
+    """Some are answered, the others are 429; those of clients that left delay a chat by no more than one of them."""
+    assert _check_60(small) == {200, 429}
+    for _ in range(60):
+        small.post_and_leave("/v1/check", CHECK, XML)
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_hard_checks_delay_a_chat_by_one_queue_at_most(tmp_path: Path) -> None:
+    """60 at the same time, from clients that stay and from clients that leave."""
+    with attacked(tmp_path) as victim:
+        idle_s = min(victim.chat_s() for _ in range(3))
+        before = time.perf_counter()
+        victim.post("/v1/check", CHECK, XML)
+        check_s = time.perf_counter() - before
+        with victim.watched():
+            for _ in range(60):
+                victim.post_and_leave("/v1/check", CHECK, XML)
+            left_s = victim.chat_s()
+            with ThreadPoolExecutor(1) as thread:
+                found = thread.submit(_check_60, victim)
+                time.sleep(0.5)
+                stayed_s = victim.chat_s()
+                assert found.result() == {200, 429}
+        figures = {"idle": idle_s, "check": check_s, "left": left_s, "stayed": stayed_s, "alive": max(victim.alive_s)}
+        _LOG.info("seconds: %s", figures)
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert left_s < 2 * victim.slowness * idle_s + 2 * check_s
+        assert stayed_s < 2 * victim.slowness * idle_s + 17 * check_s
+
+
+USE = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
+
+
+def _send_bodies(victim: Victim, num: int) -> None:
+    with ThreadPoolExecutor(num) as threads:
+        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", USE), range(num)))
+    assert {each.status_code for each in found} == {400}
+
+
+def test_bodies_with_many_faults(small: Victim) -> None:
+    """They are refused, and the memory stays."""
+    before = small.rss
+    _send_bodies(small, 8)
+    assert small.rss - before < 300e6
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_bodies_with_many_faults_block_nobody(tmp_path: Path) -> None:
+    """40 bodies of 700 kB at the same time."""
+    with attacked(tmp_path) as victim:
+        before = victim.rss
+        with victim.watched():
+            _send_bodies(victim, 40)
+        _LOG.info("bytes: %s", victim.rss - before)
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert victim.rss - before < 500e6
+
+
+SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % (b" " * 1_000_000)
+
+
+def _send_spaces(victim: Victim, num: int) -> None:
+    with ThreadPoolExecutor(num) as threads:
+        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", SPACES), range(num)))
+    assert {each.json()["error"]["code"] for each in found} == {"context_length_exceeded"}
+
+
+def test_large_texts_are_refused_before_they_are_tokenized(small: Victim) -> None:
+    """Texts that cannot fit the context take no memory that stays."""
+    before = small.rss
+    _send_spaces(small, 6)
+    assert small.rss - before < 200e6
+    small.chat_s()
+
+
+@pytest.mark.slow
+def test_many_large_texts(tmp_path: Path) -> None:
+    """24 chats of a million spaces at the same time."""
+    with attacked(tmp_path) as victim:
+        before = victim.rss
+        with victim.watched():
+            _send_spaces(victim, 24)
+        _LOG.info("bytes: %s", victim.rss - before)
+        _LOG.info("alive: %s", max(victim.alive_s))
+        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
+        assert victim.rss - before < 300e6

@@ -1,0 +1,58 @@
+"""The log of the server: lines of JSON, and few of them for one fault."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from promptcache.server import log
+
+
+@pytest.fixture
+def written() -> Iterator[tuple[logging.Logger, io.StringIO]]:
+    """A logger with the server's handler."""
+    stream, logger = io.StringIO(), logging.getLogger("tests.server.log")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(log.JsonFormatter())
+    handler.addFilter(log.EqualLines())
+    logger.addHandler(handler)
+    logger.propagate = False
+    yield logger, stream
+    logger.removeHandler(handler)
+
+
+def test_lines_of_other_loggers_are_json(written: tuple[logging.Logger, io.StringIO]) -> None:
+    """A line has time, level and message, and the traceback of an error is in it."""
+    logger, stream = written
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        logger.exception("%s failed", "this")
+
+    line = json.loads(stream.getvalue())
+    assert (line["level"], line["message"], line["time"][-6:]) == ("ERROR", "this failed", "+00:00")
+    assert "ValueError: a\nb" in line["traceback"]
+
+
+def test_equal_lines_are_left_out_and_counted(
+    written: tuple[logging.Logger, io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five lines of one place pass in ten seconds, the next one has the number of the others; other places pass."""
+    logger, stream = written
+    clock = [100.0]
+    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
+    for number in range(1001):
+        clock[0] = 100.0 if number < 1000 else 111.0
+        logger.warning("number %s", number)
+    logger.warning("another place")
+
+    lines = list(map(json.loads, stream.getvalue().splitlines()))
+    assert [each["message"] for each in lines] == [
+        *(f"number {each}" for each in (0, 1, 2, 3, 4, 1000)),
+        "another place",
+    ]
+    assert [each.get("num_left_out") for each in lines] == [None] * 5 + [995, None]
