@@ -28,7 +28,7 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, open_schema
+from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
     AutoPromotions,
@@ -306,6 +306,34 @@ class Engine(Unpicklable):
         self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))
         return schema
 
+    def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
+        """Add a member to a collection, or replace it. Nothing is encoded before a prompt names it.
+
+        Args:
+            schema: Name of an added schema.
+            collection: Path of a collection, such as "docs".
+            name: Name of the member, as for a module. Prompts name it as `<docs><name/></docs>`.
+            text: Its text, used exactly.
+
+        Raises:
+            UnknownSchema: No schema of that name was added.
+            InvalidValue: There is no such collection, or the name or the text cannot be that of a member.
+        """
+        self._catalog.set_member(schema, collection, name, new_member(name, text))
+
+    def remove_member(self, schema: str, collection: str, name: str) -> None:
+        """Remove a member of a collection. Requests in flight keep it; its KV is freed.
+
+        Raises:
+            UnknownSchema: No schema of that name was added.
+            InvalidValue: There is no such collection or member.
+        """
+        self._catalog.set_member(schema, collection, name, None)
+
+    def members(self, schema: str, collection: str) -> tuple[str, ...]:
+        """Return the names of the members of a collection. Errors are those of `add_member`."""
+        return self._catalog.members(schema, collection)
+
     def layout(self, schema: str) -> Layout:
         """Return the positions of a schema's runs and slots under this engine's tokenizer."""
         return self._catalog.find(schema).layout
@@ -343,6 +371,7 @@ class Engine(Unpicklable):
             promote_bytes: Limit of the stored KV that this promotion adds.
 
         Raises:
+            InvalidValue: The prompt has members of collections, which only `promote="auto"` promotes.
             PromptCacheError: The promotion adds more than `promote_bytes`.
             PromptError: The prompt is not valid.
             UnknownSchema: No schema of that name was added.

@@ -183,6 +183,13 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         engine.add_schema(promptcache.Schema("spare"))
         engine.remove_schema(name)
 
+    engine.add_schema(promptcache.Schema("desk").collection("notes", module("a", "A")))
+    desk = {"schema": "desk", "collection": "notes"}
+
+    def remove_member(schema: Any, collection: Any, name: Any) -> None:
+        engine.add_member("desk", "notes", "a", "A")
+        engine.remove_member(schema, collection, name)
+
     prefixes, ids = promptcache.PrefixCache(engine), torch.tensor([[5, 6, 7]])
 
     def update(hit: Any, out: Any) -> int:
@@ -214,6 +221,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Engine.add_schema": Call(function=engine.add_schema, valid={"source": SCHEMA}, use=repr),
         "Engine.remove_schema": Call(function=remove_schema, valid={"name": "spare"}),
+        "Engine.add_member": Call(function=engine.add_member, valid={**desk, "name": "b", "text": "B"}),
+        "Engine.remove_member": Call(function=remove_member, valid={**desk, "name": "a"}),
+        "Engine.members": Call(function=engine.members, valid=desk, use=repr),
         "Engine.warm": Call(function=engine.warm, valid={"schema": "travel", "progress": None}),
         "Engine.layout": Call(function=engine.layout, valid={"schema": "travel"}, use=repr),
         "Engine.keys": Call(function=engine.keys, valid={"schema": "travel"}),
@@ -311,6 +321,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Schema.with_module": Call(function=text.with_module, valid={"modules": (module("a", "b"),)}, use=try_schema),
         "Schema.union": Call(function=text.union, valid={"members": (module("a", "b"),)}, use=try_schema),
+        "Schema.collection": Call(
+            function=text.collection, valid={"name": "a", "members": (module("b", "B"),)}, use=try_schema
+        ),
         "Schema.rule": Call(function=text.rule, valid={"rules": ()}, use=try_schema),
         "Schema.stand_in": Call(function=text.stand_in, valid={"texts": ("text",)}, use=try_schema),
         "Schema.scaffold": Call(function=text.module("a", "b").scaffold, valid={"modules": ("a",)}, use=try_schema),

@@ -133,10 +133,11 @@ class _Trials:
         return Advice(kind=change.kind, words=change.words, price=change.price, gain=gain)
 
     def _planned(self, state: SchemaState) -> Plan:
-        selection = replace(self._plan.selection, schema=state.schema)
-        return state.plan(selection, self._tokenizer, self._plan.repair)
+        return state.plan(self._plan.selection.of_schema(state.schema), self._tokenizer, self._plan.repair)
 
     def _promotion(self) -> Iterator[_Change]:
+        if self._plan.selection.members:
+            return
         new, report = promote(self._state, self._plan.selection, self._executor.model.shape, _NO_LIMIT)
         if new is not self._state:
             yield _Change(
@@ -200,8 +201,9 @@ class _Trials:
     def _requirements(self, modules: Sequence[ModuleGain], distance: float) -> Iterator[tuple[str, _Change]]:
         """Yield modules with an earlier module that they could require: those that gain most, with the nearest."""
         schema, layout, number = self._state.schema, self._state.layout, 0
-        starts = {path: layout.modules[path].start for path in self._plan.selection.modules}
-        for module in (each.module for each in modules if each.module and each.gain > equal_gain(distance)):
+        used = (path for path in self._plan.selection.modules if path in schema.modules)
+        starts = {path: layout.modules[path].start for path in used}
+        for module in (each.module for each in modules if each.module in starts and each.gain > equal_gain(distance)):
             earlier = [path for path in starts if schema.modules[path].cache and starts[path] < starts[module]]
             for other in sorted(earlier, key=lambda path: -starts[path]):
                 if other in schema.guaranteed[module] or number == MAX_TRIALS:

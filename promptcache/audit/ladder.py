@@ -15,7 +15,17 @@ from typing import Any
 import torch
 
 from promptcache.audit.report import Cause, Distance, ModuleGain, Rung
-from promptcache.layout import LayoutLeaf, LayoutNode, LeafKind, Origin, Plan, Prefill, RequestTokens, recompute
+from promptcache.layout import (
+    LayoutLeaf,
+    LayoutNode,
+    LeafKind,
+    Origin,
+    Plan,
+    Prefill,
+    RequestTokens,
+    recompute,
+    runs_in_use,
+)
 from promptcache.runtime import Executor, Model, StopCheck, checked_cache, token_tensor
 from promptcache.tokenizer import Tokenizer
 
@@ -195,13 +205,12 @@ class _TokenOwners:
 
     def __init__(self, plan: Plan) -> None:
         layout = plan.layout
-        runs = sorted(index for path in ("", *plan.selection.modules) for index in layout.runs_of[path])
         texts = (LeafKind.TEXT, LeafKind.SLOT)
         frames = {(leaf.run, leaf.start) for leaf in _leaves(layout.tree) if leaf.kind not in texts}
         self._owners = [
-            _TokenOwner(piece.start, False, (run, piece.start) in frames, layout.runs[run].module)
-            for run in runs
-            for piece in layout.runs[run].pieces
+            _TokenOwner(piece.start, False, (run.index, piece.start) in frames, run.module)
+            for run in runs_in_use(layout, plan.selection.modules)
+            for piece in run.pieces
         ]
         self._starts = [owner.start for owner in self._owners]
 

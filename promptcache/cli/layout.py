@@ -375,6 +375,9 @@ def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKi
     match item:
         case CheckedModule():
             marks = [(item.required, "required"), (not item.cache, "not cached")]
+            if item.collection is not None:
+                most = "any number" if item.collection.maximum is None else str(item.collection.maximum)
+                marks.append((True, f"collection, {item.collection.minimum} to {most}"))
             return NodeKind.MODULE, item.path, tuple(mark for holds, mark in marks if holds)
         case CheckedUnion():
             chosen = "at most one" if not item.required and item.default is None else "exactly one"

@@ -49,6 +49,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC108", "union without members"),
             Code("PC109", "module with both src and content"),
             Code("PC110", "turn inside a turn"),
+            Code("PC111", "member of a collection with more than text"),
             # 2xx: names, paths, files
             Code("PC201", "not a name"),
             Code("PC202", "reserved name"),
@@ -109,6 +110,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC420", "argument that its parameter does not take"),
             Code("PC421", "other version of the schema"),
             Code("PC422", "schema not found"),
+            Code("PC423", "wrong number of members of a collection"),
             # 5xx: tokens and positions (found by layout, which knows the tokenizer)
             Code("PC501", "argument longer than its slot"),
             Code("PC502", "placeholder or default longer than its slot"),
@@ -122,6 +124,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC511", "placeholder cut to its slot", Severity.WARNING),
             Code("PC513", "conversation that the chat template refuses", Severity.WARNING),
             Code("PC514", "text that the chat template writes otherwise", Severity.WARNING),
+            Code("PC515", "collection with fixed positions"),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),

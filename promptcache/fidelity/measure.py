@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -160,7 +160,7 @@ class _SettingPlanner:
             ContextLengthExceeded: The prompt and an answer need more positions than the model has.
         """
         repair = state.schema.repair or self.engine.repair
-        plan = state.plan(replace(selection, schema=state.schema), self.engine.tokenizer, repair)
+        plan = state.plan(selection.of_schema(state.schema), self.engine.tokenizer, repair)
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from promptcache.language.check import check_schema, promoted_scaffold
 from promptcache.language.checked import (
+    CheckedCollection,
     CheckedItem,
     CheckedModule,
     CheckedParameter,
@@ -23,6 +24,7 @@ from promptcache.language.checked import (
     CheckedUnion,
     FilledSlot,
     FinalText,
+    Member,
     Selection,
     walk_checked,
 )
@@ -36,7 +38,7 @@ from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import read_schema, read_schema_file
-from promptcache.language.resolve import resolve_prompt
+from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import Combinations, Extreme
 from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
 from promptcache.language.rules.explain import describe
@@ -60,6 +62,7 @@ from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
+    Collection,
     Combination,
     Context,
     Doc,
@@ -122,6 +125,7 @@ __all__ = [
     "BareMarkup",
     "ChatMessage",
     "ChatMessages",
+    "CheckedCollection",
     "CheckedItem",
     "CheckedModule",
     "CheckedParameter",
@@ -130,6 +134,7 @@ __all__ = [
     "CheckedTurn",
     "CheckedUnion",
     "Choose",
+    "Collection",
     "Combination",
     "Combinations",
     "Context",
@@ -142,6 +147,7 @@ __all__ = [
     "FilledSlot",
     "FinalText",
     "Item",
+    "Member",
     "Message",
     "Module",
     "Parameter",
@@ -173,6 +179,7 @@ __all__ = [
     "bare_markup",
     "check_schema",
     "count_combinations",
+    "declared_members",
     "decode",
     "describe",
     "example_prompt",
@@ -190,6 +197,7 @@ __all__ = [
     "load_prompt",
     "module",
     "module_docs",
+    "new_member",
     "open_prompt",
     "open_schema",
     "open_solver",

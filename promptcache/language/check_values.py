@@ -15,6 +15,7 @@ from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     Assert,
     Choose,
+    Collection,
     Context,
     Doc,
     Example,
@@ -100,7 +101,7 @@ def _kind(field: Field[Any]) -> Kind:
 
 
 _NODES = (
-    *(Text, Doc, StandIn, Parameter, Turn, Module, Union, Scaffold),
+    *(Text, Doc, StandIn, Parameter, Turn, Module, Union, Collection, Scaffold),
     *(Require, Exclude, Choose, Assert, RuleList, Example, SchemaDocument),
 )
 _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {
@@ -108,11 +109,12 @@ _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {
 }
 """Name, kind and default of each field, by node type."""
 
-_INSIDE = (Text, Doc, Parameter, Module, Union, Turn, Scaffold)
+_INSIDE = (Text, Doc, Parameter, Module, Union, Collection, Turn, Scaffold)
 _HOLD: Mapping[type, tuple[type, ...]] = {
     Module: _INSIDE,
     Turn: _INSIDE,
     Union: (Module, Doc),
+    Collection: (Module, Doc),
     RuleList: (Require, Exclude, Choose, Assert, Doc),
 }
 """Allowed types of children, by parent type; at the top level every item is allowed."""

@@ -6,15 +6,15 @@ the root, and documentation is removed. `check_schema` and `resolve_prompt` buil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role, Sees
+from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role, Sees, join_path
 from promptcache.language.syntax.repair import Repair
 
 
@@ -54,8 +54,35 @@ class CheckedTurn(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Member(Short):
+    """Member of a collection, with its final text."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedCollection(Short):
+    """Collection: a module without content of its own, in which a prompt names members in any order.
+
+    Attributes:
+        minimum, maximum: Limits of the number of members in a prompt; None means no limit.
+        lead: Text at the beginning of each member.
+        members: The members that the schema declares, by name. An engine can have others.
+    """
+
+    minimum: int
+    maximum: int | None
+    lead: str
+    members: Mapping[str, Member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckedModule(Short):
-    """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root)."""
+    """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root).
+
+    A `collection` has no children: its members are modules of a prompt's own schema (`CheckedSchema.with_members`).
+    """
 
     path: str
     parent: str
@@ -67,6 +94,14 @@ class CheckedModule(Short):
     sees: Sees
     private: bool
     reserve: int | None
+    collection: CheckedCollection | None = None
+
+    def member(self, name: str, member: Member) -> CheckedModule:
+        """Return a member of this collection as a module."""
+        assert self.collection is not None, "only collections have members"
+        text = FinalText(text=self.collection.lead + member.text, span=member.span)
+        path = join_path(self.path, name)
+        return replace(self, path=path, parent=self.path, children=(text,), span=member.span, collection=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -143,6 +178,25 @@ class CheckedSchema(Short):
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 
+    def with_members(self, members: Mapping[str, Member]) -> CheckedSchema:
+        """Return the schema with members of collections, by path, as modules of these in the given order."""
+        found: dict[str, CheckedModule] = {}
+        for path, member in members.items():
+            parent, _, name = path.rpartition("/")
+            found[path] = self.modules[parent].member(name, member)
+        if not found:
+            return self
+        inside: dict[str, list[CheckedModule]] = {}
+        for module in found.values():
+            inside.setdefault(module.parent, []).append(module)
+        return replace(
+            self,
+            children=tuple(_with_members(self.children, "", inside)),
+            modules={**self.modules, **found},
+            parameters={**self.parameters, **{path: {} for path in found}},
+            guaranteed={**self.guaranteed, **{path: self.guaranteed[found[path].parent] | {path} for path in found}},
+        )
+
     @property
     def has_open_turn(self) -> bool:
         """Whether the schema ends with a turn that the prompt continues and closes."""
@@ -152,6 +206,24 @@ class CheckedSchema(Short):
     def examples(self) -> tuple[Example, ...]:
         """Examples of the author, in document order; `example_prompt` parses one."""
         return self.source.examples
+
+
+def _with_members(
+    items: Iterable[CheckedItem], parent: str, inside: Mapping[str, Sequence[CheckedModule]]
+) -> Iterator[CheckedItem]:
+    """Yield items with members in their collections. Only what is around a collection changes."""
+    for item in items:
+        if isinstance(item, CheckedModule) and item.path in inside:
+            yield replace(item, children=tuple(inside[item.path]))
+        elif isinstance(item, CheckedModule) and any(path.startswith(f"{item.path}/") for path in inside):
+            yield replace(item, children=tuple(_with_members(item.children, item.path, inside)))
+        elif isinstance(item, CheckedTurn):
+            yield replace(item, children=tuple(_with_members(item.children, parent, inside)))
+        elif isinstance(item, CheckedUnion):
+            members = (each for each in _with_members(item.members, parent, inside))
+            yield replace(item, members=tuple(each for each in members if isinstance(each, CheckedModule)))
+        else:
+            yield item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -169,11 +241,13 @@ class Selection(Short):
     """Checked prompt: the complete set of its modules, with arguments and messages.
 
     Attributes:
-        modules: Paths of all modules present – named, their ancestors, union defaults – in document order.
+        modules: Paths of all modules present – named, their ancestors, union defaults – in document order. Members of a
+            collection come directly behind it, in the order of the prompt.
         arguments: The given arguments, in the order of `modules`, then of the parameters.
         messages: The prompt's own turns in order. A bare text (`role` None) comes first; turns follow it only if it
             continues the open turn of the schema.
         span: The prompt document.
+        members: The members of collections among the modules, by path. `schema` has them as modules.
     """
 
     schema: CheckedSchema
@@ -181,3 +255,8 @@ class Selection(Short):
     arguments: tuple[FilledSlot, ...]
     messages: tuple[Message, ...]
     span: Span
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+    def of_schema(self, schema: CheckedSchema) -> Selection:
+        """Return the same prompt for another state of its schema, which is given without members."""
+        return replace(self, schema=schema.with_members(self.members))

@@ -8,6 +8,8 @@ first text of the block, so it is present only if the module with this text is p
 - A module passes the separator to its first block. A union passes the separator to every member.
 - A turn drops the separator, because headers have none beside them. Text after a turn's footer has no separator either.
 
+A collection is a block that is never empty. Each of its members begins with the separator, also if it is the first one.
+
 An empty block has no text for a separator, so the next block gets the separator. Separators depend on the schema
 alone, not on the selection of a prompt.
 
@@ -23,15 +25,18 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.checked import (
+    CheckedCollection,
     CheckedItem,
     CheckedModule,
     CheckedParameter,
     CheckedTurn,
     CheckedUnion,
     FinalText,
+    Member,
 )
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.nodes import (
+    Collection,
     Context,
     Doc,
     Example,
@@ -65,6 +70,8 @@ def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
                 yield from _stray(module.children, module.whitespace or mode)
             case Union() | Turn() as parent:
                 yield from _stray(parent.children, mode)
+            case Collection() as parent:
+                yield from _stray(parent.children, parent.whitespace or mode)
             case Text() | Parameter() if mode is Whitespace.DEDENT:
                 yield from stray_indentation_of(block)
 
@@ -140,7 +147,7 @@ def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
 def _is_empty(item: CheckedItem) -> bool:
     match item:
         case CheckedModule(children=children):
-            return all(_is_empty(child) for child in children)
+            return item.collection is None and all(_is_empty(child) for child in children)
         case CheckedUnion(members=members):
             return all(_is_empty(member) for member in members)
         case _:
@@ -177,6 +184,8 @@ def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str
             return _module(module, parent, options, lead)
         case Union() as union:
             return _union(union, parent, options, lead)
+        case Collection() as collection:
+            return Finished((_collection(collection, parent, options),), empty=False, after_turn=False)
         case Turn() as turn:
             children = _content(turn.children, parent, options, "").items
             checked = CheckedTurn(role=turn.role, children=children, span=turn.span)
@@ -222,6 +231,37 @@ def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finish
     )
     empty = all(member.empty for member in members)
     return Finished((checked,), empty, any(member.after_turn for member in members))
+
+
+def _collection(collection: Collection, parent: str, options: TextOptions) -> CheckedModule:
+    """Normalize a collection. Each member begins with the separator, because any of them can be the first one."""
+    mode = collection.whitespace or options.whitespace
+    members = {each.name: _member(each, each.whitespace or mode) for each in collection.members}
+    return CheckedModule(
+        path=join_path(parent, collection.name),
+        parent=parent,
+        children=(),
+        span=collection.span,
+        required=collection.minimum > 0,
+        cache=True,
+        context=options.context,
+        sees=collection.sees or options.sees,
+        private=False,
+        reserve=None,
+        collection=CheckedCollection(
+            minimum=collection.minimum,
+            maximum=collection.maximum,
+            lead=options.separator if collection.separator is None else collection.separator,
+            members=members,
+        ),
+    )
+
+
+def _member(member: Module, mode: Whitespace) -> Member:
+    texts = [each for each in _merged(member.children) if isinstance(each, Text)]
+    finished = finish([None if each.exact else each.text for each in texts], mode)
+    text = "".join(each.text if final is None else final for each, final in zip(texts, finished, strict=True))
+    return Member(text=text, span=member.span)
 
 
 def _text_block(block: tuple[Item, ...], options: TextOptions, lead: str) -> Finished:

@@ -13,6 +13,7 @@ from promptcache.language.syntax.attributes import escape
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
+    Collection,
     Combination,
     Context,
     Doc,
@@ -80,9 +81,8 @@ def _item(item: Item) -> Written | str:
             return Written(item.role.value, (), _children(item.children))
         case Module():
             return _module(item)
-        case Union():
-            attributes = _attributes(name=item.name, required=item.required or None, default=item.default)
-            return Written("union", attributes, _children(item.children))
+        case Union() | Collection():
+            return _group(item)
         case Parameter():
             return _parameter(item)
         case Example():
@@ -115,6 +115,21 @@ def _module(module: Module) -> Written:
     if module.src is not None:
         children = tuple(child for child in children if isinstance(child, Doc))
     return Written("module", attributes, _children(children))
+
+
+def _group(group: Union | Collection) -> Written:
+    if isinstance(group, Union):
+        attributes = _attributes(name=group.name, required=group.required or None, default=group.default)
+        return Written("union", attributes, _children(group.children))
+    attributes = _attributes(
+        name=group.name,
+        min=group.minimum or None,
+        max=group.maximum,
+        sees=group.sees,
+        whitespace=group.whitespace,
+        separator=None if group.separator is None else escape(group.separator),
+    )
+    return Written("collection", attributes, _children(group.children))
 
 
 def _parameter(parameter: Parameter) -> Written:

@@ -91,7 +91,13 @@ class _Writer:
         return element
 
     def _content(self, path: str, items: Sequence[CheckedItem], form: str) -> etree._Element:
-        """Return the content of a reference element: arguments and references, in any order."""
+        """Return the content of a reference element: arguments and references, in any order.
+
+        That of a collection is members of any name, because an engine can have others than the schema declares.
+        """
+        if path and self._schema.modules[path].collection is not None:
+            named = RNG.optional(RNG.attribute(RNG.text(), name="module"))  # as an element, or by <use module="…"/>
+            return RNG.zeroOrMore(RNG.element(RNG.anyName(), named))
         given = [RNG.ref(name=f"a{self._number[path]}")] if self._schema.parameters[path] else []
         loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
         if form == "loose" or not self._below[path]:
@@ -106,7 +112,8 @@ class _Writer:
         if not self._below[path]:
             return [RNG.zeroOrMore(RNG.ref(name="use"))]
         known = [RNG.value(below, type="string") for below in self._below[path]]
-        module = RNG.attribute(RNG.choice(*known, RNG.ref(name="from-root")), name="module")
+        names = RNG.choice(*known, RNG.ref(name="from-root"))
+        module = RNG.attribute(RNG.text() if _has_collections(self._schema) else names, name="module")
         use = RNG.element(module, RNG.ref(name="anything"), name="use")
         return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
 
@@ -149,15 +156,15 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     parameters = sorted({name for known in schema.parameters.values() for name in known})
     steps = sorted(filter(is_tag, {_last(module) for module in schema.modules.values()}))
     ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
-    from_root = RNG.attribute(RNG.ref(name="from-root"), name="module")
+    any_name = RNG.text() if _has_collections(schema) else None
+    from_root = RNG.attribute(RNG.ref(name="from-root") if any_name is None else any_name, name="module")
     yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
     inside: list[etree._Element] = []
     if steps:
-        inside.append(RNG.element(RNG.choice(*(RNG.name(step) for step in steps)), RNG.ref(name="anything")))
-    module = RNG.attribute(
-        RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root")),
-        name="module",
-    )
+        names = RNG.anyName() if any_name is not None else RNG.choice(*(RNG.name(step) for step in steps))
+        inside.append(RNG.element(names, RNG.ref(name="anything")))
+    names = RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root"))
+    module = RNG.attribute(names if any_name is None else deepcopy(any_name), name="module")
     inside.append(RNG.element(module, RNG.ref(name="anything"), name="use"))
     attributes = []
     if parameters:
@@ -174,6 +181,11 @@ def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
         if isinstance(item, Doc) and parent not in seen:
             seen.add(parent)
             yield parent, "".join(text or "" for text in finish([item.text], Whitespace.DEDENT))
+
+
+def _has_collections(schema: CheckedSchema) -> bool:
+    """Whether a prompt can name members, whose names a grammar does not know."""
+    return any(module.collection is not None for module in schema.modules.values())
 
 
 def _last(module: CheckedModule) -> str:

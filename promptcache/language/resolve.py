@@ -5,10 +5,22 @@ Resolving a valid prompt takes time linear in the prompt and does not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
-from promptcache.diagnostics import Diagnostic, FaultList, PromptError, Span, did_you_mean, in_order
-from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
+from promptcache.diagnostics import (
+    TEXT,
+    Diagnostic,
+    FaultList,
+    InvalidValue,
+    PromptError,
+    Span,
+    did_you_mean,
+    in_order,
+    shown,
+)
+from promptcache.language.checked import CheckedSchema, FilledSlot, Member, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken
 from promptcache.language.syntax.names import (
@@ -17,8 +29,10 @@ from promptcache.language.syntax.names import (
     ancestors,
     argument_form,
     in_range,
+    is_name,
     is_path,
     is_version,
+    name_help,
     nowhere,
     path_help,
     quoted,
@@ -27,11 +41,20 @@ from promptcache.language.syntax.nodes import Parameter
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 
+AllMembers: TypeAlias = Mapping[str, Mapping[str, Member]]
+"""The members of collections by name, by the path of the collection."""
 
-def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = True) -> Selection:
+_MAX_COMPARED = 2_000
+"""Members of a collection up to which a fault names a similar one, because the search takes time."""
+
+
+def resolve_prompt(
+    prompt: Prompt, schema: CheckedSchema, known: AllMembers | None = None, *, explain: bool = True
+) -> Selection:
     """Follow the references of a prompt, add implied modules, and check the selection against the rules.
 
     Args:
+        known: The members of each collection, by path; None means those that the schema declares.
         explain: Whether the error describes broken rules, which takes time; otherwise it may have no diagnostics.
 
     Raises:
@@ -42,16 +65,18 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
         fix = did_you_mean(prompt.schema, [schema.name])
         raise PromptError([diagnostic("PC413", message, prompt.span, fix)])
     _check_version(prompt, schema)
-    resolver = _Resolver(schema)
+    resolver = _Resolver(schema, known)
     resolver.fill("", prompt.arguments)
     resolver.follow(prompt.references, "")
     if resolver.faults:
         raise PromptError(in_order(resolver.faults))
     named = resolver.named()
-    present = schema.rules.complete(named.keys())
-    places = {"": prompt.span, **named}
+    named_members = [path for path in named if path not in schema.modules]
+    present = schema.rules.complete(named.keys() - {*named_members})
+    places = {"": prompt.span, **{path: span for path, span in named.items() if path in schema.modules}}
     faults = FaultList(PromptError)
     faults += _beside_turns(prompt, schema)
+    faults += _miscounted(present, named_members, places, schema)
     faults += _unfilled(present, places, resolver.filled, schema)
     broken = tuple(schema.rules.broken(present.keys()))
     if broken and not explain:
@@ -62,13 +87,39 @@ def resolve_prompt(prompt: Prompt, schema: CheckedSchema, *, explain: bool = Tru
         raise PromptError(in_order(faults))
     order = schema.rules.order
     modules = tuple(sorted((module for module in present if module), key=order.__getitem__))
+    members = {path: resolver.member(path) for path in named_members}
+    if members:
+        schema = schema.with_members(members)
+        modules = tuple(_beside_collections(modules, named_members))
     return Selection(
         schema=schema,
         modules=modules,
         arguments=tuple(_in_order(resolver.filled, modules, schema)),
         messages=prompt.messages,
         span=prompt.span,
+        members=members,
     )
+
+
+def new_member(name: str, text: str) -> Member:
+    """Return a member of a collection that is built in Python.
+
+    Raises:
+        InvalidValue: The name or the text cannot be that of a member.
+    """
+    TEXT.check("text", text, InvalidValue)
+    if not isinstance(name, str) or not is_name(name):
+        fix = name_help(name) if isinstance(name, str) else "a text is expected"
+        raise InvalidValue(f"name={shown(name)} cannot be the name of a member: {fix}")
+    if not text.strip():
+        raise InvalidValue(f"text={shown(text)} of member {name!r} is empty")
+    return Member(text=text, span=Span(f"<member {name}>", 0, 0, 0, 0))
+
+
+def declared_members(schema: CheckedSchema) -> dict[str, dict[str, Member]]:
+    """Return the members that a schema declares, for each of its collections."""
+    modules = ((path, module.collection) for path, module in schema.modules.items())
+    return {path: {**collection.members} for path, collection in modules if collection is not None}
 
 
 def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
@@ -91,10 +142,10 @@ def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
 class _Resolver:
     """Resolver of references; appends diagnostics to `faults`."""
 
-    def __init__(self, schema: CheckedSchema) -> None:
+    def __init__(self, schema: CheckedSchema, known: AllMembers | None) -> None:
         self.faults = FaultList(PromptError)
         self.filled: dict[str, dict[str, FilledSlot]] = {}
-        self._schema = schema
+        self._schema, self._known = schema, known
         self._places: dict[str, Span] = {}
 
     def named(self) -> dict[str, Span]:
@@ -113,13 +164,38 @@ class _Resolver:
             if not is_path(path):
                 message = f"{quoted(reference.path)} is not a valid module path"
                 self._fault("PC207", message, reference.span, path_help(reference.path))
-            elif path not in self._schema.modules and len(self.faults) >= MAX_SUGGESTIONS:
-                self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
-            elif path not in self._schema.modules:
-                message, fix = nowhere(path, self._schema.modules, in_prompt=True)
-                self._fault("PC401", message, reference.span, fix)
-            else:
+            elif path in self._schema.modules or self._is_member(path):
                 self._enter(reference, path)
+            elif len(self.faults) >= MAX_SUGGESTIONS:
+                self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
+            else:
+                message, fix = self._nowhere(path)
+                self._fault("PC401", message, reference.span, fix)
+
+    def member(self, path: str) -> Member:
+        """Return the member of a collection that a reference named."""
+        parent, _, name = path.rpartition("/")
+        return self._members(parent)[name]
+
+    def _is_member(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return name in self._members(parent)
+
+    def _members(self, collection: str) -> Mapping[str, Member]:
+        """Return the members of a collection; nothing if there is no such collection."""
+        module = self._schema.modules.get(collection)
+        if module is None or module.collection is None:
+            return {}
+        return module.collection.members if self._known is None else self._known[collection]
+
+    def _nowhere(self, path: str) -> tuple[str, str | None]:
+        """Return a message about a path that leads to no module, and a fix."""
+        parent, _, name = path.rpartition("/")
+        module, members = self._schema.modules.get(parent), self._members(parent)
+        if module is None or module.collection is None:
+            return nowhere(path, self._schema.modules, in_prompt=True)
+        fix = did_you_mean(name, members) if len(members) <= _MAX_COMPARED else None
+        return f"collection '{parent}' has no member '{name}'", fix or "add it, or name another member"
 
     def _enter(self, reference: Reference, path: str) -> None:
         if path in self.filled:
@@ -132,7 +208,7 @@ class _Resolver:
         self.follow(reference.children, path)
 
     def fill(self, path: str, arguments: tuple[Argument, ...]) -> None:
-        parameters = self._schema.parameters[path]
+        parameters = self._schema.parameters.get(path, {})  # members of collections have none
         slots = self.filled.setdefault(path, {})
         for argument in arguments:
             name = argument.name
@@ -165,6 +241,32 @@ def _beside_turns(prompt: Prompt, schema: CheckedSchema) -> Iterator[Diagnostic]
     if first is not None and first.role is None and others and not schema.has_open_turn:
         message = "bare text beside turns continues an open <user> turn at the end of the schema, and there is none"
         yield diagnostic("PC416", message, first.span, "put the text into a turn, <user>…</user>")
+
+
+def _miscounted(
+    present: Iterable[str], members: Iterable[str], places: Mapping[str, Span], schema: CheckedSchema
+) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each collection with fewer or more members than it allows."""
+    counts = Counter(path.rpartition("/")[0] for path in members)
+    for path in present:
+        collection = schema.modules[path].collection if path else None
+        if collection is None or collection.minimum <= counts[path] <= (collection.maximum or counts[path]):
+            continue
+        few = counts[path] < collection.minimum
+        limit = f"at least {collection.minimum}" if few else f"at most {collection.maximum}"
+        message = f"collection '{path}' takes {limit} members, and the prompt names {counts[path]}"
+        fix = "name more of them" if few else "name fewer of them"
+        yield diagnostic("PC423", message, places.get(path, places[""]), fix)
+
+
+def _beside_collections(modules: Iterable[str], members: Iterable[str]) -> Iterator[str]:
+    """Yield the modules of a prompt, with members directly behind their collection."""
+    inside: dict[str, list[str]] = {}
+    for path in members:
+        inside.setdefault(path.rpartition("/")[0], []).append(path)
+    for module in modules:
+        yield module
+        yield from inside.get(module, ())
 
 
 def _unfilled(

@@ -13,6 +13,7 @@ from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
+    Collection,
     Combination,
     Context,
     Doc,
@@ -32,7 +33,7 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.whitespace import is_blank
 
-Content: TypeAlias = str | Parameter | Module | Union | Turn | Doc
+Content: TypeAlias = str | Parameter | Module | Union | Collection | Turn | Doc
 """Content of a module or turn that is built in Python; a string is exact text."""
 
 _DOCUMENT = instance("a schema document", SchemaDocument)
@@ -105,6 +106,27 @@ class Schema(SchemaDocument):
         """Add a union; a prompt uses at most one of its members."""
         union = Union(children=members, span=IN_PYTHON, name=name, required=required, default=default)
         return self._with((union,))
+
+    def collection(
+        self,
+        name: str,
+        *members: Module,
+        minimum: int = 0,
+        maximum: int | None = None,
+        sees: Sees | None = None,
+        separator: str | None = None,
+    ) -> Schema:
+        """Add a collection; a prompt uses its members in any order."""
+        collection = Collection(
+            name=name,
+            children=members,
+            span=IN_PYTHON,
+            minimum=minimum,
+            maximum=maximum,
+            sees=sees,
+            separator=separator,
+        )
+        return self._with((collection,))
 
     def text(self, *content: str | Parameter) -> Schema:
         """Add text and slots that are part of every prompt."""
@@ -242,6 +264,8 @@ def _is_empty(item: Item) -> bool:
     match item:
         case Text():
             return not item.text if item.exact else is_blank(item.text)
+        case Collection():
+            return False
         case Module() | Union():
             return all(_is_empty(child) for child in item.children)
         case _:

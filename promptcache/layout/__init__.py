@@ -18,6 +18,7 @@ from promptcache.layout.full_context import (
     in_full_context,
 )
 from promptcache.layout.lay_out import lay_out
+from promptcache.layout.members import with_members
 from promptcache.layout.plan import (
     check_length,
     check_positions,
@@ -31,6 +32,7 @@ from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import MAX_EARLIER_TOKENS, find_state, run_states, runs_in_use, states_in_use
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
+from promptcache.layout.stand_ins import TYPICAL_MEMBERS
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -51,6 +53,7 @@ from promptcache.layout.types import (
 
 __all__ = [
     "MAX_EARLIER_TOKENS",
+    "TYPICAL_MEMBERS",
     "CombinationParts",
     "Encoding",
     "InnerTokens",
@@ -98,4 +101,5 @@ __all__ = [
     "shortest_text",
     "slot_tokens",
     "states_in_use",
+    "with_members",
 ]

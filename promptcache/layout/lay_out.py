@@ -60,12 +60,15 @@ def lay_out(
     if walk.faults:
         raise SchemaError(dict.fromkeys(walk.faults))  # a file that is included twice reports its faults twice
     placement = schema.positions or placement
+    if placement is Placement.FIXED and walk.collections:
+        raise SchemaError([_no_place(schema.modules[path]) for path in walk.collections])
     warnings = [*walk.warnings, *(() if texts is None else texts.warnings)]
     return Layout(
         schema=schema,
         tree=tree,
         modules=walk.modules,
         runs=tuple(walk.runs),
+        collections=walk.collections,
         runs_of=_runs_of(schema, walk.runs),
         stop=max((run.stop for run in walk.runs), default=0),
         tokenizer=tokenizer.fingerprint,
@@ -97,6 +100,7 @@ class _Walk:
     def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int], written: SchemaTexts) -> None:
         self.runs: list[Run] = []
         self.modules: dict[str, LayoutNode] = {}
+        self.collections: dict[str, int] = {}
         self.faults: list[Diagnostic] = []
         self.warnings: list[Diagnostic] = []
         self._tokenizer = tokenizer
@@ -156,6 +160,8 @@ class _Walk:
     def _module(self, module: CheckedModule) -> LayoutNode:
         """Lay out a module and pad it to its reserve."""
         start = self._position
+        if module.collection is not None:
+            self.collections[module.path] = len(self.runs)
         owner = _Owner(module.path, module.cache)
         children = tuple(self.items(module.children, owner))
         self.end_run(owner)
@@ -261,6 +267,15 @@ def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
         span=place(parameter, "scaffold"),
         help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder',
         severity=Severity.WARNING,
+    )
+
+
+def _no_place(collection: CheckedModule) -> Diagnostic:
+    return Diagnostic(
+        code="PC515",
+        message=f"collection '{collection.path}' needs closed positions: its members come in any order",
+        span=collection.span,
+        help='remove positions="fixed", or take a model whose keys can be moved',
     )
 
 

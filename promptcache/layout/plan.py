@@ -12,6 +12,7 @@ from types import MappingProxyType
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
 from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
+from promptcache.layout.members import with_members
 from promptcache.layout.repair import level_of, repaired
 from promptcache.layout.run_states import runs_in_use, states_in_use
 from promptcache.layout.run_tokens import RunTokens, SlotContents
@@ -29,6 +30,7 @@ def make_plan(
     repair: Repair | None = None,
     answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     conversations: Conversations | None = None,
+    codec: str = "full",
 ) -> Plan:
     """Return the plan of a prompt: each token is reused or prefilled at a position.
 
@@ -40,12 +42,14 @@ def make_plan(
         repair: The cached tokens to compute again; None means the setting of the schema, else the default.
         answers: Token IDs of assistant turns that a model generated, by index in `selection.messages`. The text of
             these turns is not tokenized, unless the chat template changes it.
+        codec: The codec of the states, which members of collections also get.
         conversations: The chat template of `tokenizer` with options of the request; None means without options.
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
+    layout, states = with_members(selection, layout, states, tokenizer, codec)
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)

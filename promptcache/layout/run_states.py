@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 
@@ -26,7 +26,7 @@ from promptcache.language import (
 from promptcache.layout.encoding import Encoding, KVPart, closed_up
 from promptcache.layout.scaffolds import covered_modules
 from promptcache.layout.stand_ins import num_before
-from promptcache.layout.types import Layout, Run, RunState, StateKind
+from promptcache.layout.types import Layout, Run, RunState, StateKind, TextPiece
 
 MAX_EARLIER_TOKENS = 512
 """Limit of the tokens of earlier modules that a run with `sees="earlier"` attends to."""
@@ -43,7 +43,7 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     behind its context, and its context has no gaps.
     """
     maker = _Maker(layout, codec)
-    visibility = _Visibility(layout)
+    visibility = Visibility(layout)
     scaffolds = _covering_scaffolds(layout)
     for run in layout.runs:
         if run.cached:
@@ -53,13 +53,23 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
                 maker.add_behind(run, *visibility.behind(run, visible))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
+    for path in layout.collections:
+        maker.add_stand_ins(visibility.of_collection(path), max(0, len(layout.runs) - 1))
     return tuple(maker.states)
 
 
 def runs_in_use(layout: Layout, modules: Iterable[str]) -> list[Run]:
-    """Return the runs of the root and of the modules of a prompt, in document order."""
-    indices = sorted(index for path in ("", *modules) for index in layout.runs_of[path])
-    return [layout.runs[index] for index in indices]
+    """Return the runs of the root and of the modules of a prompt, in document order.
+
+    Runs of members of a collection, which have the highest indices, come behind the runs before the collection.
+    """
+
+    def place_in_document(run: int) -> tuple[int, int, int]:
+        num_before = layout.collections.get(layout.runs[run].module.rpartition("/")[0])
+        return (run, 1, 0) if num_before is None else (num_before, 0, run)
+
+    indices = (index for path in ("", *modules) for index in layout.runs_of[path])
+    return [layout.runs[index] for index in sorted(indices, key=place_in_document)]
 
 
 def states_in_use(
@@ -97,9 +107,12 @@ def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, be
         scaffold: The scaffold in use for the run's module, from `scaffolds_in_use`.
         behind: Without a scaffold, return the state behind stand-ins or earlier modules, if there is one.
     """
-    plain = index = bisect_left(states, run, key=attrgetter("run"))
+    plain = bisect_left(states, run, key=attrgetter("run"))
+    while plain < len(states) and states[plain].run == run and states[plain].kind is StateKind.STAND_IN:
+        plain += 1  # those of a collection may stand behind a run without a state
     if plain == len(states) or states[plain].run != run:
         return None
+    index = plain
     while index < len(states) and (state := states[index]).run == run:
         if (scaffold in state.scaffolds) if scaffold is not None else (behind and state.kind is StateKind.BEHIND):
             return state
@@ -129,7 +142,7 @@ class _Maker:
         """Add the plain state of `run`, with the plain states of the runs `visible` as context."""
         sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
         if run.token_ids:
-            self._plain[run.index] = self._add(run, StateKind.PLAIN, sees)
+            self._plain[run.index] = self._add(run.index, StateKind.PLAIN, sees, run.token_ids, run.places)
 
     def add_behind(self, run: Run, num_stand_ins: int, visible: Sequence[int], first: int) -> None:
         """Add the state of `run` behind stand-ins and the runs `visible`, unless it is the plain state.
@@ -148,12 +161,21 @@ class _Maker:
             return
         before = _without_none(tuple(self._plain[index] for index in visible if index < first))
         others = [self._behind.get(index, self._plain[index]) for index in visible if index >= first]
-        stand_ins = self._stand_ins.setdefault(before, [])
-        for text in texts[len(stand_ins) :]:
-            stand_ins.append(self._add(run, StateKind.STAND_IN, (*before, *stand_ins), text))
-        sees = _without_none((*before, *stand_ins[: len(texts)], *others))
+        sees = _without_none((*before, *self._stand_ins_behind(before, num_stand_ins, run.index), *others))
         if sees != self.states[plain].sees:
-            self._behind[run.index] = self._add(run, StateKind.BEHIND, sees)
+            self._behind[run.index] = self._add(run.index, StateKind.BEHIND, sees, run.token_ids, run.places)
+
+    def add_stand_ins(self, seen: CollectionView, run: int) -> None:
+        """Add the stand-ins before the members of a collection that do not exist yet, as states of `run`."""
+        before = _without_none(tuple(self._plain[index] for index in seen.before))
+        self._stand_ins_behind(before, seen.max_stand_ins, run)
+
+    def _stand_ins_behind(self, before: tuple[int, ...], number: int, run: int) -> list[int]:
+        """Return the first stand-ins behind the states `before`."""
+        stand_ins = self._stand_ins.setdefault(before, [])
+        for text in self._texts[len(stand_ins) : number]:
+            stand_ins.append(self._add(run, StateKind.STAND_IN, (*before, *stand_ins), text, ()))
+        return stand_ins[:number]
 
     def _num_tokens(self, runs: Iterable[int]) -> int:
         plain = (self._plain[index] for index in runs)
@@ -172,23 +194,23 @@ class _Maker:
                 if state.index != plain:
                     self.states[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
                 return
-        in_scaffold[run.index] = self._add(run, StateKind.SCAFFOLD, sees)
+        in_scaffold[run.index] = self._add(run.index, StateKind.SCAFFOLD, sees, run.token_ids, run.places)
         self.states[-1] = replace(self.states[-1], scaffolds=(scaffold,))
 
-    def _add(self, run: Run, kind: StateKind, sees: tuple[int, ...], stand_in: tuple[int, ...] = ()) -> int:
-        """Add a state of a run, or a stand-in."""
-        token_ids = stand_in or run.token_ids
+    def _add(
+        self, run: int, kind: StateKind, sees: tuple[int, ...], token_ids: tuple[int, ...], places: tuple[int, ...]
+    ) -> int:
+        """Add a state of a run, or a stand-in. With closed positions, `places` are not used."""
         known = self._contexts.get(sees)  # share one tuple among equal contexts
         if known is None:
             known = self._contexts[sees] = sees, self._context(sees)
         sees, context = known
-        position_ids = run.places if not stand_in else ()
         if self._is_closed:
             start = context[-1].last + 1 if context else 0
-            position_ids = tuple(range(start, start + len(token_ids)))
-        encoding = Encoding(token_ids=token_ids, position_ids=position_ids, context=context, codec=self._codec)
+            places = tuple(range(start, start + len(token_ids)))
+        encoding = Encoding(token_ids=token_ids, position_ids=places, context=context, codec=self._codec)
         index = len(self.states)
-        self.states.append(RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
+        self.states.append(RunState(index=index, run=run, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
         return index
 
     def _context(self, sees: tuple[int, ...]) -> tuple[KVPart, ...]:
@@ -197,7 +219,25 @@ class _Maker:
         return closed_up(parts) if self._is_closed else tuple(parts)
 
 
-class _Visibility:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionView:
+    """Runs that the members of a collection attend to while they are encoded.
+
+    Attributes:
+        plain: Of a member that stands directly behind what is guaranteed with the collection.
+        before, behind: Of other members, before and behind their stand-ins.
+        num_stand_ins: Stand-ins of the first member of a prompt; each further one has one more.
+        max_stand_ins: Limit of their number.
+    """
+
+    plain: Sequence[int]
+    before: Sequence[int]
+    behind: Sequence[int]
+    num_stand_ins: int
+    max_stand_ins: int
+
+
+class Visibility:
     """Earlier runs that each run attends to."""
 
     def __init__(self, layout: Layout) -> None:
@@ -238,6 +278,22 @@ class _Visibility:
             if schema.modules[path].sees is Sees.EARLIER:
                 return 0, self.before(run, sorted({*visible, *self._earlier.of(run)})), first.index
         return 0, visible, first.index
+
+    def of_collection(self, path: str) -> CollectionView:
+        """Return what the members of a collection attend to: what a run at its place would."""
+        start = self._layout.modules[path].start
+        piece = TextPiece(start=start, token_ids=(), text="", span=self._layout.schema.source.span)
+        place = Run(index=self._layout.collections[path], module=path, pieces=(piece,), cached=True)
+        plain = self.plain(place)
+        number, visible, first = self.behind(place, plain)
+        uses_stand_ins = self._layout.schema.modules[path].sees is Sees.STAND_INS
+        return CollectionView(
+            plain=plain,
+            before=[index for index in visible if index < first],
+            behind=[index for index in visible if index >= first],
+            num_stand_ins=number,
+            max_stand_ins=len(self._layout.stand_ins) if uses_stand_ins else 0,
+        )
 
     def before(self, run: Run, visible: list[int]) -> list[int]:
         """Return the runs of the sorted indices `visible` that end before `run` starts."""

@@ -73,6 +73,8 @@ class SchemaTexts:
                 if isinstance(item, CheckedModule):
                     self._items(item.children)
                     self._flush()
+                    if item.collection is not None:
+                        self._before = Before.TEXT  # as if a member is present
                 else:
                     before = behind = self._before
                     for member in item.members:

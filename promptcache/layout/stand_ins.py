@@ -14,6 +14,9 @@ from promptcache.tokenizer import Tokenizer
 MAX_STAND_IN_TOKENS = 256
 """Limit of the tokens of the stand-ins before a module. Modules further behind have the same stand-ins."""
 
+TYPICAL_MEMBERS = 4
+"""A module behind a collection has stand-ins for so many of its members, or for its `max` if that is lower."""
+
 STAND_INS = (
     "The door of the harbour office is blue.",
     "The keeper of the orchard is Mrs. Vale.",
@@ -45,7 +48,11 @@ STAND_INS = (
 
 def stand_in_ids(schema: CheckedSchema, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Return the token IDs of the stand-ins of a schema: as many as the module with the most stand-ins needs."""
-    needed = [schema.modules[path].sees is Sees.STAND_INS and number for path, number in num_before(schema).items()]
+    needed = [
+        number + _most_members(schema.modules[path]) - 1
+        for path, number in num_before(schema).items()
+        if schema.modules[path].sees is Sees.STAND_INS
+    ]
     own = tuple(each.text for each in schema.source.stand_ins)
     separator, left = schema.source.separator or " ", MAX_STAND_IN_TOKENS
     found: list[tuple[int, ...]] = []
@@ -74,12 +81,18 @@ def num_before(schema: CheckedSchema) -> Mapping[str, int]:
     return found
 
 
+def _most_members(module: CheckedModule) -> int:
+    """Return the highest number of modules that a module stands for: 1, or that of the members of a collection."""
+    collection = module.collection
+    return 1 if collection is None else max(1, collection.maximum or len(STAND_INS))
+
+
 def _count(items: Iterable[CheckedItem], number: int, counts: dict[str, int]) -> int:
     """Set the number of modules before each module, and return that behind `items`."""
     for item in items:
         if isinstance(item, CheckedModule):
             counts[item.path] = number
-            number = _count(item.children, number + 1, counts)
+            number = _count(item.children, number + min(_most_members(item), TYPICAL_MEMBERS), counts)
         elif isinstance(item, CheckedTurn):
             number = _count(item.children, number, counts)
         elif isinstance(item, CheckedUnion):

@@ -195,6 +195,7 @@ class Layout(Short):
         tree: What begins every prompt, then the schema's items in document order, each with its positions.
         modules: The node of each module, by path.
         runs: In document order; `runs[i].index == i`. Run 0 is the beginning, if there is one (its owner is "").
+        collections: For each collection, by path, the number of runs before it.
         runs_of: For each module path and "", the indices of its own runs, in document order.
         stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
@@ -214,6 +215,7 @@ class Layout(Short):
     tree: tuple[LayoutNode | LayoutLeaf, ...]
     modules: Mapping[str, LayoutNode]
     runs: tuple[Run, ...]
+    collections: Mapping[str, int]
     runs_of: Mapping[str, tuple[int, ...]]
     stop: int
     tokenizer: str

@@ -25,6 +25,7 @@ from promptcache.layout import (
     RunState,
     Slot,
     StateKind,
+    runs_in_use,
 )
 from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark, Section
 from promptcache.picture.fold import folded
@@ -301,8 +302,7 @@ def _look(new: Prefill) -> Look:
 
 def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
     """Return the new tokens of the schema that lie in no piece in use, by the piece before them."""
-    runs = sorted(index for path in ("", *plan.selection.modules) for index in plan.layout.runs_of[path])
-    pieces = [piece for index in runs for piece in plan.layout.runs[index].pieces]
+    pieces = [piece for run in runs_in_use(plan.layout, plan.selection.modules) for piece in run.pieces]
     starts = [*(piece.start for piece in pieces), plan.prefill[-1].place_stop]
     found: dict[RunPiece, tuple[Section, ...]] = {}
     for new in plan.prefill:

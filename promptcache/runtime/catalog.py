@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean, one_of
+from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean, one_of, shown
 from promptcache.kv import Codec, Store
-from promptcache.language import CheckedSchema, Placement, Repair, Selection
+from promptcache.language import CheckedSchema, Member, Placement, Repair, Selection, declared_members, join_path
 from promptcache.layout import (
     Encoding,
     Layout,
@@ -33,13 +33,15 @@ from promptcache.tokenizer import Conversations, Tokenizer
 class SchemaState:
     """A schema with its layout and the states of its runs.
 
-    It is immutable: a request keeps the state that it was planned with. `schema.scaffolds` includes the promoted ones.
+    A request keeps the state that it was planned with. It is immutable but for `members`: the members of collections by
+    name, by the path of the collection. `schema.scaffolds` includes the promoted ones.
     """
 
     schema: CheckedSchema
     layout: Layout
     states: tuple[RunState, ...]
     codec: Codec
+    members: Mapping[str, dict[str, Member]] = field(default_factory=dict)
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
@@ -76,7 +78,7 @@ class SchemaState:
         conversations: Conversations | None = None,
     ) -> Plan:
         """Return the plan of one prompt; arguments and errors are those of `make_plan`."""
-        return make_plan(selection, self.layout, self.states, tokenizer, repair, answers, conversations)
+        return make_plan(selection, self.layout, self.states, tokenizer, repair, answers, conversations, self.codec)
 
 
 def schema_state(
@@ -99,7 +101,7 @@ def schema_state(
     layout = lay_out(schema, tokenizer, placement=placement, max_positions=context_length)
     states = run_states(layout, codec)
     check_length(layout, states, context_length)
-    return SchemaState(schema=schema, layout=layout, states=states, codec=codec)
+    return SchemaState(schema=schema, layout=layout, states=states, codec=codec, members=declared_members(schema))
 
 
 def choose_placement(model: Model, asked: str | None = None) -> Placement:
@@ -150,6 +152,9 @@ class Catalog:
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
         self._held: set[Encoding] = set()
+        self._of_members: dict[tuple[str, str], dict[str, set[str]]] = {}
+        """Encodings of members that were used: their digests with their keys, by schema and path of the member."""
+        self._members_in_use: Counter[str] = Counter()  # of their digests
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self.on_drop: Callable[[], None] | None = None
         self._lock = new_lock()
@@ -225,11 +230,68 @@ class Catalog:
         name = state.schema.name
         return self._states.get(name) is state or any(each is state for each in self._placed.get(name, ()))
 
+    def set_member(self, schema: str, collection: str, name: str, member: Member | None) -> None:
+        """Add a member to a collection, replace it, or remove it with None. Requests in flight keep the old one.
+
+        Raises:
+            UnknownSchema: There is no such schema.
+            InvalidValue: It has no such collection, or there is no such member to remove.
+        """
+        TEXT.check("name", name, InvalidValue)
+        with self._lock:
+            state = self.find(schema)
+            members = _members(state, collection)
+            if member is None and name not in members:
+                raise InvalidValue(f"collection '{collection}' of schema '{schema}' has no member {shown(name)}")
+            if member is not None and name not in members:
+                members[name] = member
+            elif member != members[name]:
+                if member is None:
+                    del members[name]
+                else:
+                    members[name] = member
+                self._states[schema] = replace(state)  # plans of this state are not used again
+                self._forget_member(schema, join_path(collection, name))
+
+    def members(self, schema: str, collection: str) -> tuple[str, ...]:
+        """Return the names of the members of a collection; errors as for `set_member`."""
+        with self._lock:
+            return tuple(_members(self.find(schema), collection))
+
+    def use_members(self, state: SchemaState, plan: Plan) -> None:
+        """Keep the encodings of the members in a plan until they are removed or replaced."""
+        if not state.members:
+            return
+        name = state.schema.name
+        with self._lock:
+            for reuse in plan.reuse if self.serves(state) else ():
+                encoding, path = reuse.part.encoding, plan.layout.runs[reuse.run].module
+                if path.rpartition("/")[0] in state.members:
+                    known = self._of_members.setdefault((name, path), {})
+                    if encoding.digest not in known:
+                        self._members_in_use[encoding.digest] += 1
+                    known.setdefault(encoding.digest, set()).add(key := self._key(encoding))
+                    if self._store is not None:
+                        self._store.note({key: {"schema": name, "module": path}})
+
+    def _forget_member(self, schema: str, path: str) -> None:
+        unused: list[str] = []
+        for digest, keys in self._of_members.pop((schema, path), {}).items():
+            self._members_in_use[digest] -= 1
+            if not self._members_in_use[digest]:
+                del self._members_in_use[digest]
+                unused += keys
+        if self._store is not None and self._owns_store and unused:
+            self._store.forget(unused)
+
     def _drop(self, old: SchemaState) -> None:
         encodings = old.encodings
         if old.schema.name in self._placed:
             encodings += self._placed.pop(old.schema.name)[1].encodings
         self._num_uses.subtract(encodings)
+        if self._states.get(old.schema.name) is None or self._states[old.schema.name].members is not old.members:
+            for schema, path in [each for each in self._of_members if each[0] == old.schema.name]:
+                self._forget_member(schema, path)
         for each in encodings:
             if not self._num_uses[each]:
                 del self._num_uses[each]
@@ -239,7 +301,7 @@ class Catalog:
 
     def needs(self, encoding: Encoding) -> bool:
         """Return whether a schema needs an encoding."""
-        return encoding in self._num_uses
+        return encoding in self._num_uses or encoding.digest in self._members_in_use
 
     def hold(self, encoding: Encoding) -> None:
         """Keep an encoding that no schema needs: `forget_unused` does not free it, until `release`."""
@@ -261,7 +323,7 @@ class Catalog:
 
     def _forget(self, encodings: Iterable[Encoding]) -> None:
         if self._store is not None:
-            unused = [key for each in encodings if each not in self._num_uses for key in self._used_keys(each)]
+            unused = [key for each in encodings if not self.needs(each) for key in self._used_keys(each)]
             if unused:
                 self._store.forget(unused)
 
@@ -282,3 +344,12 @@ class Catalog:
             help_text = did_you_mean(name, self._states) or f"schemas known here: {known}"
             raise UnknownSchema(f"schema '{name}' was not added to this engine ({help_text})")
         return state
+
+
+def _members(state: SchemaState, collection: str) -> dict[str, Member]:
+    TEXT.check("collection", collection, InvalidValue)
+    members = state.members.get(collection.strip("/"))
+    if members is None:
+        known = did_you_mean(collection, state.members) or f"collections: {', '.join(state.members) or 'none'}"
+        raise InvalidValue(f"schema '{state.schema.name}' has no collection {shown(collection)} ({known})")
+    return members

@@ -138,7 +138,9 @@ class Planner:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
         asked = None if repair is None else Repair.parse(repair)
         state = self._placed(self._state(prompt), self._placement(positions))
-        selection, answers = with_turns(resolve_prompt(prompt, state.schema), state.layout, turns, question)
+        selection, answers = with_turns(
+            resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question
+        )
         return self._planned(state, selection, asked, template_kwargs, answers)
 
     def planned(
@@ -172,7 +174,7 @@ class Planner:
             return known
         read = open_prompt(prompt)
         state = self._placed(self._state(read), placement)
-        selection = resolve_prompt(read, state.schema)
+        selection = resolve_prompt(read, state.schema, state.members)
         plan = self._planned(state, selection, asked, template_kwargs)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
             self._remember((prompt, asked, placement), (state, plan))
@@ -189,6 +191,7 @@ class Planner:
         conversations = self._conversations_of(state, template_kwargs)
         chosen = repair or state.schema.repair or self._repair
         plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
+        self._catalog.use_members(state, plan)
         if plan.warnings and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in plan.warnings)
         return plan

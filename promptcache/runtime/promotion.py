@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from promptcache.diagnostics import PromptCacheError, Short
+from promptcache.diagnostics import InvalidValue, PromptCacheError, Short
 from promptcache.kv import KVShape, stored_bytes
 from promptcache.language import CheckedScaffold, CheckedSchema, Selection, promoted_scaffold
 from promptcache.layout import Encoding, run_states, runs_in_use, scaffolds_in_use, states_in_use
@@ -49,8 +49,14 @@ def promote(
     """Return the state with a promotion of a prompt's modules, and what it adds.
 
     Raises:
+        InvalidValue: The prompt has members of collections.
         PromptCacheError: It adds more KV than `promote_bytes`.
     """
+    if member := next((path for path in selection.modules if path not in old.schema.modules), None):
+        raise InvalidValue(
+            f"{member} is a member of a collection, whose members come in any order: promote='auto' of the engine "
+            "encodes repeated combinations of them together"
+        )
     new = promoted(old, selection)
     before = frozenset(old.encodings)
     added = [each for each in new.encodings if each not in before]

@@ -17,7 +17,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
 from promptcache.language import NOT_IN_XML, CheckedSchema, ancestors
-from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
+from promptcache.testing.prompt_xml import Choice, PromptTree, draw_members, has_tokens, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
 from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
@@ -167,14 +167,18 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
     """Draw one prompt for each of the drawn selections, with the same arguments and messages."""
     selected = draw(source.selections)
     filled = draw_arguments(draw, source.slots, frozenset().union(*selected))
-    parts = [(modules, _restricted(filled, modules)) for modules in selected]
-    never_empty = all(has_tokens(source.schema.children, modules, given) for modules, given in parts)
+    members = draw_members(draw, source.schema)
+    parts = [
+        (modules, _restricted(filled, modules), {path: members[path] for path in members if path in modules})
+        for modules in selected
+    ]
+    never_empty = all(has_tokens(source.schema.children, *part) for part in parts)
     drawn = MESSAGES if never_empty else SOME_MESSAGES
     said = draw(drawn if source.messages is None else source.messages)
     assume(never_empty or any(message.role or message.text for message in said))
     return tuple(
-        write_prompt(draw, source.schema, Choice(modules=modules, arguments=given, messages=said))
-        for modules, given in parts
+        write_prompt(draw, source.schema, Choice(modules=modules, arguments=given, messages=said, members=own))
+        for modules, given, own in parts
     )
 
 

@@ -97,7 +97,7 @@ def unselected_text_changes_nothing(service: ServedSchema, selection: Selection)
     if any(each.sees is Sees.EARLIER for each in schema.modules.values()):
         kept |= {path for path, module in schema.modules.items() if not module.private}
     other = replace(schema, children=_masked(schema.children, kept, service))
-    after = service.renewed(other).logits(replace(selection, schema=other))
+    after = service.renewed(other).logits(selection.of_schema(other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 
 

@@ -126,7 +126,7 @@ class _Histories(RuleBasedStateMachine):
     def asked(self, number: int) -> tuple[int, Selection]:
         """Return the index of a service and a prompt for its schema with the current promotions."""
         index, selection = self.fresh.asked(number)
-        return index, replace(selection, schema=self.services[index].state.schema)
+        return index, selection.of_schema(self.services[index].state.schema)
 
     @rule(number=_NUMBERS)
     def warm(self, number: int) -> None:

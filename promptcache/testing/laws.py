@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -28,11 +28,11 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
-from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions
+from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions, with_members
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_states
 from promptcache.testing.position_oracle import expected_tokens, planned_tokens
-from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.prompt_xml import Choice, first_members, write_prompt
 from promptcache.testing.rules_oracle import completed, is_understood, violations
 from promptcache.testing.selection import can_be_completed, list_selections, smallest_with
 from promptcache.testing.subject import PromptCase, Subject, published_grammar
@@ -112,7 +112,9 @@ def level_is_right(case: PromptCase) -> None:
 
 def states_are_right(case: PromptCase) -> None:
     """Every cached run comes from the store: in the state of the scaffold in use, else plain or behind others."""
-    wrong = list(wrong_states(case.plan, case.subject.states))
+    subject = case.subject
+    _, states = with_members(case.selection, subject.layout, subject.states, subject.tokenizer)
+    wrong = list(wrong_states(case.plan, states))
     hold(not wrong, "; ".join(wrong), case)
 
 
@@ -219,14 +221,14 @@ def grammar_accepts_the_schema(subject: Subject) -> None:
 def prompts_print(case: PromptCase) -> None:
     """A prompt that is printed and read again selects the same modules, with the same arguments and messages."""
     printed = parse_prompt(case.xml).to_xml()
-    again = resolve_prompt(parse_prompt(printed), case.selection.schema)
+    again = resolve_prompt(parse_prompt(printed), case.subject.schema)
     hold(said(again) == said(case.selection), f"printed as {printed}", case)
 
 
 def formatting_keeps_prompts(case: PromptCase) -> None:
     """Formatting a prompt does not change its content, and formatting it again changes nothing."""
     once = format_document(case.xml)
-    again = resolve_prompt(parse_prompt(once), case.selection.schema)
+    again = resolve_prompt(parse_prompt(once), case.subject.schema)
     hold(said(again) == said(case.selection), f"formatted as {once}", case)
     hold(format_document(once) == once, f"formatting {once} again gives another text", case)
 
@@ -299,6 +301,8 @@ def without_places(value: Any) -> Any:
         return (type(value).__name__, *(without_places(getattr(value, name)) for name in names))
     if isinstance(value, tuple):
         return tuple(without_places(item) for item in value)
+    if isinstance(value, Mapping):
+        return {key: without_places(item) for key, item in value.items()}
     return value
 
 
@@ -317,9 +321,12 @@ def _judged(
         for name, parameter in subject.schema.parameters[owner].items()
         if parameter.required and owner in {"", *present}
     }
-    choice = Choice(modules=named, arguments=given, messages=(Said(text=DEFAULT_TEXT),))
+    members = first_members(subject.schema, named)
+    choice = Choice(modules=named, arguments=given, messages=(Said(text=DEFAULT_TEXT),), members=members)
     xml = write_prompt(lambda _: 0, subject.schema, choice, in_full=True).document()
     try:
-        return set(), frozenset(resolve_prompt(parse_prompt(xml), subject.schema).modules)
+        return set(), frozenset(
+            resolve_prompt(parse_prompt(xml), subject.schema).modules
+        ) & subject.schema.modules.keys()
     except PromptError as error:
         return {each.code for each in error.diagnostics}, None

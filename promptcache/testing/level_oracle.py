@@ -26,6 +26,7 @@ from promptcache.language import (
 )
 from promptcache.layout import (
     MAX_EARLIER_TOKENS,
+    TYPICAL_MEMBERS,
     Encoding,
     KVPart,
     Layout,
@@ -35,6 +36,7 @@ from promptcache.layout import (
     Run,
     RunState,
     StateKind,
+    runs_in_use,
 )
 
 _Token = tuple[Encoding, int]  # with the index of the token
@@ -72,7 +74,8 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
         return set([*in_use.values()][num_exact:])
     again: set[int] = set()
     is_behind = False
-    for run in sorted(set(owner.values())):
+    first_of = {run: position for token, position in reversed([*in_use.items()]) for run in [owner[token]]}
+    for run in sorted(first_of, key=first_of.__getitem__):
         own = sorted(position for token, position in in_use.items() if owner[token] == run)
         others = {token: position for token, position in in_use.items() if owner[token] != run and position < own[0]}
         encoding = next(token[0] for token in in_use if owner[token] == run)
@@ -149,9 +152,7 @@ def _states_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, RunState
     taken = _scaffolds_taken(schema, modules)
     found: dict[int, RunState] = {}
     is_exact = True
-    for run in plan.layout.runs:
-        if run.module and run.module not in modules:
-            continue
+    for run in runs_in_use(plan.layout, modules):
         state = _state(states, run.index, taken.get(run.module)) if run.cached else None
         if state is not None:
             seen = [part.encoding for part in state.encoding.context]
@@ -205,8 +206,11 @@ def _num_before(schema: CheckedSchema, path: str) -> int:
 
     def most(item: CheckedItem) -> int:
         match item:
-            case CheckedModule():
+            case CheckedModule(collection=None):
                 return 1 + sum(map(most, item.children))
+            case CheckedModule(collection=collection):
+                assert collection is not None
+                return min(max(1, collection.maximum or TYPICAL_MEMBERS), TYPICAL_MEMBERS)
             case CheckedTurn():
                 return sum(map(most, item.children))
             case CheckedUnion():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 from lxml import etree
@@ -41,13 +41,21 @@ _INLINE = frozenset({"parameter", "text"})
 _OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 
 
+Members: TypeAlias = Mapping[str, Sequence[str]]
+"""Names of members of collections, by the path of the collection."""
+
+_MAX_MEMBERS = 4
+"""Number of members of a collection in a drawn prompt, unless its minimum is higher."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The modules, arguments and messages of a prompt."""
+    """The modules, arguments and messages of a prompt, and for collections, by path, the names of members in order."""
 
     modules: frozenset[str]
     arguments: Mapping[Key, str]
     messages: Sequence[Said]
+    members: Members = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +100,12 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
         references[path] = _write_reference(draw, path, references)
     for (module, parameter), text in choice.arguments.items():
         _write_argument(draw, references[module], parameter, text)
+    _write_members(draw, choice.members, references)
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
 
 
 def _write_shortest(schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]) -> None:
-    given = {module for module, _ in choice.arguments}
+    given = {module for module, _ in choice.arguments} | {path for path, names in choice.members.items() if names}
     shortest = _Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
     for path, outer, relative in shortest.references():
         if is_element(relative):
@@ -105,11 +114,13 @@ def _write_shortest(schema: CheckedSchema, choice: Choice, references: dict[str,
             references[path] = etree.SubElement(references[outer], "use", module=relative)
     for (module, parameter), text in choice.arguments.items():
         _write_argument(lambda _: 0, references[module], parameter, text)
+    _write_members(lambda _: 0, choice.members, references)
 
 
 def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:
     """Return modules that bring all others, as their ancestors or as the default of a union."""
     needed = {module for module, _ in choice.arguments if module}
+    needed |= {path for path, names in choice.members.items() if names}
     implied = set(_defaults_taken(schema, choice.modules))
     for path in reversed(_in_order(schema, choice.modules)):
         if path in needed or path not in implied or draw(_COIN):
@@ -158,6 +169,16 @@ def _write_argument(draw: Draw, element: etree._Element, parameter: str, text: s
         _insert(draw, element, argument)
     else:
         element.set(parameter, text)
+
+
+def _write_members(draw: Draw, members: Members, references: Mapping[str, etree._Element]) -> None:
+    """Name members of collections, in order."""
+    for path, names in members.items():
+        for name in names:
+            if draw(_COIN) or not is_element(name):
+                etree.SubElement(references[path], "use", module=name)
+            else:
+                etree.SubElement(references[path], name)
 
 
 def _write_message(root: etree._Element, message: Said) -> None:
@@ -225,6 +246,24 @@ class _Shortest:
         return length, (_Named(path, relative, inner),)
 
 
+def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], schema: CheckedSchema) -> Members:
+    """Draw members for each collection of a schema that declares some, as many as it allows, in any order."""
+    found: dict[str, Sequence[str]] = {}
+    for path, module in schema.modules.items():
+        if module.collection is not None and module.collection.members:
+            names = sorted(module.collection.members)
+            least = min(module.collection.minimum, len(names))
+            most = min(module.collection.maximum or len(names), len(names), max(least, _MAX_MEMBERS))
+            found[path] = draw(st.lists(st.sampled_from(names), unique=True, min_size=least, max_size=most))
+    return found
+
+
+def first_members(schema: CheckedSchema, modules: Collection[str]) -> Members:
+    """Return as few members of the collections among `modules` as they allow."""
+    collections = ((path, schema.modules[path].collection) for path in modules)
+    return {path: tuple(each.members)[: each.minimum] for path, each in collections if each is not None}
+
+
 def to_text(root: etree._Element) -> str:
     """Return the document as text."""
     return etree.tostring(root, encoding="unicode")
@@ -259,7 +298,11 @@ def _is_block(element: etree._Element) -> bool:
 
 
 def has_tokens(
-    items: Iterable[CheckedItem], modules: Collection[str], arguments: Mapping[tuple[str, str], str], owner: str = ""
+    items: Iterable[CheckedItem],
+    modules: Collection[str],
+    arguments: Mapping[tuple[str, str], str],
+    members: Members,
+    owner: str = "",
 ) -> bool:
     """Whether `items` give a prompt with these modules and arguments any token besides BOS; a turn always does."""
     for item in items:
@@ -269,9 +312,12 @@ def has_tokens(
             case CheckedParameter():
                 found = bool(item.lead or arguments.get((owner, item.name), item.default))
             case CheckedModule():
-                found = item.path in modules and has_tokens(item.children, modules, arguments, item.path)
+                inside = bool(members.get(item.path)) or has_tokens(
+                    item.children, modules, arguments, members, item.path
+                )
+                found = item.path in modules and inside
             case CheckedUnion():
-                found = has_tokens(item.members, modules, arguments)
+                found = has_tokens(item.members, modules, arguments, members)
         if found:
             return True
     return False

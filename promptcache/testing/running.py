@@ -18,7 +18,7 @@ from promptcache.language import CheckedParameter, Example, Role, example_prompt
 from promptcache.layout import fill_tokens
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over
-from promptcache.testing.prompt_xml import Choice, write_prompt
+from promptcache.testing.prompt_xml import Choice, first_members, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Key, Said, fits, plain_argument
@@ -178,7 +178,8 @@ def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[Choice]:
             drawn = {key: known[0] for key, known in options.items()} | dict(zip(changed, texts, strict=True))
             arguments = {key: text for key, text in drawn.items() if text is not None}
             for said in _SAID:
-                yield Choice(modules=modules, arguments=arguments, messages=said)
+                members = first_members(subject.schema, modules)
+                yield Choice(modules=modules, arguments=arguments, messages=said, members=members)
 
 
 def _options(parameter: CheckedParameter, subject: Subject) -> list[str | None]:

@@ -19,7 +19,7 @@ USER = {"role": "user", "content": "Hi"}
 
 def contents() -> st.SearchStrategy[Any]:
     """Return contents of messages: texts, or lists of text parts."""
-    parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts()), max_size=3)
+    parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts()), min_size=1, max_size=3)
     return texts() | parts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from promptcache.language import CheckedModule, Context, FinalText, Repair, walk_checked
-from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse
+from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse, StateKind
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -95,8 +95,8 @@ def _all_cached(patch: Patch) -> None:
 
 @fault("a run's context misses its last run", law=CONTEXTS)
 def _context_misses_last(patch: Patch) -> None:
-    original = run_states._Visibility.before
-    patch.setattr(run_states._Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
+    original = run_states.Visibility.before
+    patch.setattr(run_states.Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
 
 
 @fault("context=own sees all that is guaranteed", law=CONTEXTS)
@@ -115,14 +115,14 @@ class _Always:
 
 @fault("a module sees another that may be absent", law="unselected text changes nothing", quick=True)
 def _sees_the_absent(patch: Patch) -> None:
-    original = run_states._Visibility.plain
+    original = run_states.Visibility.plain
 
     def plain(self: Any, run: Any) -> list[int]:
         if not run.module:
             return original(self, run)
         return [index for index in range(run.index) if self._layout.runs[index].stop <= run.start]
 
-    patch.setattr(run_states._Visibility, "plain", plain)
+    patch.setattr(run_states.Visibility, "plain", plain)
 
 
 @fault("all modules are encoded behind the same stand-ins", law=CONTEXTS)
@@ -134,8 +134,8 @@ def _same_stand_ins(patch: Patch) -> None:
 def _blind_stand_ins(patch: Patch) -> None:
     original = run_states._Maker._add
 
-    def add(self: Any, run: Any, kind: Any, sees: Any, stand_in: Any = ()) -> Any:
-        return original(self, run, kind, () if stand_in else sees, stand_in)
+    def add(self: Any, run: Any, kind: Any, sees: Any, *tokens: Any) -> Any:
+        return original(self, run, kind, () if kind is StateKind.STAND_IN else sees, *tokens)
 
     patch.setattr(run_states._Maker, "_add", add)
 
@@ -358,10 +358,10 @@ def _open_contexts(patch: Patch) -> None:
 def _gaps_of_slots(patch: Patch) -> None:
     original = run_states._Maker._add
 
-    def add(self: Any, run: Any, kind: Any, sees: Any, stand_in: Any = ()) -> Any:
-        index = original(self, run, kind, sees, stand_in)
+    def add(self: Any, run: Any, kind: Any, sees: Any, token_ids: Any, places: Any) -> Any:
+        index = original(self, run, kind, sees, token_ids, places)
         state = self.states[index]
-        gap = run.places[-1] - run.places[0] + 1 - len(run.places)
+        gap = places[-1] - places[0] + 1 - len(places) if places else 0
         *others, last = state.encoding.position_ids
         self.states[index] = replace(state, encoding=replace(state.encoding, position_ids=(*others, last + gap)))
         return index

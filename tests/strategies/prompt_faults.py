@@ -256,7 +256,9 @@ def _reference_faults(tree: PromptTree, source: _Source) -> Iterator[tuple[str, 
     yield from _unknown_modules(tree, schema)
     yield from _references(tree, schema)
     yield from _arguments(tree, source)
-    if not schema.has_turns and not has_tokens(schema.children, tree.choice.modules, tree.choice.arguments):
+    if not schema.has_turns and not has_tokens(
+        schema.children, tree.choice.modules, tree.choice.arguments, tree.choice.members
+    ):
         yield "empty prompt", lambda: (tree.root, "")
 
 

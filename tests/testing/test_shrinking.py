@@ -85,7 +85,7 @@ def choices(modules: frozenset[str]) -> Iterator[Choice]:
         drawn = {("policy", "days"): day, ("client", "who"): name}
         given_texts = {key: text for key, text in drawn.items() if text is not None}
         spoken = any(each.role or each.text for each in said)
-        if spoken or has_tokens(checked(DESK).children, modules, given_texts):
+        if spoken or has_tokens(checked(DESK).children, modules, given_texts, {}):
             yield Choice(modules=modules, arguments=given_texts, messages=said)
 
 

@@ -66,7 +66,7 @@ class _Surroundings(NamedTuple):
             dialect, whitespace = _PROMPT, Whitespace.DEDENT
         elif dialect is _SCHEMA and tag.name in {"doc", "stand-in"}:
             whitespace = Whitespace.DEDENT
-        elif dialect is _SCHEMA and tag.name in {"schema", "module"}:
+        elif dialect is _SCHEMA and tag.name in {"schema", "module", "collection"}:
             written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]
             whitespace = Whitespace(Chars(MarkupKind.TEXT, written).value)
         return _Surroundings(dialect, whitespace, self.indent + _INDENT)

@@ -49,6 +49,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "separator",
     ),
     "union": ("name", "required", "default", "scaffold"),
+    "collection": ("name", "min", "max", "sees", "whitespace", "separator"),
     "parameter": (
         "name",
         "length",
@@ -81,6 +82,7 @@ CHILDREN = {
     "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
     "module": _ANYTHING,
     "union": frozenset({"module", "doc"}),
+    "collection": frozenset({"module", "include", "doc"}),
     **{role.value: _ANYTHING - {"scaffold"} for role in Role},
 }
 """Child elements that are allowed, by parent element. Elements without an entry contain only text, or nothing."""
@@ -89,8 +91,8 @@ CHILDREN = {
 def instead(element: str, parent: str) -> str | None:
     """Return a fix for an element that is not allowed inside its parent, or None if there is no specific fix."""
     match parent, element:
-        case "union", _:
-            return "a union contains only modules: move the element into one of them"
+        case "union" | "collection", _:
+            return f"a {parent} contains only modules: move the element into one of them"
         case "text" | "doc" | "stand-in", _:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from math import comb
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.syntax.conditions import (
@@ -31,6 +31,7 @@ from promptcache.language.syntax.names import absolute, few
 from promptcache.language.syntax.nodes import (
     Assert,
     Choose,
+    Collection,
     Combination,
     Context,
     Exclude,
@@ -53,6 +54,9 @@ from promptcache.language.syntax.nodes import (
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank
 
+_TopItem: TypeAlias = Module | Union | Collection
+"""What an `include` takes from the top level of a document."""
+
 _MAX_PATHS = 400
 """Maximum number of paths in a condition that replaces a `choose` rule."""
 
@@ -69,12 +73,14 @@ class InheritedOptions(NamedTuple):
 class Place(NamedTuple):
     """Place of an `include`: the path of the module around it ("" is the root), and the options inherited there.
 
-    `in_turn` is true directly inside a turn, where scaffolds are not allowed.
+    `in_turn` is true directly inside a turn, where scaffolds are not allowed. `in_collection` is true directly inside a
+    collection, where modules inherit only the whitespace mode.
     """
 
     parent: str
     in_turn: bool
     options: InheritedOptions
+    in_collection: bool = False
 
 
 class IncludeOptions(NamedTuple):
@@ -106,8 +112,8 @@ def include_items(
     top: list[RuleList | Scaffold] = []
     for number, child in enumerate(document.children):
         match child:
-            case Module() | Union() if number in chosen:
-                here.append(_with_options(scope.top(child), document, place.options))
+            case Module() | Union() | Collection() if number in chosen:
+                here.append(_with_options(scope.top(child), document, place))
             case Scaffold() if place.in_turn:
                 top += scope.scaffold(child, "", from_root=True)
             case Scaffold():
@@ -133,10 +139,12 @@ class _Scope:
     tops: frozenset[str]
     faults: list[Diagnostic]
 
-    def top(self, item: Module | Union) -> Module | Union:
-        """Return a renamed module or union of the top level."""
+    def top(self, item: _TopItem) -> _TopItem:
+        """Return a renamed module, union or collection of the top level."""
         if isinstance(item, Module):
             return self._top_module(item)
+        if isinstance(item, Collection):
+            return replace(item, name=self.prefix + item.name)
         return replace(
             item,
             children=tuple(self._top_module(child) if isinstance(child, Module) else child for child in item.children),
@@ -301,13 +309,13 @@ def _read(condition: str) -> Test:
     return read_condition(condition, lambda path, _: absolute(path, ""))
 
 
-def _modules(item: Module | Union) -> tuple[Module, ...]:
+def _modules(item: _TopItem) -> tuple[Module | Collection, ...]:
     return item.members if isinstance(item, Union) else (item,)
 
 
-def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagnostic]) -> dict[int, Module | Union]:
-    """Return the selected modules and unions by their index among the children of the document."""
-    there = {number: item for number, item in enumerate(document.children) if isinstance(item, Module | Union)}
+def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagnostic]) -> dict[int, _TopItem]:
+    """Return the selected items by their index among the children of the document."""
+    there = {number: item for number, item in enumerate(document.children) if isinstance(item, _TopItem)}
     if wanted.select is None:
         faults += _anonymous(document)
         if not there:
@@ -341,7 +349,7 @@ def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
         return
 
 
-def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
+def _instead(name: str, there: Iterable[_TopItem]) -> str | None:
     for item in there:
         if isinstance(item, Union) and any(member.name == name for member in item.members):
             owner = f"select '{item.name}'" if item.name else "give the union a name and select it"
@@ -349,13 +357,23 @@ def _instead(name: str, there: Iterable[Module | Union]) -> str | None:
     return "a module is included with its content: select the module at the top level" if "/" in name else None
 
 
-def _with_options(item: Module | Union, document: SchemaDocument, around: InheritedOptions) -> Module | Union:
+def _with_options(item: _TopItem, document: SchemaDocument, place: Place) -> _TopItem:
     """Set the options that modules inherit from their own document if the inherited options here are different."""
+    around = place.options
     own = InheritedOptions(document.whitespace, document.separator, document.context, document.sees)
+    if place.in_collection:
+        around = own._replace(whitespace=place.options.whitespace)
     if own == around:
         return item
     if isinstance(item, Module):
         return _with(item, own, around)
+    if isinstance(item, Collection):
+        return replace(
+            item,
+            whitespace=item.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
+            separator=own.separator if item.separator is None and own.separator != around.separator else item.separator,
+            sees=item.sees or (own.sees if own.sees is not around.sees else None),
+        )
     members = (_with(child, own, around) if isinstance(child, Module) else child for child in item.children)
     return replace(item, children=tuple(members))
 

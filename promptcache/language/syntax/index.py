@@ -17,6 +17,8 @@ from promptcache.language.syntax.names import (
     quoted,
 )
 from promptcache.language.syntax.nodes import (
+    Collection,
+    Doc,
     Item,
     Module,
     Parameter,
@@ -24,6 +26,7 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
+    Text,
     Turn,
     Union,
     join_path,
@@ -61,10 +64,14 @@ class UnionEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """Declarations of a schema. Modules are in document order of their start tags."""
+    """Declarations of a schema. Modules are in document order of their start tags.
+
+    A collection, by its path, is also a module without content. Its members are no modules of the index.
+    """
 
     modules: dict[str, ModuleEntry] = field(default_factory=dict)
     unions: list[UnionEntry] = field(default_factory=list)
+    collections: dict[str, Collection] = field(default_factory=dict)
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
     rules: list[RuleList] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -103,6 +110,8 @@ class _Walker:
                     self._module(item, parent, turn, choices)
                 case Union():
                     self._union(item, parent, turn, choices)
+                case Collection():
+                    self._collection(item, parent, turn, choices)
                 case Parameter():
                     self._parameter(item, parent)
                 case Scaffold():
@@ -148,6 +157,34 @@ class _Walker:
             inside = (*choices, (number, join_path(parent, member.name)))
             self.items((member,), parent, turn, inside)
 
+    def _collection(
+        self, collection: Collection, parent: str, turn: Role | None, choices: tuple[tuple[int, str], ...]
+    ) -> None:
+        """Add a collection as a module without content, and check its members."""
+        path = join_path(parent, collection.name)
+        places = tuple(("required" if name == "min" else name, spans) for name, spans in collection.places)
+        required = collection.minimum > 0
+        module = Module(name=collection.name, children=(), span=collection.span, required=required, places=places)
+        self._module(module, parent, turn, choices)
+        if path in self.index.modules and self.index.modules[path].module is module:
+            self.index.collections[path] = collection
+        if collection.maximum is not None and collection.minimum > collection.maximum:
+            message = f"min is {collection.minimum}, but max is {collection.maximum}"
+            self.fault("PC309", message, place(collection, "min"), "lower min")
+        plain = Module(name="", children=(), span=collection.span)
+        for member in collection.members:
+            if self._named(member.name, member, "module"):
+                self._first_of("PC203", "module", member.name, path, place(member, "name"))
+            extra = next((item for item in member.children if not isinstance(item, Text | Doc)), None)
+            if extra is not None:
+                message = f"'{member.name}' is a member of a collection, which holds only text"
+                fix = "write this outside of the collection, or make the member a module"
+                self.fault("PC111", message, extra.span, fix)
+            for name in _OPTIONS:
+                if getattr(member, name) != getattr(plain, name):
+                    message = f"a member of a collection has no option '{name}'"
+                    self.fault("PC111", message, place(member, name), f"set it on the collection, or remove {name}")
+
     def _parameter(self, parameter: Parameter, parent: str) -> None:
         self.index.faults.extend(check_type(parameter))
         reserved = RESERVED_PARAMETERS if parent else RESERVED_PARAMETERS | RESERVED_OUTSIDE_MODULES
@@ -191,6 +228,12 @@ class _Walker:
             fix += ", or add prefix= to the include"
         self.fault(code, message, span, fix, first)
         return False
+
+
+_OPTIONS = (
+    *("required", "requires", "excludes", "after", "cache", "reserve", "context", "sees", "private", "separator"),
+)
+"""Options of modules that members of collections do not have."""
 
 
 def scaffold_name(scaffold: Scaffold) -> str:

@@ -184,6 +184,30 @@ class Union(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Collection(Short):
+    """Modules that a prompt uses in any order, from `minimum` to `maximum` of them; None means no limit.
+
+    Members hold only text. Further members can be added while an engine runs. An option that is None has the value of
+    the parent.
+    """
+
+    name: str
+    children: tuple[Module | Doc, ...]
+    span: Span
+    minimum: int = 0
+    maximum: int | None = None
+    sees: Sees | None = None
+    whitespace: Whitespace | None = None
+    separator: str | None = None
+    places: Places = field(default=(), repr=False, compare=False)
+
+    @property
+    def members(self) -> tuple[Module, ...]:
+        """Return the members that the schema declares, in document order."""
+        return tuple(child for child in self.children if isinstance(child, Module))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Scaffold(Short):
     """Modules that are also encoded together and attend to each other.
 
@@ -268,7 +292,7 @@ class Example(Short):
     places: Places = field(default=(), repr=False, compare=False)
 
 
-Item: TypeAlias = Text | Parameter | Doc | StandIn | Turn | Module | Union | Scaffold | RuleList | Example
+Item: TypeAlias = Text | Parameter | Doc | StandIn | Turn | Module | Union | Collection | Scaffold | RuleList | Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -302,7 +326,7 @@ def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]
     """Yield all items at any depth, in document order, with the path of the module around each ("" is the root)."""
     for item in items:
         yield parent, item
-        if isinstance(item, Module):
+        if isinstance(item, Module | Collection):
             yield from walk(item.children, join_path(parent, item.name))
         elif isinstance(item, Turn | Union):
             yield from walk(item.children, parent)
@@ -314,7 +338,9 @@ def join_path(parent: str, name: str) -> str:
 
 
 def place(
-    item: SchemaDocument | Module | Union | Parameter | Scaffold | Combination | Example, attribute: str, index: int = 0
+    item: SchemaDocument | Module | Union | Collection | Parameter | Scaffold | Combination | Example,
+    attribute: str,
+    index: int = 0,
 ) -> Span:
     """Return the span of word `index` of an attribute's value, or the span of the item if that span is not known."""
     spans = next((spans for name, spans in item.places if name == attribute), ())

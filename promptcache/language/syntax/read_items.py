@@ -24,6 +24,7 @@ from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.include import IncludedItems, IncludeOptions, InheritedOptions, Place
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
+    Collection,
     Combination,
     Context,
     Doc,
@@ -158,6 +159,8 @@ class SchemaReader:
                 return self._module(element)
             case "union":
                 return self._union(element)
+            case "collection":
+                return self._collection(element)
             case "parameter":
                 self._hollow(element)
                 return read_parameter(element, self.faults)
@@ -247,22 +250,50 @@ class SchemaReader:
 
     def _union(self, element: Element) -> Union:
         attributes = self._attributes(element)
-        children: list[Module | Doc] = []
-        for item in self._items(element):
-            if isinstance(item, Module | Doc):
-                children.append(item)
-            elif not _blank(item):
-                self._fault(
-                    "PC106", "a union can contain only modules, not text", item.span, "put the text into a module"
-                )
         return Union(
-            children=tuple(children),
+            children=self._members(element),
             span=element.span,
             name=attributes.text("name"),
             required=attributes.flag("required") or False,
             default=attributes.text("default"),
             places=attributes.places,
         )
+
+    def _collection(self, element: Element) -> Collection:
+        attributes = self._attributes(element)
+        name = attributes.needed("name")
+        whitespace, sees = attributes.choice("whitespace", Whitespace), attributes.choice("sees", Sees)
+        separator = attributes.escaped("separator")
+        around = self._place.options
+        options = around._replace(
+            whitespace=whitespace or around.whitespace,
+            separator=around.separator if separator is None else separator,
+            sees=sees or around.sees,
+        )
+        with self._inside(Place(join_path(self._place.parent, name), self._place.in_turn, options, in_collection=True)):
+            children = self._members(element)
+        return Collection(
+            name=name,
+            children=children,
+            span=element.span,
+            minimum=attributes.number("min", least=0) or 0,
+            maximum=attributes.number("max"),
+            sees=sees,
+            whitespace=whitespace,
+            separator=separator,
+            places=attributes.places,
+        )
+
+    def _members(self, element: Element) -> tuple[Module | Doc, ...]:
+        """Return the modules of a union or collection; text beside them is a fault."""
+        found: list[Module | Doc] = []
+        for item in self._items(element):
+            if isinstance(item, Module | Doc):
+                found.append(item)
+            elif not _blank(item):
+                message = f"a {element.name} can contain only modules, not text"
+                self._fault("PC106", message, item.span, "put the text into a module")
+        return tuple(found)
 
     def _scaffold(self, element: Element) -> Scaffold:
         attributes = self._attributes(element)

@@ -3,7 +3,7 @@
 const FLAG = ["true", "false"];
 const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
   sees: ["stand-ins", "earlier", "nothing"] };
-const CONTENT = ["text", "doc", "parameter", "module", "union", "include"];
+const CONTENT = ["text", "doc", "parameter", "module", "union", "collection", "include"];
 const TURNS = ["system", "user", "assistant"];
 
 /** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
@@ -16,6 +16,8 @@ export const SCHEMA_ELEMENTS = {
     [...CONTENT, ...TURNS, "scaffold"],
     { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, private: FLAG, reserve: [], src: [], ...INHERITED },
   ],
+  collection: [["doc", "module", "include"],
+    { name: [], min: [], max: [], whitespace: INHERITED.whitespace, separator: [], sees: INHERITED.sees }],
   union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
   parameter: [
     [],

@@ -1,0 +1,184 @@
+"""Members of collections: their encodings, and the layout of a prompt that has some.
+
+A schema has a place for each collection, and no run of any member. `with_members` adds the runs and states of the
+members that a prompt names, in its order. So the work does not grow with the collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
+from promptcache.layout.encoding import Encoding, closed_up
+from promptcache.layout.run_states import CollectionView, Visibility, find_state
+from promptcache.layout.types import (
+    Layout,
+    LayoutLeaf,
+    LayoutNode,
+    LeafKind,
+    Run,
+    RunPiece,
+    RunState,
+    Slot,
+    StateKind,
+    TextGroup,
+    TextPiece,
+)
+from promptcache.tokenizer import Before, Tokenizer
+
+
+def with_members(
+    selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer, codec: str = "full"
+) -> tuple[Layout, Sequence[RunState]]:
+    """Return layout and states with the runs of the members that a prompt names; the same if it names none.
+
+    Args:
+        selection: Its schema has these members (`CheckedSchema.with_members`).
+        layout, states: Those of the schema without members.
+        codec: The codec of the states.
+    """
+    named: dict[str, list[CheckedModule]] = {}
+    for path in selection.modules:
+        if (parent := path.rpartition("/")[0]) in layout.collections:
+            named.setdefault(parent, []).append(selection.schema.modules[path])
+    if not named:
+        return layout, states
+    visibility = Visibility(layout)
+    runs: list[Run] = []
+    made: list[RunState] = []
+    for path, members in named.items():
+        contexts = _Contexts(visibility.of_collection(path), states)
+        for index, module in enumerate(members):
+            run = _run(module, len(layout.runs) + len(runs), tokenizer)
+            runs.append(run)
+            for kind, sees in contexts.of(index):
+                made.append(_state(run, len(states) + len(made), kind, sees, states, codec))
+    return _Extension(layout, selection, runs).layout(), (*states, *made)
+
+
+class _Contexts:
+    """What the members of a collection attend to while they are encoded, as indices of states."""
+
+    def __init__(self, seen: CollectionView, states: Sequence[RunState]) -> None:
+        self._plain = tuple(_states_of(seen.plain, states, behind=False))
+        before = tuple(_states_of(seen.before, states, behind=False))
+        self._stand_ins = [*before]
+        for state in states:
+            if state.kind is StateKind.STAND_IN and state.sees == tuple(self._stand_ins):
+                self._stand_ins.append(state.index)
+        self._num_before = len(before) + seen.num_stand_ins
+        self._behind = tuple(_states_of(seen.behind, states, behind=True))
+        self._most = len(before) + seen.max_stand_ins
+
+    def of(self, index: int) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
+        """Yield the kinds and contexts of the states of member number `index` of a prompt; it has a plain one first."""
+        yield StateKind.PLAIN, self._plain
+        number = min(self._num_before + index, self._most)
+        if (sees := (*self._stand_ins[:number], *self._behind)) != self._plain:
+            yield StateKind.BEHIND, sees
+
+
+def _states_of(runs: Sequence[int], states: Sequence[RunState], *, behind: bool) -> Iterator[int]:
+    """Yield the states of runs that have tokens and are cached."""
+    for run in runs:
+        state = find_state(states, run, None, behind=behind)
+        if state is not None:
+            yield state.index
+
+
+class _Extension:
+    """A layout with the runs of members; what stands behind them moves by their tokens."""
+
+    def __init__(self, layout: Layout, selection: Selection, members: Sequence[Run]) -> None:
+        self._layout, self._selection = layout, selection
+        self._members: dict[str, list[Run]] = {}
+        for run in members:
+            self._members.setdefault(run.module.rpartition("/")[0], []).append(run)
+        self._offset = 0
+        self._pieces: dict[int, list[RunPiece]] = {}
+        self._modules: dict[str, LayoutNode] = {}
+
+    def layout(self) -> Layout:
+        """Return the layout."""
+        layout = self._layout
+        tree = tuple(map(self._moved, layout.tree))
+        members = [run for own in self._members.values() for run in own]
+        runs = tuple(replace(run, pieces=tuple(self._pieces[run.index])) for run in (*layout.runs, *members))
+        return replace(
+            layout,
+            schema=self._selection.schema,
+            tree=tree,
+            modules=self._modules,
+            runs=runs,
+            runs_of={**layout.runs_of, **{run.module: (run.index,) for run in members}},
+            stop=max(run.stop for run in runs),
+        )
+
+    def _moved(self, node: LayoutNode | LayoutLeaf) -> LayoutNode | LayoutLeaf:
+        if isinstance(node, LayoutLeaf):
+            return self._leaf(node.kind, node.run, node.piece)
+        start, item = node.start + self._offset, node.item
+        children = [self._moved(child) for child in node.children]
+        if isinstance(item, CheckedModule) and item.path in self._members:
+            item = self._selection.schema.modules[item.path]
+            children = [self._member(run, node.start) for run in self._members[item.path]]
+        return self._node(item, start, node.stop + self._offset, children)
+
+    def _member(self, run: Run, start: int) -> LayoutNode:
+        """Place a member behind those before it; `start` is that of its collection in the layout without members."""
+        (piece,) = run.pieces
+        leaf = self._leaf(LeafKind.TEXT, run.index, replace(piece, start=start))
+        self._offset += len(run.token_ids)
+        return self._node(self._selection.schema.modules[run.module], leaf.start, leaf.stop, [leaf])
+
+    def _node(
+        self,
+        item: CheckedModule | CheckedUnion | CheckedTurn,
+        start: int,
+        stop: int,
+        children: Sequence[LayoutNode | LayoutLeaf],
+    ) -> LayoutNode:
+        node = LayoutNode(item=item, start=start, stop=stop, children=tuple(children))
+        if isinstance(item, CheckedModule):
+            self._modules[item.path] = node
+        return node
+
+    def _leaf(self, kind: LeafKind, run: int, piece: RunPiece) -> LayoutLeaf:
+        if self._offset and isinstance(piece, Slot):
+            piece = replace(piece, start=piece.start + self._offset, stop=piece.stop + self._offset)
+        elif self._offset:
+            piece = replace(piece, start=piece.start + self._offset)
+        self._pieces.setdefault(run, []).append(piece)
+        return LayoutLeaf(kind=kind, run=run, piece=piece)
+
+
+def _run(module: CheckedModule, index: int, tokenizer: Tokenizer) -> Run:
+    text = "".join(item.text for item in module.children if isinstance(item, FinalText))
+    piece = TextPiece(start=0, token_ids=_tokens(cast("Hashable", tokenizer), text), text=text, span=module.span)
+    ending = TextGroup(texts=(text,), before=Before.TEXT)
+    return Run(index=index, module=module.path, pieces=(piece,), cached=True, ending=ending)
+
+
+@lru_cache(maxsize=4096)
+def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:
+    token_ids: tuple[int, ...]
+    (token_ids,) = tokenizer.tokenize_parts([text], Before.TEXT)
+    return token_ids
+
+
+def _state(
+    run: Run, index: int, kind: StateKind, sees: tuple[int, ...], states: Sequence[RunState], codec: str
+) -> RunState:
+    context = closed_up([states[each].encoding.whole for each in sees])
+    start = context[-1].last + 1 if context else 0
+    token_ids = run.token_ids
+    encoding = Encoding(
+        token_ids=token_ids,
+        position_ids=tuple(range(start, start + len(token_ids))),
+        context=context,
+        codec=codec,
+    )
+    return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)

@@ -1,0 +1,265 @@
+"""Collections: members in any order, added and removed while an engine runs."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import torch
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from promptcache import Engine
+from promptcache.diagnostics import InvalidValue, PromptError, SchemaError, UnknownSchema
+from promptcache.language import CheckedSchema
+from promptcache.layout import Level
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.engine_laws import ENGINE_LAWS
+from promptcache.testing.laws import Law
+from promptcache.testing.level_oracle import true_level
+from promptcache.testing.position_oracle import expected_tokens, planned_tokens
+from promptcache.testing.service import serve
+from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
+from tests.conftest import law_examples, law_pairs
+from tests.engine.promoting import GREEDY, by_service, work
+from tests.strategies.collections import collection_schemas
+
+SCHEMA = """
+<schema name="kb">
+  Answer from the notes.
+  <module name="tone">Be kind.</module>
+  <collection name="notes" max="4">
+    <module name="gate">The gate is blue.</module>
+    <module name="cook">The cook is Mara.</module>
+    <module name="bus">The bus leaves at nine.</module>
+  </collection>
+  <module name="end">Well:</module>
+</schema>"""
+
+
+def engine_of(**options: object) -> Engine:
+    engine = Engine(tiny_model(), ByteTokenizer(), **options)  # type: ignore[arg-type]
+    engine.add_schema(SCHEMA)
+    return engine
+
+
+def prompt(*members: str, others: str = "<end/>") -> str:
+    return f'<prompt schema="kb"><notes>{"".join(f"<{each}/>" for each in members)}</notes>{others}Who?</prompt>'
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
+@given(data=st.data(), schema=collection_schemas())
+@settings(max_examples=law_pairs(0.25))
+def test_laws_hold_with_collections(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+    """Every law of one prompt holds for random schemas with collections, and random members in any order."""
+    selection = data.draw(strategies.prompts(schema))
+    service = serve(schema)
+    note(f"level: {service.plan(selection).level}")
+
+    law.check(service, selection)
+
+
+@pytest.mark.law
+@given(data=st.data(), schema=collection_schemas())
+@settings(max_examples=law_examples(0.5))
+def test_tokens_and_levels_are_right(data: st.DataObject, schema: CheckedSchema) -> None:
+    """Members stand where they are named, and a level is `exact` only if every token has seen what it must."""
+    selection = data.draw(strategies.prompts(schema))
+    plan = serve(schema).plan(selection)
+
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, plan.layout, ByteTokenizer(), plan.repair))
+    assert plan.level is true_level(plan)
+    for path in (path for path in selection.modules if path not in selection.members):
+        named = [each for each in selection.members if each.rpartition("/")[0] == path]
+        behind = selection.modules[selection.modules.index(path) + 1 :]
+        assert [*behind[: len(named)]] == named
+
+
+@given(order=st.permutations(["gate", "cook", "bus"]), number=st.integers(1, 3))
+@settings(max_examples=12, deadline=None)
+def test_members_stand_in_the_order_of_the_prompt(order: list[str], number: int) -> None:
+    """The text of a prompt has its members as they are named."""
+    texts = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
+    engine = ENGINE
+
+    plan = engine.plan(prompt(*order[:number]))
+
+    written = "".join(map(chr, plan.tokens.used_ids[1:]))
+    assert "\n".join(texts[each] for each in order[:number]) in written
+
+
+ENGINE = engine_of()
+
+
+def test_the_first_member_behind_guaranteed_text_is_exact() -> None:
+    """A member that stands directly behind what it has seen is as exact as a module; one behind others is not."""
+    assert ENGINE.plan(prompt("cook", others="")).level is Level.EXACT
+    assert ENGINE.plan(prompt("cook", "bus", others="")).level is Level.MODULAR
+    assert ENGINE.plan(prompt("cook", others="<tone/>")).level is Level.MODULAR
+
+
+def test_members_have_as_many_stand_ins_as_modules_before_them() -> None:
+    """Two members of a prompt have different stand-ins before them, so that a model does not mix them up."""
+    plan = ENGINE.plan(prompt("cook", "gate", "bus", others="<tone/>"))
+
+    numbers = {plan.layout.runs[each.run].module: len(each.part.encoding.context) for each in plan.reuse}
+    assert numbers["notes/gate"] == numbers["notes/cook"] + 1 == numbers["notes/bus"] - 1
+
+
+class Twin:
+    """An engine whose collection changes, beside a dictionary of its members."""
+
+    def __init__(self, promote: str) -> None:
+        self.engine, self.promotes = engine_of(promote=promote), promote == "auto"
+        self.texts = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
+
+    def step(self, chance: random.Random) -> None:
+        """Add, replace or remove a member, free memory, or compare an answer with that of a fresh engine."""
+        action, name = chance.randrange(6), f"m{chance.randrange(6)}"
+        if action == 0:
+            self.texts[name] = f"The note {name} says {chance.randrange(3)}."
+            self.engine.add_member("kb", "notes", name, self.texts[name])
+        elif action == 1 and name in self.texts:
+            del self.texts[name]
+            self.engine.remove_member("kb", "notes", name)
+        elif action == 2:
+            self.engine.clear_history()
+        else:
+            self.compare(chance.sample(sorted(self.texts), chance.randint(0, min(4, len(self.texts)))))
+
+    def compare(self, names: list[str]) -> None:
+        """The answer is that of a fresh engine with the same members; a promoted one is exact."""
+        fresh = engine_of()
+        for name, text in self.texts.items():
+            fresh.add_member("kb", "notes", name, text)
+        asked = prompt(*names)
+        answer = self.engine.generate(asked, **GREEDY)
+        if answer.level is Level.EXACT:
+            expected = fresh.generate(asked, repair="all", **GREEDY)
+        else:
+            expected = fresh.generate(asked, **GREEDY)
+        assert answer.token_ids == expected.token_ids
+        if self.promotes:
+            work(self.engine)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("promote", ["off", "auto"])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=law_examples(0.03), deadline=None)
+def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, seed: int) -> None:
+    """After any additions, replacements and removals, answers are those of a new engine."""
+    chance, twin = random.Random(seed), Twin(promote)
+    for _ in range(20):
+        twin.step(chance)
+    assert set(twin.engine.members("kb", "notes")) == set(twin.texts)
+
+
+def test_a_removed_member_frees_its_memory() -> None:
+    """The KV of a member stays for the next prompt, and goes with the member."""
+    engine = engine_of()
+    engine.generate(prompt("cook", "bus"), **GREEDY)
+    again = engine.generate(prompt("cook", "bus"), **GREEDY)
+    held = engine.store.nbytes()
+
+    engine.remove_member("kb", "notes", "cook")
+
+    assert again.usage.num_encoded_tokens == 0
+    assert engine.store.nbytes() < held
+    with pytest.raises(PromptError, match="PC401 collection 'notes' has no member 'cook'"):
+        engine.plan(prompt("cook", "bus"))
+    engine.add_member("kb", "notes", "cook", "The cook is Otto.")
+    assert "Otto" in "".join(map(chr, engine.plan(prompt("cook")).tokens.used_ids[1:]))
+
+
+def test_a_replaced_schema_has_its_own_members() -> None:
+    """Members that were added belong to the schema that was there."""
+    engine = engine_of()
+    engine.add_member("kb", "notes", "lamp", "The lamp is new.")
+    engine.generate(prompt("lamp"), **GREEDY)
+
+    engine.add_schema(SCHEMA)
+
+    assert engine.members("kb", "notes") == ("gate", "cook", "bus")
+
+
+def test_adding_a_member_and_planning_do_not_depend_on_the_number_of_members() -> None:
+    """With 20,000 members, a prompt of three of them is planned as with three."""
+    engine = engine_of()
+    started = time.process_time()
+    for number in range(20_000):
+        engine.add_member("kb", "notes", f"n{number}", f"The house {number} is small.")
+    adding = time.process_time() - started
+    started = time.process_time()
+    plan = engine.plan(prompt("n7", "n19999", "n3"))
+
+    assert adding / 20_000 < 2e-3
+    assert time.process_time() - started < 0.5
+    assert len(plan.layout.runs) == len(engine.layout("kb").runs) + 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("no", "notes", "a", "x"), UnknownSchema, "was not added"),
+        (("kb", "note", "a", "x"), InvalidValue, "did you mean 'notes'"),
+        (("kb", "tone", "a", "x"), InvalidValue, "has no collection 'tone'"),
+        (("kb", "notes", "a b", "x"), InvalidValue, "cannot be the name of a member"),
+        (("kb", "notes", 3, "x"), InvalidValue, "a text is expected"),
+        (("kb", "notes", "a", "  "), InvalidValue, "is empty"),
+        (("kb", "notes", "a", None), InvalidValue, "text=None"),
+    ],
+)
+def test_wrong_members_are_refused(arguments: tuple[str, str, str, str], error: type[Exception], message: str) -> None:
+    """The error says what is wrong, and nothing is added."""
+    with pytest.raises(error, match=message):
+        ENGINE.add_member(*arguments)
+    assert len(ENGINE.members("kb", "notes")) == 3
+
+
+def test_a_member_that_is_not_there_cannot_be_removed() -> None:
+    """The error names it."""
+    with pytest.raises(InvalidValue, match="has no member 'x'"):
+        ENGINE.remove_member("kb", "notes", "x")
+
+
+def test_collections_need_closed_positions() -> None:
+    """Fixed places cannot hold members in any order."""
+    with pytest.raises(SchemaError, match="PC515"):
+        ENGINE.add_schema('<schema name="f" positions="fixed"><collection name="c"/></schema>')
+    with pytest.raises(SchemaError, match="PC515"):
+        ENGINE.plan(prompt("cook"), positions="fixed")
+
+
+def test_batches_services_and_chats_take_members() -> None:
+    """Every way of asking gives the answer of `generate`."""
+    engine = engine_of()
+    prompts = [prompt("cook", "gate"), prompt("bus")]
+    alone = [engine.generate(each, **GREEDY).token_ids for each in prompts]
+
+    assert [each.token_ids for each in engine.generate_batch(prompts, **GREEDY)] == alone
+    assert [by_service(engine, each).token_ids for each in prompts] == alone
+    chat = engine.chat(prompts[0].replace("Who?", ""))
+    assert chat.say("Who?", **GREEDY).usage.num_reused_tokens > len("The cook is Mara.The gate is blue.")
+    logits = engine.logits(prompts[0])
+    assert torch.allclose(logits, engine.reference(prompts[0]), atol=1e-9)
+
+
+def test_repeated_members_are_promoted() -> None:
+    """A combination of members that comes again is exact, in its own order."""
+    engine = engine_of(promote="auto")
+    for _ in range(2):
+        engine.generate(prompt("cook", "gate"), **GREEDY)
+    work(engine)
+
+    assert engine.generate(prompt("cook", "gate"), **GREEDY).level is Level.EXACT
+    assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.MODULAR
+
+
+def test_promoting_by_hand_is_refused() -> None:
+    """A scaffold has modules in the order of the schema."""
+    with pytest.raises(InvalidValue, match="promote='auto'"):
+        ENGINE.promote(prompt("cook"))

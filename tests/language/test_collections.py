@@ -1,0 +1,225 @@
+"""Collections in schema documents and prompts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from promptcache.diagnostics import LanguageError, PromptError
+from promptcache.language import (
+    CheckedSchema,
+    Prompt,
+    Schema,
+    check_schema,
+    format_document,
+    module,
+    new_member,
+    parse_prompt,
+    parse_schema,
+    print_schema,
+    prompt_grammar,
+    resolve_prompt,
+)
+from promptcache.testing.laws import published_grammar, shape
+from tests import strategies
+from tests.strategies.collections import collection_schemas
+
+SCHEMA = """<schema name="kb">
+  <module name="tone">Be kind.</module>
+  <collection name="notes" min="1" max="2">
+    <doc>One note for each topic.</doc>
+    <module name="gate">The gate
+      is blue.</module>
+    <module name="cook" whitespace="collapse">The cook
+      is Mara.</module>
+    <module name="été"><text> as it is </text></module>
+  </collection>
+  <module name="end">Well:</module>
+</schema>"""
+
+
+def checked(text: str = SCHEMA) -> CheckedSchema:
+    return check_schema(parse_schema(text))
+
+
+def faults(inside: str, text: str = SCHEMA) -> list[str]:
+    """Return the codes and messages of a prompt's faults."""
+    try:
+        resolve_prompt(parse_prompt(f'<prompt schema="kb">{inside}</prompt>'), checked(text))
+    except PromptError as error:
+        return [f"{each.code} {each.message}" for each in error.diagnostics]
+    return []
+
+
+def test_members_have_final_texts() -> None:
+    """The whitespace rules of the collection apply, unless a member has its own or its text is exact."""
+    collection = checked().modules["notes"].collection
+
+    assert collection is not None
+    texts = {name: member.text for name, member in collection.members.items()}
+    assert texts == {"gate": "The gate\nis blue.", "cook": "The cook is Mara.", "été": " as it is "}
+    assert collection.lead == "\n"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<notes><cook/><gate/></notes>",
+        '<use module="notes"><use module="cook"/><gate/></use>',
+        '<use module="notes/cook"/><use module="/notes/gate"/>',
+    ],
+)
+def test_members_keep_the_order_of_the_prompt(inside: str) -> None:
+    """Members are named as modules are, and stand behind their collection in the order written."""
+    selection = resolve_prompt(parse_prompt(f'<prompt schema="kb">{inside}<end/><tone/></prompt>'), checked())
+
+    assert selection.modules == ("tone", "notes", "notes/cook", "notes/gate", "end")
+    assert [*selection.members] == ["notes/cook", "notes/gate"]
+    assert selection.schema.modules["notes/cook"].parent == "notes"
+
+
+def test_members_are_named_in_python() -> None:
+    """`use` takes the path of a member."""
+    prompt = Prompt("kb").use("notes/cook").use("notes/été").text("Who?")
+
+    assert [*resolve_prompt(prompt, checked()).members] == ["notes/cook", "notes/été"]
+    assert parse_prompt(prompt.to_xml()).references == prompt.references or "notes/cook" in prompt.to_xml()
+
+
+@pytest.mark.parametrize(
+    ("inside", "message"),
+    [
+        ("<notes><coook/></notes>", "PC401 collection 'notes' has no member 'coook'"),
+        ("<notes/>", "PC423 collection 'notes' takes at least 1 members, and the prompt names 0"),
+        ("<notes><cook/><gate/><été/></notes>", "PC423 collection 'notes' takes at most 2 members, and the prompt"),
+        ("<notes><cook/><cook/></notes>", "PC405 module 'notes/cook' is named twice"),
+        ('<notes><cook place="x"/></notes>', "PC402 module 'notes/cook' has no parameter 'place'"),
+        ("<notes><cook><x/></cook></notes>", "PC401 there is no module 'cook' in 'notes'"),
+        ("<tone/>", "PC406 "),
+    ],
+)
+def test_wrong_members_are_refused(inside: str, message: str) -> None:
+    """Each fault names the collection or member."""
+    assert any(each.startswith(message) for each in faults(inside)), faults(inside)
+
+
+def test_members_of_an_engine_take_the_place_of_declared_ones() -> None:
+    """`resolve_prompt` takes the members that there are now."""
+    known = {"notes": {"lamp": new_member("lamp", "The lamp is new.")}}
+    prompt = parse_prompt('<prompt schema="kb"><notes><lamp/></notes></prompt>')
+
+    selection = resolve_prompt(prompt, checked(), known)
+
+    assert selection.members["notes/lamp"].text == "The lamp is new."
+    with pytest.raises(PromptError, match="PC401"):
+        resolve_prompt(prompt, checked())
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ('<module name="a"><module name="b">B</module></module>', "PC111"),
+        ('<module name="a"><user>B</user></module>', "PC111"),
+        ('<module name="a" separator="">A</module>', "PC111"),
+        ('<module name="a" cache="false">A</module>', "PC111"),
+        ('<module name="a">A</module><module name="a">B</module>', "PC203"),
+        ('<module name="1">A</module>', "PC201"),
+        ("text", "PC106"),
+        ("<union/>", "PC102"),
+        ('<parameter name="p" length="1"/>', "PC102"),
+    ],
+)
+def test_wrong_collections_are_refused(inside: str, code: str) -> None:
+    """A collection has modules with names of their own, and these have only text."""
+    with pytest.raises(LanguageError) as caught:
+        checked(f'<schema name="s"><collection name="c">{inside}</collection></schema>')
+    assert caught.value.diagnostics[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("attributes", "code"),
+    [
+        ('name="c" min="3" max="2"', "PC309"),
+        ('name="c" min="x"', "PC105"),
+        ('name="c" max="0"', "PC105"),
+        ('name="c" cache="false"', "PC103"),
+        ('min="1"', "PC104"),
+        ('name="use"', "PC202"),
+        ('name="m"', "PC203"),
+    ],
+)
+def test_wrong_attributes_are_refused(attributes: str, code: str) -> None:
+    """A collection is named as a module is; its limits can be kept."""
+    with pytest.raises(LanguageError) as caught:
+        checked(f'<schema name="s"><module name="m">M</module><collection {attributes}/></schema>')
+    assert caught.value.diagnostics[0].code == code
+
+
+def test_rules_name_collections() -> None:
+    """A rule over a collection is about any of its members."""
+    rule = '<rules><require if="notes" then="tone"/></rules></schema>'
+    schema = SCHEMA.replace(' min="1"', "").replace("</schema>", rule)
+
+    assert faults("<end/>", schema) == []
+    assert faults("<notes><cook/></notes><tone/>", schema) == []
+    assert faults("<notes><cook/></notes>", schema)[0].startswith("PC418")
+
+
+def test_collections_and_their_members_are_included() -> None:
+    """An `include` takes collections of a file, and a collection takes the modules of a file as members."""
+    files = {
+        "all.xml": SCHEMA,
+        "more.xml": '<schema name="more" separator=" "><module name="x">X</module><module name="y">Y</module></schema>',
+    }
+    text = """<schema name="s" separator="; ">
+      <include href="all.xml" select="notes" prefix="old-"/>
+      <collection name="own"><include href="more.xml" prefix="z"/></collection>
+    </schema>"""
+    schema = check_schema(parse_schema(text, folder=files))
+
+    old, own = (schema.modules[path].collection for path in ("old-notes", "own"))
+    assert old is not None
+    assert own is not None
+    assert [*old.members] == ["gate", "cook", "été"]
+    assert old.lead == "\n"
+    assert {name: each.text for name, each in own.members.items()} == {"zx": "X", "zy": "Y"}
+
+
+@given(schema=collection_schemas())
+@settings(max_examples=60)
+def test_schemas_with_collections_print(schema: CheckedSchema) -> None:
+    """A schema that is printed and read again is the same; so is a formatted one. The grammar accepts it."""
+    printed = print_schema(schema.source)
+    once = format_document(printed)
+
+    assert shape(check_schema(parse_schema(printed))) == shape(schema)
+    assert shape(check_schema(parse_schema(once))) == shape(schema)
+    assert format_document(once) == once
+    assert published_grammar().validate(etree.fromstring(printed.encode()))
+
+
+@given(data=st.data(), schema=collection_schemas())
+@settings(max_examples=60)
+def test_prompts_with_members_print(data: st.DataObject, schema: CheckedSchema) -> None:
+    """A prompt that is printed and read again has the same members in the same order; the grammar accepts it."""
+    document = data.draw(strategies.prompt_documents(schema))
+    printed = parse_prompt(document).to_xml()
+
+    again, first = (resolve_prompt(parse_prompt(each), schema) for each in (printed, document))
+    assert (again.modules, [*again.members]) == (first.modules, [*first.members])
+    grammar = etree.RelaxNG(etree.fromstring(prompt_grammar(schema).encode()))
+    root = etree.fromstring(document.encode())
+    if not root.xpath("/*/*//use[starts-with(@module, '/')]"):
+        assert grammar.validate(root), grammar.error_log
+
+
+def test_collections_are_built_in_python() -> None:
+    """`Schema.collection` builds the same as a document."""
+    built = Schema("s").collection("notes", module("gate", "The gate is blue."), minimum=1, maximum=3)
+    text = (
+        '<schema name="s"><collection name="notes" min="1" max="3"><module name="gate"><text>The gate is blue.</text>'
+    )
+
+    assert shape(check_schema(built)) == shape(checked(f"{text}</module></collection></schema>"))
