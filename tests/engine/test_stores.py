@@ -447,7 +447,7 @@ def test_replaced_schemas_leave_nothing_behind(tmp_path: Path, kind: str) -> Non
         made.clear_history()
         assert isinstance(made.store, TieredStore)
         memory = made.store.memory
-        known |= {len(memory._reservations._rows), len(made.store._notes)}
+        known |= {len(memory._reservations._by_key), len(made.store._notes)}
         capacities.append(sum(block.free.capacity for block in memory._blocks))
 
     assert known == {len(made.keys("travel"))}
