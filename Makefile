@@ -23,7 +23,7 @@ demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 quick: $(STAMP)  ## about a minute: the rooms without a model and the first laws of the others, with few examples
 	PROMPTCACHE_EXAMPLES=quick $(PYTEST) $(WORKERS) -m "$(USUAL) and not process and not long" $(QUICK)
 
-test: lint  ## the tests of every change: offline, on the CPU, about five minutes on two cores
+test: lint  ## the tests of every change: offline, on the CPU, five to ten minutes on two cores
 	$(PYTEST) $(WORKERS) -m "$(USUAL)"
 
 test-thorough: $(STAMP)  ## more examples of every law
