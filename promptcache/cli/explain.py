@@ -111,6 +111,8 @@ class SchemaFacts:
 def command(sources: Sources, schema: str, model: str) -> Output:
     """Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.
 
+    Both prompts have as few members of collections as possible, and these are not counted.
+
     SCHEMA is a schema file; - is standard input.
     """
     document = read(schema, sources)

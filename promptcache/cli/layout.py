@@ -53,6 +53,7 @@ from promptcache.layout import (
     Slot,
     StateKind,
     make_plan,
+    with_members,
 )
 from promptcache.picture import layout_html, layout_svg
 from promptcache.tokenizer import Dtype, ModelFacts, read_facts
@@ -105,6 +106,8 @@ def command(
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, states, tokenizer, repair)
+        layout, stated = with_members(selection, layout, states, tokenizer)
+        states = tuple(stated)
         diagnostics = (*diagnostics, *plan.warnings)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
     pictures = {

@@ -21,7 +21,16 @@ from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFi
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Sees, Selection
-from promptcache.layout import Encoding, Level, Plan, RequestTokens
+from promptcache.layout import (
+    Encoding,
+    Level,
+    Plan,
+    RequestTokens,
+    combination,
+    exact_plan,
+    has_combination,
+    in_full_context,
+)
 from promptcache.runtime import (
     Executor,
     SchemaState,
@@ -137,12 +146,19 @@ class _SettingPlanner:
             PromptCacheError: The schema, the model or its context length refuses the setting.
         """
         state = self.state(setting)
-        selections = [each.selection for each in prompts]
-        states = [promoted(state, each) if setting == PROMOTED else state for each in selections]
+        states, plans = [state], list[Plan]()
+        for selection in (each.selection for each in prompts):
+            if setting == PROMOTED and not selection.members:
+                states.append(promoted(state, selection))
+            plan = self.plan(states[-1] if setting == PROMOTED and not selection.members else state, selection)
+            if setting == PROMOTED and selection.members and has_combination(plan):
+                plan = exact_plan(plan, in_full_context(combination(plan)))  # as with promote="auto"
+            plans.append(plan)
+        used = (part.encoding for plan in plans for part in plan.tokens.parts)
         return _PlannedSetting(
             setting=setting,
-            plans=tuple(self.plan(each, selection) for each, selection in zip(states, selections, strict=True)),
-            encodings=frozenset(chain(state.encodings, *(each.encodings for each in states))),
+            plans=tuple(plans),
+            encodings=frozenset(chain(used, *(each.encodings for each in states))),
             leaks=any(module.sees is Sees.EARLIER for module in state.schema.modules.values()),
         )
 

@@ -101,7 +101,9 @@ class CheckedModule(Short):
         assert self.collection is not None, "only collections have members"
         text = FinalText(text=self.collection.lead + member.text, span=member.span)
         path = join_path(self.path, name)
-        return replace(self, path=path, parent=self.path, children=(text,), span=member.span, collection=None)
+        return replace(
+            self, path=path, parent=self.path, children=(text,), span=member.span, required=False, collection=None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

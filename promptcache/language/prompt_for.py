@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from typing import TypeAlias
 
 from promptcache.language.checked import CheckedSchema
@@ -16,7 +17,7 @@ SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
 def prompt_for(schema: CheckedSchema, modules: Set[str], arguments: SlotArguments) -> Prompt:
     """Return a prompt that names all `modules`, nested as in the schema, with their part of `arguments`.
 
-    The combination is not checked.
+    It has as few members of each collection as that allows, the first declared ones. The combination is not checked.
     """
     inside: dict[str, list[str]] = {}
     for path in schema.modules:
@@ -29,8 +30,19 @@ def prompt_for(schema: CheckedSchema, modules: Set[str], arguments: SlotArgument
 
     def references(parent: str) -> tuple[Reference, ...]:
         return tuple(
-            Reference(path=path.rpartition("/")[2], span=IN_PYTHON, arguments=given(path), children=references(path))
+            Reference(
+                path=path.rpartition("/")[2],
+                span=IN_PYTHON,
+                arguments=given(path),
+                children=(*references(path), *members(path)),
+            )
             for path in inside.get(parent, ())
         )
+
+    def members(path: str) -> Iterator[Reference]:
+        collection = schema.modules[path].collection
+        if collection is not None:
+            for name in islice(collection.members, collection.minimum):
+                yield Reference(path=name, span=IN_PYTHON)
 
     return Prompt(schema.name, references=references(""), arguments=given(""))

@@ -163,3 +163,21 @@ def test_repair_needs_a_prompt(command: Command, folder: Path) -> None:
 
     assert (refused.exit_code, refused.stderr) == (2, "error: --repair is for a prompt; name it with --prompt PROMPT\n")
     assert command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--repair", "all").exit_code == 0
+
+
+def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder: Path) -> None:
+    """With --prompt, a collection has the members that the prompt names, in its order."""
+    (folder / "desk.xml").write_text(
+        '<schema name="desk"><collection name="notes" min="1" max="3"><module name="a">One.</module>'
+        '<module name="b">Two.</module></collection></schema>'
+    )
+    (folder / "desk-prompt.xml").write_text('<prompt schema="desk"><notes><b/><a/></notes>Well?</prompt>')
+
+    alone = command("layout", "desk.xml").stdout
+    text = command("layout", "desk.xml", "--prompt", "desk-prompt.xml").stdout
+
+    assert "notes" in alone
+    assert "collection, 1 to 3" in alone
+    assert "notes/b" not in alone
+    assert text.index("notes/b") < text.index("notes/a")
+    assert "required" not in text[text.index("notes/b") :].splitlines()[0]
