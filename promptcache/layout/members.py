@@ -6,6 +6,7 @@ members that a prompt names, in its order. So the work does not grow with the co
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -39,6 +40,8 @@ def with_members(
         selection: Its schema has these members (`CheckedSchema.with_members`).
         layout, states: Those of the schema without members.
         codec: The codec of the states.
+
+    As for modules, a state behind stand-ins that needs more positions than the model has is left out.
     """
     named: dict[str, list[CheckedModule]] = {}
     for path in selection.modules:
@@ -55,7 +58,9 @@ def with_members(
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
             for kind, sees in contexts.of(index):
-                made.append(_state(run, len(states) + len(made), kind, sees, states, codec))
+                state = _state(run, len(states) + len(made), kind, sees, states, codec)
+                if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
+                    made.append(state)
     return _Extension(layout, selection, runs).layout(), (*states, *made)
 
 

@@ -6,10 +6,11 @@ its scaffold states.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 
 from promptcache.language import (
@@ -166,9 +167,14 @@ class _Maker:
             self._behind[run.index] = self._add(run.index, StateKind.BEHIND, sees, run.token_ids, run.places)
 
     def add_stand_ins(self, seen: CollectionView, run: int) -> None:
-        """Add the stand-ins before the members of a collection that do not exist yet, as states of `run`."""
+        """Add the stand-ins before the members of a collection that do not exist yet, as states of `run`.
+
+        Those are left out that need more positions than the model has.
+        """
         before = _without_none(tuple(self._plain[index] for index in seen.before))
-        self._stand_ins_behind(before, seen.max_stand_ins, run)
+        room = sys.maxsize if self._max_positions is None else self._max_positions - self._num_tokens(seen.before)
+        sizes = accumulate(map(len, self._texts[: seen.max_stand_ins]))
+        self._stand_ins_behind(before, sum(size <= room for size in sizes), run)
 
     def _stand_ins_behind(self, before: tuple[int, ...], number: int, run: int) -> list[int]:
         """Return the first stand-ins behind the states `before`."""

@@ -11,7 +11,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.diagnostics import InvalidValue, PromptError, SchemaError, UnknownSchema
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptError, SchemaError, UnknownSchema
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -257,6 +257,21 @@ def test_repeated_members_are_promoted() -> None:
 
     assert engine.generate(prompt("cook", "gate"), **GREEDY).level is Level.EXACT
     assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.MODULAR
+
+
+def test_a_member_that_fills_the_context_has_no_stand_ins() -> None:
+    """An encoding never needs more positions than the model has; a prompt that does is refused."""
+    engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
+    engine.add_schema('<schema name="kb"><collection name="notes"/></schema>')
+    engine.add_member("kb", "notes", "short", "x")
+    engine.add_member("kb", "notes", "long", "y" * 100)
+    engine.add_member("kb", "notes", "longer", "y" * 130)
+
+    plan = engine.plan(prompt("short", "long", others=""))
+
+    assert all(reuse.part.encoding.position_ids[-1] < 128 for reuse in plan.reuse)
+    with pytest.raises(ContextLengthExceeded):
+        engine.generate(prompt("longer", others=""), **GREEDY)
 
 
 def test_promoting_by_hand_is_refused() -> None:
