@@ -36,7 +36,6 @@ from promptcache.layout import (
     Run,
     RunState,
     StateKind,
-    runs_in_use,
 )
 
 _Token = tuple[Encoding, int]  # with the index of the token
@@ -152,7 +151,8 @@ def _states_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, RunState
     taken = _scaffolds_taken(schema, modules)
     found: dict[int, RunState] = {}
     is_exact = True
-    for run in runs_in_use(plan.layout, modules):
+    present = (run for run in plan.layout.runs if not run.module or run.module in modules)
+    for run in sorted(present, key=lambda run: run.start):  # members of a collection come last among the runs
         state = _state(states, run.index, taken.get(run.module)) if run.cached else None
         if state is not None:
             seen = [part.encoding for part in state.encoding.context]
