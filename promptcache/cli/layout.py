@@ -106,8 +106,7 @@ def command(
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, states, tokenizer, repair)
-        layout, stated = with_members(selection, layout, states, tokenizer)
-        states = tuple(stated)
+        layout, states = with_members(selection, layout, states, tokenizer)
         diagnostics = (*diagnostics, *plan.warnings)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
     pictures = {

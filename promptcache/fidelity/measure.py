@@ -148,9 +148,9 @@ class _SettingPlanner:
         state = self.state(setting)
         states, plans = [state], list[Plan]()
         for selection in (each.selection for each in prompts):
-            if setting == PROMOTED and not selection.members:
-                states.append(promoted(state, selection))
-            plan = self.plan(states[-1] if setting == PROMOTED and not selection.members else state, selection)
+            has_scaffold = setting == PROMOTED and not selection.members
+            states.append(promoted(state, selection) if has_scaffold else state)
+            plan = self.plan(states[-1], selection)
             if setting == PROMOTED and selection.members and has_combination(plan):
                 plan = exact_plan(plan, in_full_context(combination(plan)))  # as with promote="auto"
             plans.append(plan)

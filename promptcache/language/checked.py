@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Short, Span
@@ -75,6 +76,11 @@ class CheckedCollection(Short):
     maximum: int | None
     lead: str
     members: Mapping[str, Member]
+
+    @property
+    def fewest(self) -> tuple[str, ...]:
+        """As few members as a prompt may name, the first declared ones."""
+        return tuple(islice(self.members, self.minimum))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -52,6 +52,7 @@ class _Writer:
 
     def __init__(self, schema: CheckedSchema) -> None:
         self._schema = schema
+        self._has_collections = _has_collections(schema)
         self._number = {path: number for number, path in enumerate(("", *schema.modules))}
         self._doc = dict(module_docs(schema))
         self._below: dict[str, list[str]] = {path: [] for path in ("", *schema.modules)}
@@ -113,7 +114,7 @@ class _Writer:
             return [RNG.zeroOrMore(RNG.ref(name="use"))]
         known = [RNG.value(below, type="string") for below in self._below[path]]
         names = RNG.choice(*known, RNG.ref(name="from-root"))
-        module = RNG.attribute(RNG.text() if _has_collections(self._schema) else names, name="module")
+        module = RNG.attribute(RNG.text() if self._has_collections else names, name="module")
         use = RNG.element(module, RNG.ref(name="anything"), name="use")
         return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
 

@@ -33,7 +33,7 @@ from promptcache.tokenizer import Before, Tokenizer
 
 def with_members(
     selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer, codec: str = "full"
-) -> tuple[Layout, Sequence[RunState]]:
+) -> tuple[Layout, tuple[RunState, ...]]:
     """Return layout and states with the runs of the members that a prompt names; the same if it names none.
 
     Args:
@@ -48,7 +48,7 @@ def with_members(
         if (parent := path.rpartition("/")[0]) in layout.collections:
             named.setdefault(parent, []).append(selection.schema.modules[path])
     if not named:
-        return layout, states
+        return layout, tuple(states)
     visibility = Visibility(layout)
     runs: list[Run] = []
     made: list[RunState] = []

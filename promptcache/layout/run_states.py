@@ -70,7 +70,7 @@ def runs_in_use(layout: Layout, modules: Iterable[str]) -> list[Run]:
         return (run, 1, 0) if num_before is None else (num_before, 0, run)
 
     indices = (index for path in ("", *modules) for index in layout.runs_of[path])
-    return [layout.runs[index] for index in sorted(indices, key=place_in_document)]
+    return [layout.runs[index] for index in sorted(indices, key=place_in_document if layout.collections else None)]
 
 
 def states_in_use(

@@ -73,8 +73,7 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
         return set([*in_use.values()][num_exact:])
     again: set[int] = set()
     is_behind = False
-    first_of = {run: position for token, position in reversed([*in_use.items()]) for run in [owner[token]]}
-    for run in sorted(first_of, key=first_of.__getitem__):
+    for run in dict.fromkeys(owner[token] for token in in_use):  # in position order
         own = sorted(position for token, position in in_use.items() if owner[token] == run)
         others = {token: position for token, position in in_use.items() if owner[token] != run and position < own[0]}
         encoding = next(token[0] for token in in_use if owner[token] == run)

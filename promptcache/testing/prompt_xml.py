@@ -261,7 +261,7 @@ def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], sche
 def first_members(schema: CheckedSchema, modules: Collection[str]) -> Members:
     """Return as few members of the collections among `modules` as they allow."""
     collections = ((path, schema.modules[path].collection) for path in modules)
-    return {path: tuple(each.members)[: each.minimum] for path, each in collections if each is not None}
+    return {path: each.fewest for path, each in collections if each is not None}
 
 
 def to_text(root: etree._Element) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, compress
 from math import comb
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
 from promptcache.language.syntax.conditions import (
@@ -56,6 +56,8 @@ from promptcache.language.syntax.whitespace import is_blank
 
 _TopItem: TypeAlias = Module | Union | Collection
 """What an `include` takes from the top level of a document."""
+
+_Heir = TypeVar("_Heir", Module, Collection)
 
 _MAX_PATHS = 400
 """Maximum number of paths in a condition that replaces a `choose` rule."""
@@ -368,22 +370,19 @@ def _with_options(item: _TopItem, document: SchemaDocument, place: Place) -> _To
     if isinstance(item, Module):
         return _with(item, own, around)
     if isinstance(item, Collection):
-        return replace(
-            item,
-            whitespace=item.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
-            separator=own.separator if item.separator is None and own.separator != around.separator else item.separator,
-            sees=item.sees or (own.sees if own.sees is not around.sees else None),
-        )
+        return _with(item, own, around)
     members = (_with(child, own, around) if isinstance(child, Module) else child for child in item.children)
     return replace(item, children=tuple(members))
 
 
-def _with(module: Module, own: InheritedOptions, around: InheritedOptions) -> Module:
-    differs = module.separator is None and own.separator != around.separator
-    return replace(
-        module,
-        whitespace=module.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
-        separator=own.separator if differs else module.separator,
-        context=module.context or (own.context if own.context is not around.context else None),
-        sees=module.sees or (own.sees if own.sees is not around.sees else None),
+def _with(item: _Heir, own: InheritedOptions, around: InheritedOptions) -> _Heir:
+    differs = item.separator is None and own.separator != around.separator
+    item = replace(
+        item,
+        whitespace=item.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
+        separator=own.separator if differs else item.separator,
+        sees=item.sees or (own.sees if own.sees is not around.sees else None),
     )
+    if isinstance(item, Collection):  # it has no context of its own
+        return item
+    return replace(item, context=item.context or (own.context if own.context is not around.context else None))
