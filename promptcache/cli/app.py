@@ -30,6 +30,7 @@ COMMANDS = {
     "diff": "Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.",
     "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
     "test": "Check the examples of schemas, and laws over many prompts of each.",
+    "collect": "Put files into a collection of a schema, or take members out.",
     "run": "Answer a prompt, and say what was reused.",
     "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
     "audit": "Show how far a cached request is from plain prefill, why, and what would help.",

@@ -72,6 +72,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC219", "included file with text outside modules"),
             Code("PC220", "module left out of what is included"),
             Code("PC221", "too much is included"),
+            Code("PC222", "line of a file of members that is no member"),
+            Code("PC223", "file of members without members", Severity.WARNING),
             # 3xx: rules of the schema
             Code("PC301", "no prompt can satisfy the schema"),
             Code("PC302", "module can never be used", Severity.WARNING),

@@ -24,7 +24,6 @@ from promptcache.language.checked import (
     CheckedUnion,
     FilledSlot,
     FinalText,
-    Member,
     Selection,
     walk_checked,
 )
@@ -47,12 +46,14 @@ from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_sol
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
 from promptcache.language.syntax.files import Files, is_template
+from promptcache.language.syntax.member_files import parse_members, write_members
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
     RESERVED_PARAMETERS,
     absolute,
     ancestors,
+    as_name,
     in_range,
     is_element,
     is_name,
@@ -69,6 +70,7 @@ from promptcache.language.syntax.nodes import (
     Example,
     Exclude,
     Item,
+    Member,
     Module,
     Parameter,
     ParameterType,
@@ -176,6 +178,7 @@ __all__ = [
     "accepts_all",
     "ancestors",
     "are_messages",
+    "as_name",
     "bare_markup",
     "check_schema",
     "count_combinations",
@@ -201,6 +204,7 @@ __all__ = [
     "open_prompt",
     "open_schema",
     "open_solver",
+    "parse_members",
     "parse_prompt",
     "parse_schema",
     "place",
@@ -223,6 +227,7 @@ __all__ = [
     "walk",
     "walk_checked",
     "with_root_attribute",
+    "write_members",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Severity, Span, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -56,7 +56,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
-    warnings = [*stray_indentations(schema)]
+    warnings = [*stray_indentations(schema), *_without_members(index)]
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
     try:
         backbone = find_backbone(rules, members)
@@ -118,6 +118,14 @@ def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:
 
 def _scaffold(scaffold: Scaffold, paths: tuple[str, ...], together: frozenset[str]) -> CheckedScaffold:
     return CheckedScaffold(name=scaffold_name(scaffold), members=paths, guaranteed=together, span=scaffold.span)
+
+
+def _without_members(index: Index) -> Iterator[Diagnostic]:
+    for collection in index.collections.values():
+        if collection.src is not None and not collection.listed:
+            message = f"src={collection.src!r} has no members: the file is empty or does not exist"
+            fix = "`promptcache collect` writes it, or correct the path"
+            yield diagnostic("PC223", message, place(collection, "src"), fix, severity=Severity.WARNING)
 
 
 def _collected(found: Iterator[Diagnostic]) -> FaultList:

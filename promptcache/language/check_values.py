@@ -21,6 +21,7 @@ from promptcache.language.syntax.nodes import (
     Example,
     Exclude,
     Item,
+    Member,
     Module,
     Parameter,
     ParameterType,
@@ -57,6 +58,10 @@ def _is_choices(value: Any) -> bool:
     return _is_paths(value) and len({*value}) == len(value) and not any(not each or "|" in each for each in value)
 
 
+def _is_members(value: object) -> bool:
+    return isinstance(value, Mapping) and all(is_text(name) and isinstance(value[name], Member) for name in value)
+
+
 def _is_separator(value: Any) -> bool:
     return is_text(value) and len(value) <= MAX_SEPARATOR
 
@@ -81,6 +86,7 @@ _KIND_OF_FIELD: Mapping[str, Kind] = {
     "choices": Kind("a tuple of different texts that are not empty and have no |", _is_choices),
     "modules": Kind('a tuple of one path or more, such as ("a", "b/c"),', _is_some_paths),
     "children": _CHILDREN,
+    "listed": Kind("a mapping of names to members", _is_members),
     "repair": Kind(REPAIRS, is_repair),
 }
 _KIND_OF_TYPE: Mapping[str, Kind] = {

@@ -15,7 +15,7 @@ from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import Context, Example, Parameter, Placement, Role, Sees, join_path
+from promptcache.language.syntax.nodes import Context, Example, Member, Parameter, Placement, Role, Sees, join_path
 from promptcache.language.syntax.repair import Repair
 
 
@@ -52,14 +52,6 @@ class CheckedTurn(Short):
     children: tuple[CheckedItem, ...]
     span: Span
     open: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Member(Short):
-    """Member of a collection, with its final text."""
-
-    text: str
-    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

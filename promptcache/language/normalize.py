@@ -32,7 +32,6 @@ from promptcache.language.checked import (
     CheckedTurn,
     CheckedUnion,
     FinalText,
-    Member,
 )
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.nodes import (
@@ -41,6 +40,7 @@ from promptcache.language.syntax.nodes import (
     Doc,
     Example,
     Item,
+    Member,
     Module,
     Parameter,
     Role,
@@ -237,6 +237,7 @@ def _collection(collection: Collection, parent: str, options: TextOptions) -> Ch
     """Normalize a collection. Each member begins with the separator, because any of them can be the first one."""
     mode = collection.whitespace or options.whitespace
     members = {each.name: _member(each, each.whitespace or mode) for each in collection.members}
+    members |= collection.listed
     return CheckedModule(
         path=join_path(parent, collection.name),
         parent=parent,

@@ -125,6 +125,7 @@ def _group(group: Union | Collection) -> Written:
         name=group.name,
         min=group.minimum or None,
         max=group.maximum,
+        src=group.src,
         sees=group.sees,
         whitespace=group.whitespace,
         separator=None if group.separator is None else escape(group.separator),

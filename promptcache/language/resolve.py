@@ -20,7 +20,7 @@ from promptcache.diagnostics import (
     in_order,
     shown,
 )
-from promptcache.language.checked import CheckedSchema, FilledSlot, Member, Selection
+from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken
 from promptcache.language.syntax.names import (
@@ -37,7 +37,7 @@ from promptcache.language.syntax.names import (
     path_help,
     quoted,
 )
-from promptcache.language.syntax.nodes import Parameter
+from promptcache.language.syntax.nodes import Member, Parameter
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 

@@ -7,20 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.diagnostics import LanguageError, PromptError
+from promptcache.diagnostics import LanguageError, PromptError, SchemaError
 from promptcache.language import (
     CheckedSchema,
     Prompt,
     Schema,
+    as_name,
     check_schema,
     format_document,
+    is_name,
     module,
     new_member,
+    parse_members,
     parse_prompt,
     parse_schema,
     print_schema,
     prompt_grammar,
     resolve_prompt,
+    write_members,
 )
 from promptcache.testing.laws import published_grammar, shape
 from tests import strategies
@@ -185,6 +189,84 @@ def test_collections_and_their_members_are_included() -> None:
     assert [*old.members] == ["gate", "cook", "été"]
     assert old.lead == "\n"
     assert {name: each.text for name, each in own.members.items()} == {"zx": "X", "zy": "Y"}
+
+
+LISTED = '{"name": "lamp", "text": " The lamp\\n is new."}\n\n {"text": "Ajar.", "name": "door"} \r\n'
+
+
+def test_members_of_a_file_come_behind_declared_ones() -> None:
+    """`src` adds the members of JSON lines with their exact text, also from an included file in another folder."""
+    text = SCHEMA.replace('max="2"', 'max="2" src="more/notes.jsonl"')
+    outer = '<schema name="outer"><include href="in/kb.xml" select="notes"/></schema>'
+    files = {"in/kb.xml": text, "in/more/notes.jsonl": LISTED}
+    schema = check_schema(parse_schema(outer, folder=files))
+
+    found = schema.modules["notes"].collection
+    assert found is not None
+    assert [*found.members] == ["gate", "cook", "été", "lamp", "door"]
+    assert found.members["lamp"].text == " The lamp\n is new."
+    assert str(found.members["door"].span) == "in/more/notes.jsonl:3:1"
+    assert 'src="in/more/notes.jsonl"' in print_schema(schema.source)
+    assert shape(check_schema(parse_schema(print_schema(schema.source), folder=files))) == shape(schema)
+    assert not schema.warnings
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("{", "PC222", "not JSON"),
+        ('{"name": "a", "text": "A"} {}', "PC222", "more behind"),
+        ("[" * 100_000, "PC222", "not JSON"),
+        ('{"name": "a"}', "PC222", "a name and a text"),
+        ('{"name": "a", "text": "A", "id": 1}', "PC222", "a name and a text"),
+        ('{"name": 1, "text": "A"}', "PC222", "a name and a text"),
+        ('{"name": "a", "text": " "}', "PC222", "'a' is empty"),
+        ('{"name": "a", "text": "\\ud800"}', "PC222", "surrogate"),
+        ('{"name": "a b", "text": "A"}', "PC201", "'a b'"),
+        ('{"name": "lamp", "text": "A"}', "PC203", "'lamp' is defined twice (first in line 1)"),
+        ('{"name": "cook", "text": "A"}', "PC203", "'cook' is defined twice (also in line 2 of notes.jsonl)"),
+    ],
+)
+def test_wrong_lines_are_refused(line: str, code: str, said: str) -> None:
+    """Each fault of a file of members names its line."""
+    text = SCHEMA.replace('max="2"', 'max="2" src="notes.jsonl"')
+    with pytest.raises(SchemaError) as caught:
+        check_schema(parse_schema(text, folder={"notes.jsonl": f'{{"name": "lamp", "text": "L"}}\n{line}\n'}))
+
+    (fault,) = caught.value.diagnostics
+    assert (fault.code, said in fault.message) == (code, True), fault.message
+    if "cook" not in line:
+        assert (fault.span.source, fault.span.line) == ("notes.jsonl", 2)
+
+
+def test_a_file_of_members_can_be_missing_but_not_unreadable() -> None:
+    """Members can come later, so a missing or empty file is a warning; a text without a folder has no files."""
+    text = SCHEMA.replace('max="2"', 'max="2" src="notes.jsonl"')
+
+    for files in ({}, {"notes.jsonl": "\n"}):
+        assert [each.code for each in check_schema(parse_schema(text, folder=files)).warnings] == ["PC223"]
+    with pytest.raises(SchemaError, match="PC214"):
+        parse_schema(text)
+    with pytest.raises(SchemaError, match="PC210"):
+        parse_schema(text.replace("notes.jsonl", "../notes.jsonl"), folder={})
+
+
+@given(texts=st.dictionaries(st.from_regex(r"[a-zé_][a-z0-9.é-]{0,9}", fullmatch=True), st.text(min_size=1)))
+def test_members_are_written_and_read(texts: dict[str, str]) -> None:
+    """Reading what was written gives the same texts; a member without visible text is refused."""
+    texts = {name: text for name, text in texts.items() if text.strip() and text.isprintable()}
+
+    members = parse_members("".join(write_members(texts)), "m.jsonl")
+
+    assert isinstance(members, dict)
+    assert {name: member.text for name, member in members.items()} == texts
+
+
+@given(text=st.text(max_size=300))
+def test_every_text_resembles_a_name(text: str) -> None:
+    """`as_name` returns a name, and a name stays as it is."""
+    assert is_name(as_name(text))
+    assert as_name(text) == text or not is_name(text)
 
 
 @given(schema=collection_schemas())

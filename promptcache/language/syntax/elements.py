@@ -49,7 +49,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "separator",
     ),
     "union": ("name", "required", "default", "scaffold"),
-    "collection": ("name", "min", "max", "sees", "whitespace", "separator"),
+    "collection": ("name", "min", "max", "src", "sees", "whitespace", "separator"),
     "parameter": (
         "name",
         "length",

@@ -85,12 +85,12 @@ class Folder:
         with os.scandir(above) as entries:
             yield from (entry.name for entry in islice(entries, _MAX_NAMES) if entry.is_file())
 
-    def read(self, path: Path) -> bytes:
-        """Read a file. A file that is too large is read up to one byte more than `MAX_BYTES`."""
+    def read(self, path: Path, limit: int = MAX_BYTES) -> bytes:
+        """Read a file. A file that is too large is read up to one byte more than the limit."""
         if self.texts is not None:
             return self.texts[path].encode(errors="surrogatepass")
         with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(limit + 1)
 
     def document(self, path: Path) -> bytes:
         """Read a schema document.
@@ -123,18 +123,21 @@ def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -
     return path
 
 
-def read_src(written: str, folder: Folder | None, span: Span) -> str | Diagnostic:
-    """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic."""
+def read_src(written: str, folder: Folder | None, span: Span, *, limit: int = MAX_BYTES) -> str | Diagnostic:
+    """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic.
+
+    The file has `limit` bytes at most.
+    """
     path = find_file("src", written, folder, span)
     if isinstance(path, Diagnostic):
         return path
     assert folder is not None, "a file was found in it"
     try:
-        data = folder.read(path)
+        data = folder.read(path, limit)
     except OSError as fault:
         return diagnostic("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)
-    if len(data) > MAX_BYTES:
-        return diagnostic("PC213", f"src={written!r} has more than {MAX_BYTES} bytes", span)
+    if len(data) > limit:
+        return diagnostic("PC213", f"src={written!r} has more than {limit} bytes", span)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as fault:

@@ -173,6 +173,10 @@ class _Walker:
             self.fault("PC309", message, place(collection, "min"), "lower min")
         plain = Module(name="", children=(), span=collection.span)
         for member in collection.members:
+            if member.name in collection.listed:
+                span = collection.listed[member.name].span
+                message = f"member '{member.name}' is defined twice (also in line {span.line} of {span.source})"
+                self.fault("PC203", message, place(member, "name"), "give one of them another name", span)
             if self._named(member.name, member, "module"):
                 self._first_of("PC203", "module", member.name, path, place(member, "name"))
             extra = next((item for item in member.children if not isinstance(item, Text | Doc)), None)

@@ -33,7 +33,9 @@ _START = (
     "A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff"
 )
 _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
-_NAME = re.compile(f"[{_START}][-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}]*")
+_INSIDE = f"-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}"
+_NAME = re.compile(f"[{_START}][{_INSIDE}]*")
+_NOT_INSIDE = re.compile(f"[^{_INSIDE}]+")
 
 _MAX_QUOTED = 80
 
@@ -65,6 +67,12 @@ MAX_SUGGESTIONS = 20
 def is_name(text: str) -> bool:
     """Return whether `text` is an XML name without a colon and with at most `MAX_NAME` characters."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+def as_name(text: str) -> str:
+    """Return a name that resembles `text`: other characters become hyphens. Different texts can have the same name."""
+    name = _NOT_INSIDE.sub("-", text)
+    return (name if is_name(name[:1]) else f"_{name}")[:MAX_NAME]
 
 
 def name_help(text: str) -> str:

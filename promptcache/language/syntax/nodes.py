@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -184,11 +184,22 @@ class Union(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Member(Short):
+    """Member of a collection, with its final text."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Collection(Short):
     """Modules that a prompt uses in any order, from `minimum` to `maximum` of them; None means no limit.
 
     Members hold only text. Further members can be added while an engine runs. An option that is None has the value of
     the parent.
+
+    Attributes:
+        src: The file of further members, as the document names it; `listed` has these by name.
     """
 
     name: str
@@ -196,14 +207,16 @@ class Collection(Short):
     span: Span
     minimum: int = 0
     maximum: int | None = None
+    src: str | None = None
     sees: Sees | None = None
     whitespace: Whitespace | None = None
     separator: str | None = None
+    listed: Mapping[str, Member] = field(default_factory=dict, hash=False)
     places: Places = field(default=(), repr=False, compare=False)
 
     @property
     def members(self) -> tuple[Module, ...]:
-        """Return the members that the schema declares, in document order."""
+        """Return the members that the document itself declares, in document order."""
         return tuple(child for child in self.children if isinstance(child, Module))
 
 

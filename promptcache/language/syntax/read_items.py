@@ -5,7 +5,7 @@ The caller reads the files that an `include` names. `check_schema` checks names,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -22,6 +22,7 @@ from promptcache.language.syntax.elements import (
 )
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.include import IncludedItems, IncludeOptions, InheritedOptions, Place
+from promptcache.language.syntax.member_files import read_members
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
     Collection,
@@ -29,6 +30,7 @@ from promptcache.language.syntax.nodes import (
     Context,
     Doc,
     Item,
+    Member,
     Module,
     Placement,
     Role,
@@ -209,7 +211,7 @@ class SchemaReader:
             excludes=attributes.words("excludes"),
             after=attributes.words("after"),
             cache=attributes.flag("cache"),
-            src=self._folder.from_home(src) if src is not None and self._folder is not None else src,
+            src=self._from_home(src),
             reserve=attributes.number("reserve"),
             context=context,
             sees=sees,
@@ -218,6 +220,10 @@ class SchemaReader:
             separator=separator,
             places=attributes.places,
         )
+
+    def _from_home(self, src: str | None) -> str | None:
+        """Return a path of this document, relative to the folder of the schema."""
+        return src if src is None or self._folder is None else self._folder.from_home(src)
 
     def _source(self, element: Element, src: str, children: tuple[Item, ...]) -> tuple[Text, ...]:
         span = next(attribute.value_span for attribute in element.attributes if attribute.name == "src")
@@ -272,17 +278,28 @@ class SchemaReader:
         )
         with self._inside(Place(join_path(self._place.parent, name), self._place.in_turn, options, in_collection=True)):
             children = self._members(element)
+        src = attributes.text("src")
+        listed = {} if src is None else self._listed(src, dict(attributes.places)["src"][0])
         return Collection(
             name=name,
             children=children,
             span=element.span,
             minimum=attributes.number("min", least=0) or 0,
             maximum=attributes.number("max"),
+            src=self._from_home(src),
             sees=sees,
             whitespace=whitespace,
             separator=separator,
+            listed=listed,
             places=attributes.places,
         )
+
+    def _listed(self, src: str, span: Span) -> Mapping[str, Member]:
+        found = read_members(src, self._folder, span)
+        if isinstance(found, list):
+            self.faults += found
+            return {}
+        return found
 
     def _members(self, element: Element) -> tuple[Module | Doc, ...]:
         """Return the modules of a union or collection; text beside them is a fault."""

@@ -17,7 +17,7 @@ export const SCHEMA_ELEMENTS = {
     { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, private: FLAG, reserve: [], src: [], ...INHERITED },
   ],
   collection: [["doc", "module", "include"],
-    { name: [], min: [], max: [], whitespace: INHERITED.whitespace, separator: [], sees: INHERITED.sees }],
+    { name: [], min: [], max: [], src: [], whitespace: INHERITED.whitespace, separator: [], sees: INHERITED.sees }],
   union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
   parameter: [
     [],

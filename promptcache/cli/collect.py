@@ -1,0 +1,147 @@
+"""`promptcache collect`: write the file of members of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from promptcache.cli.exits import UsageMistake
+from promptcache.cli.files import checked_schema, read, write_made
+from promptcache.cli.options import Output, context_option, schema_argument, with_json
+from promptcache.cli.output import tell
+from promptcache.cli.sources import Sources
+from promptcache.diagnostics import LanguageError, did_you_mean
+from promptcache.language import (
+    MAX_BYTES,
+    Collection,
+    Item,
+    Module,
+    Turn,
+    Union,
+    as_name,
+    join_path,
+    parse_members,
+    write_members,
+)
+
+
+@click.command("collect")
+@schema_argument
+@click.argument("collection", metavar="COLLECTION")
+@click.argument("files", metavar="[FILE...]", nargs=-1)
+@click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; can be repeated.")
+@context_option
+@with_json
+def command(sources: Sources, schema: str, collection: str, files: Sequence[str], remove: Sequence[str]) -> Output:
+    """Put files into a collection of a schema, or take members out.
+
+    SCHEMA is a schema file. COLLECTION is the path of a collection with src, the file that is written.
+
+    FILE is a text, which becomes the member of its name, a folder of texts, or JSON lines (.jsonl) with name and text.
+    """
+    target, found = _target(schema, collection, sources)
+    before = {name: member.text for name, member in found.listed.items()}
+    given = _texts(files)
+    if clash := next((each.name for each in found.members if each.name in given), None):
+        raise UsageMistake(f"the schema itself has a member '{clash}': give the file another name")
+    for name in remove:
+        if name not in before:
+            fix = did_you_mean(name, before)
+            raise UsageMistake(f"{target} has no member '{name}'{f'; {fix}' if fix else ''}")
+    after = {name: text for name, text in {**before, **given}.items() if name not in remove}
+    if after != before:
+        write_made({target: "".join(write_members(after))}, ())
+    counts = {
+        "added": sum(name not in before for name in after),
+        "replaced": sum(name in before and text != before[name] for name, text in after.items()),
+        "removed": sum(name not in after for name in before),
+    }
+    words = ", ".join(f"{count} {what}" for what, count in counts.items())
+    data = {"file": str(target), **counts, "members": len(after)}
+    return Output(data=data, text=partial(tell, f"{target}: {words}; {len(after)} members"))
+
+
+def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]:
+    """Return the file of members of a collection, which may not exist yet, and the collection.
+
+    Raises:
+        LanguageError: The schema has faults.
+        UsageMistake: It has no such collection, or the collection has no file.
+    """
+    document = read(schema, sources)
+    if document.path is None:
+        raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
+    known = dict(_collections(checked_schema(document).source.children, ""))
+    found = known.get(path.strip("/"))
+    if found is None:
+        fix = did_you_mean(path, known) or (f"there are {', '.join(known)}" if known else "it has none")
+        raise UsageMistake(f"{schema} has no collection '{path}'; {fix}")
+    if found.src is None:
+        raise UsageMistake(f"collection '{path}' has no file of members: write src=\"{found.name}.jsonl\" in {schema}")
+    return document.folder / found.src, found
+
+
+def _collections(items: Iterable[Item], parent: str) -> Iterator[tuple[str, Collection]]:
+    """Yield the collections among items and inside them, with their paths."""
+    for item in items:
+        match item:
+            case Collection():
+                yield join_path(parent, item.name), item
+            case Module():
+                yield from _collections(item.children, join_path(parent, item.name))
+            case Union() | Turn():
+                yield from _collections(item.children, parent)
+
+
+def _texts(names: Iterable[str]) -> dict[str, str]:
+    """Return the texts of files by the names that their members have.
+
+    Raises:
+        LanguageError: A file of JSON lines has faults.
+        OSError: A file cannot be read.
+        UsageMistake: A file is no text, or two files give one member different texts.
+    """
+    texts: dict[str, str] = {}
+    origin: dict[str, Path] = {}
+    for path in _files(names):
+        text = _decoded(path)
+        if path.suffix == ".jsonl":
+            members = parse_members(text, str(path))
+            if isinstance(members, list):
+                raise LanguageError(members)
+            found = {name: member.text for name, member in members.items()}
+        else:
+            found = {as_name(path.stem): text.strip()}
+        for name, own in found.items():
+            if not own:
+                raise UsageMistake(f"{path} is empty")
+            if texts.setdefault(name, own) != own:
+                raise UsageMistake(f"{origin[name]} and {path} both give member '{name}': rename one of the files")
+            origin[name] = path
+    return texts
+
+
+def _files(names: Iterable[str]) -> Iterator[Path]:
+    """Yield files, and the files of folders and of folders in them, but not hidden ones."""
+    for name in names:
+        path = Path(name)
+        if not path.is_dir():
+            yield path
+            continue
+        for each in sorted(path.rglob("*")):
+            if each.is_file() and not any(part.startswith(".") for part in each.relative_to(path).parts):
+                yield each
+
+
+def _decoded(path: Path) -> str:
+    """Return the text of a file, without a byte order mark."""
+    data = path.read_bytes()
+    if path.suffix != ".jsonl" and len(data) > MAX_BYTES:
+        raise UsageMistake(f"{path} has more than {MAX_BYTES} bytes, the most that a member can have")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise UsageMistake(f"{path} is not UTF-8 text: byte 0x{data[fault.start]:02x} at {fault.start}") from None

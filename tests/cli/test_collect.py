@@ -1,0 +1,84 @@
+"""`promptcache collect` writes files of members."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+SCHEMA = """<schema name="desk">
+  <user>
+    <collection name="notes" src="notes.jsonl" max="4">
+      <module name="own">A note of the schema.</module>
+    </collection>
+    <module name="more"><collection name="tools"/></module>
+  </user>
+</schema>
+"""
+
+
+@pytest.fixture
+def notes(folder: Path) -> Path:
+    """A schema and a folder of texts."""
+    (folder / "desk.xml").write_text(SCHEMA, encoding="utf-8")
+    (folder / "texts" / "deep").mkdir(parents=True)
+    (folder / "texts" / "2 wifi.md").write_text("\ufeff The password is on the door.\n", encoding="utf-8")
+    (folder / "texts" / "deep" / "opening.txt").write_text("Eight.", encoding="utf-8")
+    (folder / "texts" / ".hidden").write_bytes(b"\xff")
+    return folder
+
+
+def members(folder: Path) -> dict[str, str]:
+    lines = (folder / "notes.jsonl").read_text(encoding="utf-8").splitlines()
+    return {each["name"]: each["text"] for each in map(json.loads, lines)}
+
+
+def test_texts_become_members(command: Command, notes: Path) -> None:
+    """A folder stands for its texts; the schema then has them, and a prompt can name them."""
+    result = command("collect", "desk.xml", "notes", "texts")
+
+    assert (result.exit_code, result.stderr) == (0, "notes.jsonl: 2 added, 0 replaced, 0 removed; 2 members\n")
+    assert members(notes) == {"_2-wifi": "The password is on the door.", "opening": "Eight."}
+    (notes / "p.xml").write_text('<prompt schema="desk"><notes><_2-wifi/><own/></notes></prompt>', encoding="utf-8")
+    assert command("check", "p.xml").exit_code == 0
+
+
+def test_members_are_replaced_and_removed(command: Command, notes: Path) -> None:
+    """What exists keeps its place; JSON lines are taken as they are."""
+    command("collect", "desk.xml", "notes", "texts")
+    (notes / "new.jsonl").write_text('{"name": "opening", "text": " Nine. "}\n{"name": "a", "text": "A"}\n')
+
+    result = command("collect", "desk.xml", "/notes", "new.jsonl", "--remove", "_2-wifi", "--json")
+
+    counts = {"added": 1, "replaced": 1, "removed": 1, "members": 2}
+    assert json.loads(result.stdout) == {"file": "notes.jsonl", **counts}
+    assert members(notes) == {"opening": " Nine. ", "a": "A"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["note", "texts"], "desk.xml has no collection 'note'; did you mean 'notes'?"),
+        (["more/tools", "texts"], 'has no file of members: write src="tools.jsonl" in desk.xml'),
+        (["notes", "texts", "--remove", "opning"], "notes.jsonl has no member 'opning'"),
+        (["notes", "texts", "texts/.hidden"], "texts/.hidden is not UTF-8 text: byte 0xff at 0"),
+        (["notes", "texts", "own.txt"], "the schema itself has a member 'own'"),
+        (["notes", "texts", "opening.md"], "texts/deep/opening.txt and opening.md both give member 'opening'"),
+        (["notes", "texts", "empty.md"], "empty.md is empty"),
+        (["notes", "texts", "bad.jsonl"], "PC222"),
+        (["notes", "texts", "none.txt"], "none.txt"),
+    ],
+)
+def test_nothing_is_written_if_a_word_is_wrong(command: Command, notes: Path, words: list[str], said: str) -> None:
+    """An error names the file or member, and the file of members stays as it was."""
+    for name, text in (("own.txt", "x"), ("opening.md", "Ten."), ("empty.md", " \n"), ("bad.jsonl", "{}")):
+        (notes / name).write_text(text, encoding="utf-8")
+
+    result = command("collect", "desk.xml", *words)
+
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert not (notes / "notes.jsonl").exists()
