@@ -330,8 +330,8 @@ class Engine(Unpicklable):
         """
         self._catalog.set_member(schema, collection, name, None)
 
-    def members(self, schema: str, collection: str) -> tuple[str, ...]:
-        """Return the names of the members of a collection. Errors are those of `add_member`."""
+    def members(self, schema: str, collection: str) -> Mapping[str, str]:
+        """Return the texts of the members of a collection, by name; it shows later changes. Errors as `add_member`."""
         return self._catalog.members(schema, collection)
 
     def layout(self, schema: str) -> Layout:

@@ -7,7 +7,7 @@ This file knows no prompt.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -253,10 +253,9 @@ class Catalog:
                 self._states[schema] = replace(state)  # plans of this state are not used again
                 self._forget_member(schema, join_path(collection, name))
 
-    def members(self, schema: str, collection: str) -> tuple[str, ...]:
-        """Return the names of the members of a collection; errors as for `set_member`."""
-        with self._lock:
-            return tuple(_members(self.find(schema), collection))
+    def members(self, schema: str, collection: str) -> Mapping[str, str]:
+        """Return the texts of the members of a collection, by name; errors as for `set_member`."""
+        return _Texts(_members(self.find(schema), collection))
 
     def use_members(self, state: SchemaState, plan: Plan) -> None:
         """Keep the encodings of the members in a plan until they are removed or replaced."""
@@ -344,6 +343,25 @@ class Catalog:
             help_text = did_you_mean(name, self._states) or f"schemas known here: {known}"
             raise UnknownSchema(f"schema '{name}' was not added to this engine ({help_text})")
         return state
+
+
+class _Texts(Mapping[str, str]):
+    """The texts of the members of a collection, by name. Iterating goes over the names that there are at its start."""
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        self._members = members
+
+    def __getitem__(self, name: str) -> str:
+        return self._members[name].text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._members))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        return f"<texts of {len(self)} members>"
 
 
 def _members(state: SchemaState, collection: str) -> dict[str, Member]:

@@ -198,6 +198,7 @@ class RemoteEngine:
             layout=made.layout,
             states=made.states,
             codec=made.codec,
+            members=made.members,
             packed=packed,
             digest=packed_digest(packed),
         )
@@ -224,6 +225,18 @@ class RemoteEngine:
     def remove_schema(self, name: str) -> None:
         """Refuse it, like `add_schema`."""
         raise PromptCacheError("schemas are deployed with this application: deploy it again without this schema")
+
+    def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
+        """Refuse a member: no other front would have it."""
+        raise PromptCacheError("members are deployed with this application: deploy it again with this member")
+
+    def remove_member(self, schema: str, collection: str, name: str) -> None:
+        """Refuse it, like `add_member`."""
+        raise PromptCacheError("members are deployed with this application: deploy it again without this member")
+
+    def members(self, schema: str, collection: str) -> Mapping[str, str]:
+        """Return the texts of the members of a collection, by name."""
+        return self._catalog.members(schema, collection)
 
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
         """Do nothing for all schemas: replicas encode them before they take requests. Refuse a single one."""

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.server import chat, prompts, schemas, web
+from promptcache.server import chat, members, prompts, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate
 from promptcache.server.state import ServedEngine, ServerSettings, ServerState
@@ -51,7 +51,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
         max_connections=settings.max_connections,
         client_timeout_s=settings.client_timeout_s,
     )
-    for each in (chat, prompts, schemas):
+    for each in (chat, prompts, members, schemas):
         app.include_router(each.router)
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)

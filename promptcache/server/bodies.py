@@ -93,14 +93,23 @@ def _int(digits: str) -> int:
     return int(digits)
 
 
+async def read_text(request: Request, *media_types: str) -> str:
+    """Return the text of a body of one of these content types.
+
+    Raises:
+        ApiError: It is of another type, or not UTF-8.
+    """
+    _media_type(request, *media_types)
+    return _text(await request.body())
+
+
 async def read_document(request: Request) -> str:
     """Return the text of a body in XML.
 
     Raises:
         ApiError: It is not XML in UTF-8.
     """
-    _media_type(request, *_XML)
-    return _text(await request.body())
+    return await read_text(request, *_XML)
 
 
 def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
@@ -129,7 +138,7 @@ def _text(body: bytes) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ApiError(400, "invalid_encoding", f"the document is not UTF-8: {error}") from None
+        raise ApiError(400, "invalid_encoding", f"the body is not UTF-8: {error}") from None
 
 
 def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ async def layout(request: Request, name: str) -> Response:
     if _is_in_name(request, "/layout.svg"):
         return JSONResponse(await schema(request, f"{name}/layout.svg"))
     state: ServerState = request.app.state.server
-    _find(state, name)
+    find_schema(state, name)
     return svg_response(await state.pools.documents.run(request, lambda: layout_svg(state.engine.layout(name))))
 
 
@@ -59,7 +59,7 @@ async def grammar(request: Request, name: str) -> Response:
     if _is_in_name(request, "/grammar"):
         return JSONResponse(await schema(request, f"{name}/grammar"))
     state: ServerState = request.app.state.server
-    checked = _find(state, name)
+    checked = find_schema(state, name)
     found = await state.pools.documents.run(request, lambda: prompt_grammar(checked))
     return Response(found, media_type="application/xml")
 
@@ -68,7 +68,7 @@ async def grammar(request: Request, name: str) -> Response:
 async def schema(request: Request, name: str) -> dict[str, Any]:
     """Return the modules and parameters of a schema, and its document."""
     state: ServerState = request.app.state.server
-    checked = _find(state, name)
+    checked = find_schema(state, name)
 
     def data() -> dict[str, Any]:
         return {**_summary(checked), **describe(checked), "xml": print_schema(checked.source)}
@@ -79,7 +79,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
 @router.put("/v1/schemas/{name:path}")
 async def put_schema(request: Request, name: str) -> Response:
     """Add or replace a schema. Running requests keep the old one."""
-    state = _as_admin(request)
+    state = as_admin(request)
     document = await read_document(request)
     is_new = name not in state.engine.schemas
 
@@ -97,8 +97,8 @@ async def put_schema(request: Request, name: str) -> Response:
 @router.delete("/v1/schemas/{name:path}")
 async def delete_schema(request: Request, name: str) -> dict[str, Any]:
     """Remove a schema. Running requests keep it."""
-    state = _as_admin(request)
-    _find(state, name)
+    state = as_admin(request)
+    find_schema(state, name)
     state.engine.remove_schema(name)
     return {"id": name, "object": "schema", "deleted": True}
 
@@ -106,13 +106,13 @@ async def delete_schema(request: Request, name: str) -> dict[str, Any]:
 @router.post("/v1/schemas/{name:path}/warm")
 async def warm(request: Request, name: str) -> dict[str, Any]:
     """Encode a schema."""
-    state = _as_admin(request)
-    _find(state, name)
+    state = as_admin(request)
+    find_schema(state, name)
     (report,) = await run_in_threadpool(state.engine.warm, name)
     return asdict(report)
 
 
-def _as_admin(request: Request) -> ServerState:
+def as_admin(request: Request) -> ServerState:
     if not request.state.caller.is_admin:
         raise ApiError(403, "admin_key_needed", "changes of schemas need a key of --admin-key-file")
     state: ServerState = request.app.state.server
@@ -125,7 +125,7 @@ def _is_in_name(request: Request, ending: str) -> bool:
     return not path.endswith(ending.encode())
 
 
-def _find(state: ServerState, name: str) -> CheckedSchema:
+def find_schema(state: ServerState, name: str) -> CheckedSchema:
     checked = state.engine.schemas.get(name)
     if checked is None:
         raise state.no_schema(name)

@@ -124,6 +124,15 @@ class ServedEngine(Protocol):
     def remove_schema(self, name: str) -> None:
         """Remove a schema."""
 
+    def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
+        """Add a member to a collection, or replace it."""
+
+    def remove_member(self, schema: str, collection: str, name: str) -> None:
+        """Remove a member of a collection."""
+
+    def members(self, schema: str, collection: str) -> Mapping[str, str]:
+        """Return the texts of the members of a collection, by name."""
+
     def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
         """Encode the modules of a schema, or of all."""
 

@@ -183,7 +183,7 @@ def test_a_replaced_schema_has_its_own_members() -> None:
 
     engine.add_schema(SCHEMA)
 
-    assert engine.members("kb", "notes") == ("gate", "cook", "bus")
+    assert [*engine.members("kb", "notes")] == ["gate", "cook", "bus"]
 
 
 def test_adding_a_member_and_planning_do_not_depend_on_the_number_of_members() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, PromptError, ServiceClosed
 from promptcache.kv import Codec
-from promptcache.language import Schema, open_schema, parse_prompt
+from promptcache.language import Schema, module, open_schema, parse_prompt
 from promptcache.runtime import Completion, Service, ServiceLimits, ServiceObserver, TokenLogprobs
 from promptcache.scale import Attempt, TokenGroup
 from promptcache.scale.remote import (
@@ -40,12 +40,19 @@ from tests.conftest import law_examples
 from tests.server.conftest import CHAT, TRAVEL, in_process
 
 ADMIN = {"authorization": "Bearer root", "content-type": "application/xml"}
-OLD = Schema("s").text("Root. ").module("a", "The old text of a.").module("b", "Text of b.")
+OLD = (
+    Schema("s")
+    .text("Root. ")
+    .module("a", "The old text of a.")
+    .module("b", "Text of b.")
+    .collection("c", module("m", "Text of m."), module("n", "And n."))
+)
 NEW = Schema("s").text("Root. ").module("a", "A new and longer text of module a.").module("b", "Text of b.")
 PROMPTS = (
     '<prompt schema="s"><a/>Go on</prompt>',
     '<prompt schema="s"><a/><b/>Go on, please</prompt>',
     '<prompt schema="s">Go</prompt>',
+    '<prompt schema="s"><c><n/><m/></c>Go</prompt>',
 )
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"do_sample": False},

@@ -1,0 +1,127 @@
+"""`/v1/schemas/{name}/members/{path}`: the members of collections, and changes of them with the admin key.
+
+In the path of a request, the first `/members/` divides the name of the schema from the path of a collection or member.
+A slash in the name of a schema can be written %2F.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from promptcache.diagnostics import SchemaError
+from promptcache.language import parse_members
+from promptcache.server.bodies import read_text
+from promptcache.server.errors import ApiError
+from promptcache.server.schemas import as_admin, delete_schema, find_schema, put_schema, schema
+from promptcache.server.state import ServerState
+
+router = APIRouter()
+
+_LINES = ("application/jsonl", "application/x-ndjson")
+_MAX_LISTED = 1_000
+
+
+@router.get("/v1/schemas/{name:path}/members/{path:path}")
+async def members(
+    request: Request, name: str, path: str, prefix: str = "", after: str = "", limit: int = 100
+) -> dict[str, Any]:
+    """Return a member with its text, or the names of a collection that begin with `prefix`, in order behind `after`."""
+    place = _place(request)
+    if place is None:
+        return await schema(request, f"{name}/members/{path}")
+    state: ServerState = request.app.state.server
+    name, path = place
+    checked = find_schema(state, name)
+    if not 0 < limit <= _MAX_LISTED:
+        raise ApiError(400, "invalid_value", f"limit is a number from 1 to {_MAX_LISTED}", param="limit")
+
+    def found() -> dict[str, Any]:
+        module = checked.modules.get(path)
+        if module is None or module.collection is None:
+            collection, _, member = path.rpartition("/")
+            texts = state.engine.members(name, collection)
+            if member not in texts:
+                raise _no_member(path)
+            return {"id": path, "object": "member", "schema": name, "text": texts[member]}
+        names = sorted(each for each in state.engine.members(name, path) if each.startswith(prefix) and each > after)
+        data = [{"id": f"{path}/{each}", "object": "member"} for each in islice(names, limit)]
+        return {"object": "list", "data": data, "has_more": len(names) > limit}
+
+    return await state.pools.documents.run(request, found)
+
+
+@router.put("/v1/schemas/{name:path}/members/{path:path}")
+async def put_member(request: Request, name: str, path: str) -> Response:
+    """Add or replace a member; the body is its text. Running requests keep the old one."""
+    place = _place(request)
+    if place is None:
+        return await put_schema(request, f"{name}/members/{path}")
+    state = as_admin(request)
+    name, path = place
+    find_schema(state, name)
+    text = await read_text(request, "text/plain")
+    collection, _, member = path.rpartition("/")
+
+    def add() -> bool:
+        is_new = member not in state.engine.members(name, collection)
+        state.engine.add_member(name, collection, member, text)
+        return is_new
+
+    is_new = await run_in_threadpool(add)
+    return JSONResponse({"id": path, "object": "member", "schema": name}, 201 if is_new else 200)
+
+
+@router.post("/v1/schemas/{name:path}/members/{path:path}")
+async def post_members(request: Request, path: str) -> dict[str, Any]:
+    """Add or replace members; the body is JSON lines. If a line is wrong, none is added."""
+    state = as_admin(request)
+    place = _place(request)
+    name, path = place or (request.path_params["name"], path)
+    find_schema(state, name)
+    lines = await read_text(request, *_LINES)
+
+    def add() -> dict[str, Any]:
+        known = state.engine.members(name, path)
+        given = parse_members(lines, "body")
+        if isinstance(given, list):
+            raise SchemaError(given)
+        replaced = sum(member in known for member in given)
+        for member, item in given.items():
+            state.engine.add_member(name, path, member, item.text)
+        return {"object": "members", "added": len(given) - replaced, "replaced": replaced}
+
+    return await run_in_threadpool(add)
+
+
+@router.delete("/v1/schemas/{name:path}/members/{path:path}")
+async def delete_member(request: Request, name: str, path: str) -> dict[str, Any]:
+    """Remove a member. Running requests keep it."""
+    place = _place(request)
+    if place is None:
+        return await delete_schema(request, f"{name}/members/{path}")
+    state = as_admin(request)
+    name, path = place
+    find_schema(state, name)
+    collection, _, member = path.rpartition("/")
+    if member not in state.engine.members(name, collection):
+        raise _no_member(path)
+    state.engine.remove_member(name, collection, member)
+    return {"id": path, "object": "member", "deleted": True}
+
+
+def _place(request: Request) -> tuple[str, str] | None:
+    """Return the schema and the path behind it; None if the request names a schema with `members` in its name."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    name, found, path = raw.decode("latin-1").partition("/v1/schemas/")[2].partition("/members/")
+    return (unquote(name), unquote(path).strip("/")) if found else None
+
+
+def _no_member(path: str) -> ApiError:
+    return ApiError(404, "member_not_found", f"there is no member '{path}' here", param="path")
