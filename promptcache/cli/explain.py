@@ -140,7 +140,7 @@ def schema_facts(schema: CheckedSchema, file: str, model: str, tokenizer: Tokeni
         modules=tuple(_modules(schema, combinations, _num_tokens(layout, {}), fitting)),
         rules=tuple(
             RuleFacts(text=describe(rule), place=str(rule.span))
-            for rule in schema.rules.rules
+            for rule in (*schema.rules.rules, *schema.rules.of_members)
             if rule.kind is not RuleKind.NESTING
         ),
         num_combinations=count.number,

@@ -74,6 +74,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC221", "too much is included"),
             Code("PC222", "line of a file of members that is no member"),
             Code("PC223", "file of members without members", Severity.WARNING),
+            Code("PC224", "rule over a member that the schema does not have", Severity.WARNING),
             # 3xx: rules of the schema
             Code("PC301", "no prompt can satisfy the schema"),
             Code("PC302", "module can never be used", Severity.WARNING),

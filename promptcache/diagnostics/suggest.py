@@ -8,7 +8,7 @@ from itertools import islice
 
 _MAX_SLIPS = 3
 _MAX_LETTERS = 64  # longer names are not compared
-_MAX_KNOWN = 10_000  # names
+_MAX_KNOWN = 200_000  # names
 _MAX_STEPS = 40_000  # letter comparisons
 _MAX_MATCHED = 200  # names compared by `difflib`
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Severity, Span, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Severity, Span, did_you_mean, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -56,8 +56,8 @@ def check_schema(schema: Schema) -> CheckedSchema:
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
-    warnings = [*stray_indentations(schema), *_without_members(index)]
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
+    warnings = [*stray_indentations(schema), *_without_members(index), *_unknown_members(rules, modules)]
     try:
         backbone = find_backbone(rules, members)
     except UndecidedError as error:
@@ -126,6 +126,17 @@ def _without_members(index: Index) -> Iterator[Diagnostic]:
             message = f"src={collection.src!r} has no members: the file is empty or does not exist"
             fix = "`promptcache collect` writes it, or correct the path"
             yield diagnostic("PC223", message, place(collection, "src"), fix, severity=Severity.WARNING)
+
+
+def _unknown_members(rules: Rules, modules: Mapping[str, CheckedModule]) -> Iterator[Diagnostic]:
+    for rule in rules.of_members:
+        for path in sorted(rule.modules - modules.keys()):
+            parent, _, name = path.rpartition("/")
+            collection = modules[parent].collection
+            if collection is not None and name not in collection.members:
+                message = f"a rule names '{name}', which collection '{parent}' does not have yet"
+                fix = did_you_mean(name, collection.members) or "add it, also while an engine runs, or correct the name"
+                yield diagnostic("PC224", message, rule.span, fix, severity=Severity.WARNING)
 
 
 def _collected(found: Iterator[Diagnostic]) -> FaultList:

@@ -22,7 +22,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
 from promptcache.language.prompt import Argument, Prompt, Reference
-from promptcache.language.rules.explain import explain_broken
+from promptcache.language.rules.explain import explain_broken, explain_members
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
     absolute,
@@ -43,9 +43,6 @@ from promptcache.language.syntax.values import refusal
 
 AllMembers: TypeAlias = Mapping[str, Mapping[str, Member]]
 """The members of collections by name, by the path of the collection."""
-
-_MAX_COMPARED = 2_000
-"""Members of a collection up to which a fault names a similar one, because the search takes time."""
 
 
 def resolve_prompt(
@@ -83,11 +80,13 @@ def resolve_prompt(
         raise PromptError(in_order(faults))
     if broken:
         faults += explain_broken(schema.rules, schema.parameters, broken, places, present)
+    members = {path: resolver.member(path) for path in named_members}
+    by_members = tuple(schema.rules.broken_by_members(present.keys() | members.keys()))
+    faults += explain_members(by_members, schema.parameters, {"": prompt.span, **named})
     if faults:
         raise PromptError(in_order(faults))
     order = schema.rules.order
     modules = tuple(sorted((module for module in present if module), key=order.__getitem__))
-    members = {path: resolver.member(path) for path in named_members}
     if members:
         schema = schema.with_members(members)
         modules = tuple(_beside_collections(modules, named_members))
@@ -194,8 +193,8 @@ class _Resolver:
         module, members = self._schema.modules.get(parent), self._members(parent)
         if module is None or module.collection is None:
             return nowhere(path, self._schema.modules, in_prompt=True)
-        fix = did_you_mean(name, members) if len(members) <= _MAX_COMPARED else None
-        return f"collection '{parent}' has no member '{name}'", fix or "add it, or name another member"
+        fix = did_you_mean(name, members) or "add it, or name another member"
+        return f"collection '{parent}' has no member '{name}'", fix
 
     def _enter(self, reference: Reference, path: str) -> None:
         if path in self.filled:

@@ -17,7 +17,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
 from promptcache.language import NOT_IN_XML, CheckedSchema, ancestors
-from promptcache.testing.prompt_xml import Choice, PromptTree, draw_members, has_tokens, write_prompt
+from promptcache.testing.prompt_xml import Choice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
 from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
@@ -172,6 +172,7 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
         (modules, _restricted(filled, modules), {path: members[path] for path in members if path in modules})
         for modules in selected
     ]
+    assume(all(keep_rules(source.schema, modules, own) for modules, _, own in parts))
     never_empty = all(has_tokens(source.schema.children, *part) for part in parts)
     drawn = MESSAGES if never_empty else SOME_MESSAGES
     said = draw(drawn if source.messages is None else source.messages)

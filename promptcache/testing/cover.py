@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, whole
 from promptcache.language import CheckedSchema, RuleSolver, open_solver
-from promptcache.testing.prompt_xml import Choice, first_members, has_tokens, write_prompt
+from promptcache.testing.prompt_xml import Choice, first_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Said, plain_argument
@@ -37,7 +37,7 @@ def covering(
     """
     whole(1).check("t", t, InvalidValue)
     subject = Subject(schema, tokenizer)
-    return [plain_case(subject, modules, text) for modules in covering_selections(subject.schema, t)]
+    return [plain_case(subject, each, text) for each in covering_selections(subject.schema, t) if _fits(subject, each)]
 
 
 def all_prompts(
@@ -52,7 +52,7 @@ def all_prompts(
     listed = list_selections(subject.schema, limit)
     if listed is None:
         raise ValueError(f"{subject!r} has more than {limit} valid selections; use covering()")
-    return [plain_case(subject, modules, text) for modules in listed]
+    return [plain_case(subject, modules, text) for modules in listed if _fits(subject, modules)]
 
 
 def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_TEXT) -> PromptCase:
@@ -69,6 +69,11 @@ def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_T
     said = (Said(text=text),) if text else ()
     choice = Choice(modules=frozenset(modules), arguments=given, messages=said, members=members)
     return subject.case(write_prompt(lambda _: 0, subject.schema, choice).document())
+
+
+def _fits(subject: Subject, modules: Collection[str]) -> bool:
+    """Whether the schema declares members with which a prompt of these modules keeps the rules over members."""
+    return keep_rules(subject.schema, modules, first_members(subject.schema, modules))
 
 
 def covering_selections(schema: CheckedSchema, t: int = 2) -> Iterator[frozenset[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -274,7 +274,7 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         without_places(schema.scaffolds),
         schema.open_separator,
         schema.repair,
-        without_places(schema.rules.rules),
+        without_places((schema.rules.rules, schema.rules.of_members)),
     )
 
 
@@ -324,9 +324,8 @@ def _judged(
     members = first_members(subject.schema, named)
     choice = Choice(modules=named, arguments=given, messages=(Said(text=DEFAULT_TEXT),), members=members)
     xml = write_prompt(lambda _: 0, subject.schema, choice, in_full=True).document()
+    schema = replace(subject.schema, rules=replace(subject.schema.rules, of_members=()))
     try:
-        return set(), frozenset(
-            resolve_prompt(parse_prompt(xml), subject.schema).modules
-        ) & subject.schema.modules.keys()
+        return set(), frozenset(resolve_prompt(parse_prompt(xml), schema).modules) & schema.modules.keys()
     except PromptError as error:
         return {each.code for each in error.diagnostics}, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import combinations, islice
 from typing import NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ _OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
 Members: TypeAlias = Mapping[str, Sequence[str]]
 """Names of members of collections, by the path of the collection."""
 
+_MAX_TRIED = 1000
 _MAX_MEMBERS = 4
 """Number of members of a collection in a drawn prompt, unless its minimum is higher."""
 
@@ -259,9 +261,26 @@ def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], sche
 
 
 def first_members(schema: CheckedSchema, modules: Collection[str]) -> Members:
-    """Return as few members of the collections among `modules` as they allow."""
+    """Return as few members of the collections among `modules` as they allow, with others that rules demand."""
     collections = ((path, schema.modules[path].collection) for path in modules)
-    return {path: each.fewest for path, each in collections if each is not None}
+    fewest = {path: each.fewest for path, each in collections if each is not None}
+    if keep_rules(schema, modules, fewest):
+        return fewest
+    named = sorted({path for rule in schema.rules.of_members for path in rule.modules} - schema.modules.keys())
+    for more in islice((some for size in range(1, len(named) + 1) for some in combinations(named, size)), _MAX_TRIED):
+        found = {
+            path: (*names, *(each[len(path) + 1 :] for each in more if each.rpartition("/")[0] == path))
+            for path, names in fewest.items()
+        }
+        if keep_rules(schema, modules, found):
+            return found
+    return fewest
+
+
+def keep_rules(schema: CheckedSchema, modules: Collection[str], members: Members) -> bool:
+    """Whether members that are named with a complete set of modules keep the rules over members."""
+    paths = {f"{path}/{name}" for path, names in members.items() for name in names}
+    return not any(True for _ in schema.rules.broken_by_members({"", *modules, *paths}))
 
 
 def to_text(root: etree._Element) -> str:

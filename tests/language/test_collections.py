@@ -171,6 +171,82 @@ def test_rules_name_collections() -> None:
     assert faults("<notes><cook/></notes>", schema)[0].startswith("PC418")
 
 
+RULED = SCHEMA.replace(' min="1" max="2"', "").replace(
+    "</schema>",
+    """<rules>
+      <require if="notes/gate and not end" then="tone or notes/cook" message="The gate needs more."/>
+      <exclude modules="notes/été notes/cook"/>
+      <choose modules="notes/late notes/gate tone" max="1"/>
+    </rules></schema>""",
+)
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        ("<tone/><notes><cook/></notes>", []),
+        ("<notes><gate/><cook/></notes>", []),
+        ("<notes><gate/></notes><end/>", []),
+        (
+            "<notes><gate/></notes>",
+            ['PC418 The gate needs more. | add <end/> or <use module="notes/cook"/> or <tone/>'],
+        ),
+        (
+            "<notes><été/><cook/></notes>",
+            ["PC418 a rule of the schema is broken: 'notes/été' and 'notes/cook' exclude each other | remove one of"],
+        ),
+        ("<tone/><notes><gate/></notes>", ["PC419 a rule of the schema is broken: at most 1 of 'notes/late', "]),
+    ],
+)
+def test_rules_name_members(inside: str, expected: list[str]) -> None:
+    """Rules of <rules> see the members that a prompt names, with their message, the place of a member, and a fix."""
+    try:
+        resolve_prompt(parse_prompt(f'<prompt schema="kb">{inside}</prompt>'), checked(RULED))
+        found = ()
+    except PromptError as error:
+        found = error.diagnostics
+
+    assert len(found) == len(expected)
+    for fault, begin in zip(found, expected, strict=True):
+        assert f"{fault.code} {fault.message} | {fault.help}".startswith(begin)
+        assert fault.span.column > len('<prompt schema="kb">')
+
+
+def test_rules_name_members_that_come_later() -> None:
+    """A member that the schema does not declare is a warning; attributes of modules cannot name members."""
+    schema = checked(RULED)
+    assert [each.code for each in schema.warnings] == ["PC224"]
+    assert "'late'" in schema.warnings[0].message
+
+    known = {"notes": {name: new_member(name, "A note.") for name in ("late", "gate")}}
+    prompt = parse_prompt('<prompt schema="kb"><notes><late/><gate/></notes><end/></prompt>')
+    with pytest.raises(PromptError, match="PC419"):
+        resolve_prompt(prompt, schema, known)
+    with pytest.raises(SchemaError, match=r"PC208.*member of a collection"):
+        checked(SCHEMA.replace('name="end"', 'name="end" requires="notes/gate"'))
+
+
+def test_rules_over_members_are_included() -> None:
+    """Rules move with their collection, and are dropped if it is left out."""
+    text = '<schema name="s"><include href="kb.xml" select="notes tone end" prefix="x-"/></schema>'
+    schema = check_schema(parse_schema(text, folder={"kb.xml": RULED}))
+    assert {path for rule in schema.rules.of_members for path in rule.modules} == {
+        *("x-notes/gate", "x-notes/cook", "x-notes/été", "x-notes/late", "x-tone", "x-end")
+    }
+
+    less = text.replace("notes ", "")
+    assert check_schema(parse_schema(less, folder={"kb.xml": RULED})).rules.of_members == ()
+
+
+def test_suggestions_are_quick_among_many_members() -> None:
+    """A slip in the name of one of 100,000 members is found, whatever their number."""
+    known = {"notes": {name: new_member(name, "A note.") for name in (*(f"d{i}" for i in range(100_000)), "harbour")}}
+    prompt = parse_prompt('<prompt schema="kb"><notes><harbor/></notes></prompt>')
+
+    with pytest.raises(PromptError, match="did you mean 'harbour'"):
+        resolve_prompt(prompt, checked(), known)
+
+
 def test_collections_and_their_members_are_included() -> None:
     """An `include` takes collections of a file, and a collection takes the modules of a file as members."""
     files = {

@@ -81,7 +81,7 @@ def test_combinations_are_counted_exactly(schema):
 
 def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> bool:
     nesting = tuple(rule for rule in rules.rules if rule.kind is RuleKind.NESTING)
-    fewer = index_rules(tuple(rules.order)[1:], (*nesting, *kept), ())
+    fewer = index_rules(tuple(rules.order)[1:], (*nesting, *kept), (), ())
     return any(selection.issuperset(wanted) for selection in all_selections(fewer))
 
 
@@ -171,7 +171,7 @@ def test_triggers_do_not_miss_rules_with_several_conditions():
     """A rule with several conditions is broken only if all of them hold."""
     span = parse_schema('<schema name="s"/>').span
     rule = Implication(kind=RuleKind.REQUIRES, when=("a", "b"), then=frozenset({"c"}), span=span)
-    rules = index_rules(("a", "b", "c"), (rule,), ())
+    rules = index_rules(("a", "b", "c"), (rule,), (), ())
     assert list(rules.broken({"", "a", "b"})) == [rule]
     assert not list(rules.broken({"", "b"}))
     assert not list(rules.broken({"", "a", "b", "c"}))

@@ -9,11 +9,17 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache.language import (
     IN_PYTHON,
+    Assert,
     CheckedSchema,
+    Choose,
     Collection,
+    Combination,
     Example,
+    Exclude,
     Item,
     Module,
+    Require,
+    RuleList,
     Schema,
     Sees,
     Text,
@@ -37,6 +43,19 @@ class CollectionDraft:
     sees: Sees | None
     separator: str | None
     texts: tuple[str, ...]
+    rule: int | None
+
+    def rules(self, name: str) -> tuple[Combination, ...]:
+        """Return a rule over the first two members, which some selection of members keeps."""
+        if self.rule is None or self.minimum > 1 or len(self.texts) < 3:
+            return ()
+        first, second = (f"{name}/{member}" for member in _NAMES[:2])
+        return (
+            Exclude(modules=(first, second), span=IN_PYTHON),
+            Require(condition=first, consequence=second, span=IN_PYTHON),
+            Choose(modules=(first, second), maximum=1, span=IN_PYTHON),
+            Assert(test=f"{second} implies {name} and {first}", span=IN_PYTHON),
+        )[self.rule : self.rule + 1]
 
 
 def collection_schemas() -> SearchStrategy[CheckedSchema]:
@@ -53,6 +72,7 @@ def _drafts() -> SearchStrategy[CollectionDraft]:
         room=st.none() | st.integers(0, 3),
         sees=st.none() | st.sampled_from(Sees),
         separator=st.sampled_from((None, "", "\n", "; ")),
+        rule=st.none() | st.integers(0, 3),
         texts=st.lists(texts(12).filter(bool), min_size=2, max_size=len(_NAMES)).map(tuple),
     )
 
@@ -68,6 +88,8 @@ def _with_collections(schema: CheckedSchema, drafts: list[CollectionDraft]) -> C
             children[index] = replace(inside, children=(*inside.children, collection))
         else:
             children.insert(index, collection)
+        if rules := draft.rules(f"collection{number}"):
+            children.append(RuleList(children=rules, span=IN_PYTHON))
     return check_schema(Schema.of(replace(source, children=tuple(children))))
 
 

@@ -38,10 +38,11 @@ def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:
         rules += compiler.of_union(union)
         if default := compiler.default(union):
             defaults.append(default)
+    of_members: list[Check] = []
     for declared in (rule for each in index.rules for rule in each.combinations):
         if check := compiler.check(declared):
-            rules.append(check)
-    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults))
+            (rules if check.modules <= index.modules.keys() else of_members).append(check)
+    return index_rules(tuple(index.modules), tuple(rules), tuple(defaults), tuple(of_members))
 
 
 def scaffold_members(parent: str, scaffold: Scaffold, index: Index, faults: list[Diagnostic]) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ class _Compiler:
     """Compiler from index entries to rules; appends diagnostics to `faults`."""
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
-        self._modules = index.modules
+        self._modules, self._collections = index.modules, index.collections
         self._faults = faults
 
     def of_module(self, entry: ModuleEntry) -> Iterator[Rule]:
@@ -139,7 +140,7 @@ class _Compiler:
 
     def _condition(self, rule: Require | Assert, attribute: str, text: str) -> Test | None:
         def follow(path: str, token: int) -> str:
-            return self._follow(path, "", attribute, place(rule, attribute, token)) or ""
+            return self._follow(path, "", attribute, place(rule, attribute, token), members=True) or ""
 
         try:
             return read_condition(text, follow)
@@ -150,18 +151,25 @@ class _Compiler:
 
     def _counted(self, rule: Exclude | Choose) -> tuple[str, ...]:
         found = (
-            self._follow(path, "", "modules", place(rule, "modules", number))
+            self._follow(path, "", "modules", place(rule, "modules", number), members=True)
             for number, path in enumerate(rule.modules)
         )
         return tuple(dict.fromkeys(path for path in found if path is not None))
 
-    def _follow(self, path: str, parent: str, attribute: str, span: Span) -> str | None:
-        """Return the path from the root, or None if no module has this path."""
+    def _follow(self, path: str, parent: str, attribute: str, span: Span, *, members: bool = False) -> str | None:
+        """Return the path from the root, or None if no module has this path.
+
+        With `members`, it can also be that of a member of a collection, which the schema need not have yet.
+        """
         target = absolute(path, parent)
+        is_member = target.rpartition("/")[0] in self._collections
         if not is_path(path):
             self._fault("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
-        elif target in self._modules:
+        elif target in self._modules or (is_member and members):
             return target
+        elif is_member:
+            message = f"{attribute}: {quoted(path)} is a member of a collection"
+            self._fault("PC208", message, span, "write the rule into <rules>")
         elif len(self._faults) < MAX_SUGGESTIONS:
             message, fix = nowhere(target, self._modules)
             self._fault("PC208", f"{attribute}: {message}", span, fix)

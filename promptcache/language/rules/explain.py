@@ -271,6 +271,18 @@ def explain_broken(
             yield _missing(rules, rule, possible, places, present, write)
 
 
+def explain_members(
+    broken: Iterable[Implication], parameters: Mapping[str, Mapping[str, Parameter]], places: Mapping[str, Span]
+) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each broken rule over members; `places` has the members of the prompt too."""
+    write = _References(parameters, places)
+    for rule in broken:
+        named = [module for module in rule.when if module in places]
+        options = sorted(rule.then)[:_MAX_OPTIONS]
+        fix = f"add {' or '.join(map(write.added, options))}" if options else _remove(named)
+        yield _declared(rule, places[named[-1]], ((rule.span, describe(rule)),), fix)
+
+
 def broken_rule(diagnostic: Diagnostic) -> Span | None:
     """Return the span of the rule that a prompt breaks, or None for a diagnostic of another kind.
 
@@ -432,4 +444,4 @@ class _References(NamedTuple):
         return element(missing[0], self._needed(missing[0]), inner)
 
     def _needed(self, module: str) -> list[str]:
-        return [each.name for each in self.parameters[module].values() if each.required]
+        return [each.name for each in self.parameters.get(module, {}).values() if each.required]

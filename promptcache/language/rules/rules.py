@@ -108,6 +108,8 @@ class Rules:
         checks: The rules of `rules` elements.
         touching: For each module, the indices of the checks that it occurs in.
         standing: The indices of the checks that the empty selection breaks.
+        of_members: The rules of `rules` elements that name members of collections. They are no part of `rules`: the
+            solver does not know members, which come and go.
     """
 
     order: Mapping[str, int] = field(repr=False)
@@ -118,6 +120,7 @@ class Rules:
     checks: tuple[Check, ...] = field(repr=False)
     touching: Mapping[str, tuple[int, ...]] = field(repr=False)
     standing: tuple[int, ...] = field(repr=False)
+    of_members: tuple[Check, ...] = field(default=(), repr=False)
 
     def complete(self, named: Set[str]) -> dict[str, Default | None]:
         """Add the union defaults to a set of named modules.
@@ -158,6 +161,12 @@ class Rules:
             if not self.checks[number].holds(present, touched[number]):
                 yield self._implication(self.checks[number], present)
 
+    def broken_by_members(self, present: Set[str]) -> Iterator[Implication]:
+        """Yield the broken rules over members, as `broken` does; `present` has modules, members and ""."""
+        for check in self.of_members:
+            if not check.holds(present, len(check.modules & present)):
+                yield self._implication(check, present)
+
     def _implication(self, check: Check, present: Set[str]) -> Implication:
         """Return an implication of a broken check that is broken too."""
         if isinstance(check.test, Cardinality):
@@ -170,11 +179,13 @@ class Rules:
                 when, then = frozenset(used[: (check.test.high or 0) + 1]), frozenset[str]()
         else:
             when, then = broken_clause(check.test, present)
-        ordered = tuple(sorted(when, key=self.order.__getitem__)) or ("",)
+        ordered = tuple(sorted(when, key=lambda module: self.order.get(module, len(self.order)))) or ("",)
         return Implication(kind=check.kind, when=ordered, then=then, span=check.span, declared=check)
 
 
-def index_rules(modules: tuple[str, ...], rules: tuple[Rule, ...], defaults: tuple[Default, ...]) -> Rules:
+def index_rules(
+    modules: tuple[str, ...], rules: tuple[Rule, ...], defaults: tuple[Default, ...], of_members: tuple[Check, ...]
+) -> Rules:
     """Index rules over the given module paths, which are in document order.
 
     An implication is indexed by the last module of `when`: it can only be broken if that module is present.
@@ -203,4 +214,5 @@ def index_rules(modules: tuple[str, ...], rules: tuple[Rule, ...], defaults: tup
         checks=checks,
         touching={module: tuple(found) for module, found in touching.items()},
         standing=tuple(number for number, check in enumerate(checks) if not check.holds(frozenset({""}), 0)),
+        of_members=of_members,
     )
