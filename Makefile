@@ -13,7 +13,7 @@ QUICK := $(addprefix tests/,language layout kv tokenizer grammar diagnostics tes
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-machines test-pythons test-real real-model coverage lint format clean
+.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-machines test-pythons test-real test-clients real-model coverage lint format clean
 
 demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
@@ -32,6 +32,10 @@ test-thorough: $(STAMP)  ## more examples of every law
 test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt accelerate --editable ".[dev,ray]"
 	PROMPTCACHE_EXAMPLES=slow $(PYTEST) $(WORKERS) -m "(law or slow) and not gpu and not network"
+
+test-clients: $(STAMP)  ## frameworks that use the library, with their own packages
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .clients --requirement tests/clients/requirements.txt
+	PYTHONPATH=.clients $(PYTEST) tests/clients
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	$(PYTEST) -m gpu
@@ -110,4 +114,4 @@ $(LOWEST)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .clients .pytest_cache .mypy_cache .ruff_cache .hypothesis

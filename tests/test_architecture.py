@@ -44,6 +44,7 @@ FRONT_ENDS = {
     "demo": set(),
     "fidelity": {"bench", "testing"},
     "picture": set(),
+    "retrieval": set(),
     "scale": {"server"},
     "server": {"picture"},
     "testing": {"demo"},

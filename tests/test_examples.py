@@ -61,6 +61,7 @@ def test_schemas_show_how_they_are_used(path: Path) -> None:
     [
         ("documents/ferry", "The captain of the ferry is Ivo Brandt."),
         ("classifier/parcel", "The label of the parcel message is shipping."),
+        ("handbook/sauna", "The closing hour of the sauna is ten."),
         ("tutor/mars", "The largest moon of Saturn is Titan."),
     ],
 )
@@ -84,7 +85,7 @@ def test_scripts_run(path: Path, at_root: None) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/keeping.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/keeping.md", "docs/python.md", "docs/retrieval.md"])
 def test_pages_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], page: str
 ) -> None:

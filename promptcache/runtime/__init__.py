@@ -23,6 +23,7 @@ from promptcache.runtime.hf.options import (
     check_for_stream,
     read_options,
 )
+from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
@@ -134,6 +135,7 @@ __all__ = [
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",
+    "function_schema",
     "generate",
     "is_open_in",
     "link",
