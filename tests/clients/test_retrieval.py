@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from promptcache import Engine
-from promptcache.retrieval import Documents
-
-pytest.importorskip("langchain_core", reason="make test-clients installs it")
-pytest.importorskip("llama_index.core", reason="make test-clients installs it")
-
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 from llama_index.core.retrievers import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 
+from promptcache import Engine
+from promptcache.retrieval import Documents
 from promptcache.retrieval.langchain import answer_from
 from promptcache.retrieval.llama_index import ModuleQueryEngine
 
