@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptError, SchemaError, UnknownSchema
+from promptcache.kv import StoreConfig
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -109,16 +112,24 @@ def test_members_have_as_many_stand_ins_as_modules_before_them() -> None:
     assert numbers["notes/gate"] == numbers["notes/cook"] + 1 == numbers["notes/bus"] - 1
 
 
-class Twin:
-    """An engine whose collection changes, beside a dictionary of its members."""
+DECLARED = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
 
-    def __init__(self, promote: str) -> None:
-        self.engine, self.promotes = engine_of(promote=promote), promote == "auto"
-        self.texts = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
+
+class Twin:
+    """An engine with a small memory over a folder, whose collection changes, beside a dictionary of its members."""
+
+    def __init__(self, promote: str, folder: Path) -> None:
+        self.options: dict[str, object] = {
+            "promote": promote,
+            "store": StoreConfig(folder=folder, disk_bytes=400_000, memory_bytes=60_000),
+        }
+        self.engine, self.promotes = engine_of(**self.options), promote == "auto"
+        self.fresh = engine_of(history_bytes=0)
+        self.texts = {**DECLARED}
 
     def step(self, chance: random.Random) -> None:
-        """Add, replace or remove a member, free memory, or compare an answer with that of a fresh engine."""
-        action, name = chance.randrange(6), f"m{chance.randrange(6)}"
+        """Add, replace or remove a member, restart, or compare an answer with that of a fresh engine."""
+        action, name = chance.randrange(30) % 8, chance.choice((*DECLARED, "m0", "m1", "m2", "m3"))
         if action == 0:
             self.texts[name] = f"The note {name} says {chance.randrange(3)}."
             self.engine.add_member("kb", "notes", name, self.texts[name])
@@ -127,14 +138,25 @@ class Twin:
             self.engine.remove_member("kb", "notes", name)
         elif action == 2:
             self.engine.clear_history()
+        elif action == 7:
+            if chance.randrange(2):
+                self.engine = engine_of(**self.options)
+            else:
+                self.engine.add_schema(SCHEMA)
+            for each in DECLARED.keys() - self.texts.keys():
+                self.engine.remove_member("kb", "notes", each)
+            for each, text in self.texts.items():
+                self.engine.add_member("kb", "notes", each, text)
         else:
             self.compare(chance.sample(sorted(self.texts), chance.randint(0, min(4, len(self.texts)))))
 
     def compare(self, names: list[str]) -> None:
         """The answer is that of a fresh engine with the same members; a promoted one is exact."""
-        fresh = engine_of()
-        for name, text in self.texts.items():
-            fresh.add_member("kb", "notes", name, text)
+        fresh = self.fresh
+        fresh.remove_schema("kb")  # and with it all that it has kept
+        fresh.add_schema(SCHEMA)
+        for name in names:
+            fresh.add_member("kb", "notes", name, self.texts[name])
         asked = prompt(*names)
         answer = self.engine.generate(asked, **GREEDY)
         if answer.level is Level.EXACT:
@@ -151,11 +173,22 @@ class Twin:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=law_examples(0.03), deadline=None)
 def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, seed: int) -> None:
-    """After any additions, replacements and removals, answers are those of a new engine."""
-    chance, twin = random.Random(seed), Twin(promote)
-    for _ in range(20):
+    """After any additions, replacements, removals, evictions and restarts, answers are those of a new engine."""
+    with TemporaryDirectory() as folder:
+        walk(Twin(promote, Path(folder)), random.Random(seed), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promote", ["off", "auto"])
+def test_ten_thousand_steps_give_a_fresh_engines_answers(promote: str, tmp_path: Path) -> None:
+    """The same for one long history."""
+    walk(Twin(promote, tmp_path), random.Random(promote), 10_000)
+
+
+def walk(twin: Twin, chance: random.Random, num_steps: int) -> None:
+    for _ in range(num_steps):
         twin.step(chance)
-    assert set(twin.engine.members("kb", "notes")) == set(twin.texts)
+    assert dict(twin.engine.members("kb", "notes")) == twin.texts
 
 
 def test_a_removed_member_frees_its_memory() -> None:
