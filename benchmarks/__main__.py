@@ -392,6 +392,24 @@ def quality(
     return compare_quality(engine, settings, show), _engine_data(model, engine)
 
 
+@command.command()
+@model_option()
+@number_option("--documents", 1000, "Documents of the collection.")
+@number_option("--questions", 40, "Questions.")
+@number_option("--found", 5, "Documents in each prompt.")
+@click.option("--seed", type=int, default=0, help="Seed of documents, questions and orders.")
+@threads_option
+@benchmark
+def retrieval(
+    show: Progress, model: str, documents: int, questions: int, found: int, seed: int, threads: int | None
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """Answers from documents that BM25 finds: plain prefill against members of a collection."""
+    from benchmarks.retrieval import compare_retrieval
+
+    engine = _engine(show, model, threads)
+    return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine)
+
+
 def _engine(show: Progress, model: str, threads: int | None) -> Engine:
     from promptcache.engine import Engine
 
