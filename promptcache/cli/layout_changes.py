@@ -219,10 +219,11 @@ def _by_digest(layout: Layout) -> dict[str, RunState]:
 def _numbered(found: Iterable[RunState], layout: Layout) -> Iterator[tuple[int, RunState]]:
     """Yield states with the index of their run among the runs of its module."""
     for each in found:
-        index = (
-            len(each.sees) if each.kind is StateKind.STAND_IN else layout.runs_of[each.module(layout)].index(each.run)
-        )
-        yield index, each
+        if each.kind is StateKind.STAND_IN:
+            text = layout.stand_ins.index(each.encoding.token_ids)
+            yield len(each.sees) * len(layout.stand_ins) + text, each
+        else:
+            yield layout.runs_of[each.module(layout)].index(each.run), each
 
 
 def _place(each: RunState, layout: Layout, renamed: Mapping[str, str], ordinal: int) -> _Place:

@@ -6,7 +6,9 @@ members that a prompt names, in its order. So the work does not grow with the co
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -54,10 +56,10 @@ def with_members(
     made: list[RunState] = []
     for path, members in named.items():
         contexts = _Contexts(visibility.of_collection(path), states)
-        for index, module in enumerate(members):
+        for module in members:
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
-            for kind, sees in contexts.of(index):
+            for kind, sees in contexts.of(run.token_ids):
                 state = _state(run, len(states) + len(made), kind, sees, states, codec)
                 if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
                     made.append(state)
@@ -69,21 +71,37 @@ class _Contexts:
 
     def __init__(self, seen: CollectionView, states: Sequence[RunState]) -> None:
         self._plain = tuple(_states_of(seen.plain, states, behind=False))
-        before = tuple(_states_of(seen.before, states, behind=False))
-        self._stand_ins = [*before]
-        for state in states:
-            if state.kind is StateKind.STAND_IN and state.sees == tuple(self._stand_ins):
-                self._stand_ins.append(state.index)
-        self._num_before = len(before) + seen.num_stand_ins
+        self._before = tuple(_states_of(seen.before, states, behind=False))
+        self._pairs = list(self._stand_ins(states)) if seen.uses_stand_ins else []
         self._behind = tuple(_states_of(seen.behind, states, behind=True))
-        self._most = len(before) + seen.max_stand_ins
+        self._taken: set[tuple[int, int]] = set()
 
-    def of(self, index: int) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
-        """Yield the kinds and contexts of the states of member number `index` of a prompt; it has a plain one first."""
+    def _stand_ins(self, states: Sequence[RunState]) -> Iterator[tuple[int, int]]:
+        """Yield the pairs of stand-ins of which each member has one."""
+        first = {state.index for state in states if state.kind is StateKind.STAND_IN and state.sees == self._before}
+        for state in states:
+            if state.kind is StateKind.STAND_IN and state.sees[:-1] == self._before and state.sees[-1] in first:
+                yield state.sees[-1], state.index
+
+    def of(self, token_ids: tuple[int, ...]) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
+        """Yield the kinds and contexts of the states of the next member of a prompt; it has a plain one first."""
         yield StateKind.PLAIN, self._plain
-        number = min(self._num_before + index, self._most)
-        if (sees := (*self._stand_ins[:number], *self._behind)) != self._plain:
+        if (sees := (*self._before, *self._chosen(token_ids), *self._behind)) != self._plain:
             yield StateKind.BEHIND, sees
+
+    def _chosen(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the stand-ins of a member: those that its text chooses, or the next that no other member has."""
+        number = len(self._pairs)
+        if len(self._taken) == number:
+            self._taken.clear()
+        digest = hashlib.sha256(array("q", token_ids).tobytes()).digest()
+        start = int.from_bytes(digest[:8], "little") % max(1, number)
+        order = (*self._pairs[start:], *self._pairs[:start])
+        chosen = next((each for each in order if each not in self._taken), None)
+        if chosen is None:
+            return ()
+        self._taken.add(chosen)
+        return chosen
 
 
 def _states_of(runs: Sequence[int], states: Sequence[RunState], *, behind: bool) -> Iterator[int]:

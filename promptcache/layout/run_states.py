@@ -10,7 +10,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 from operator import attrgetter
 
 from promptcache.language import (
@@ -133,7 +133,7 @@ class _Maker:
         self._codec = codec
         self._texts = layout.stand_ins
         self._max_positions = layout.max_positions
-        self._stand_ins: dict[tuple[int, ...], list[int]] = {}  # by the states before them
+        self._stand_ins: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}  # by states before them, and text
         self._plain = [_NONE] * len(layout.runs)
         self._behind: dict[int, int] = {}
         self._scaffold: dict[str, dict[int, int]] = {}
@@ -167,21 +167,33 @@ class _Maker:
             self._behind[run.index] = self._add(run.index, StateKind.BEHIND, sees, run.token_ids, run.places)
 
     def add_stand_ins(self, seen: CollectionView, run: int) -> None:
-        """Add the stand-ins before the members of a collection that do not exist yet, as states of `run`.
+        """Add the stand-ins before members of a collection that do not exist yet, as states of `run`.
 
-        Those are left out that need more positions than the model has.
+        A member attends to two texts that stand one behind the other in the list of all, from any of them on. Those are
+        left out that need more positions than the model has.
         """
+        if not seen.uses_stand_ins:
+            return
         before = _without_none(tuple(self._plain[index] for index in seen.before))
         room = sys.maxsize if self._max_positions is None else self._max_positions - self._num_tokens(seen.before)
-        sizes = accumulate(map(len, self._texts[: seen.max_stand_ins]))
-        self._stand_ins_behind(before, sum(size <= room for size in sizes), run)
+        for text, following in zip(self._texts, (*self._texts[1:], *self._texts[:1]), strict=True):
+            if len(text) + len(following) <= room:
+                first = self._stand_in(before, text, run)
+                self._stand_in((*before, first), following, run)
 
     def _stand_ins_behind(self, before: tuple[int, ...], number: int, run: int) -> list[int]:
         """Return the first stand-ins behind the states `before`."""
-        stand_ins = self._stand_ins.setdefault(before, [])
-        for text in self._texts[len(stand_ins) : number]:
-            stand_ins.append(self._add(run, StateKind.STAND_IN, (*before, *stand_ins), text, ()))
-        return stand_ins[:number]
+        found: list[int] = []
+        for text in self._texts[:number]:
+            found.append(self._stand_in((*before, *found), text, run))
+        return found
+
+    def _stand_in(self, sees: tuple[int, ...], text: tuple[int, ...], run: int) -> int:
+        """Return the stand-in with this text behind these states; a new one is a state of `run`."""
+        found = self._stand_ins.get((sees, text))
+        if found is None:
+            found = self._stand_ins[sees, text] = self._add(run, StateKind.STAND_IN, sees, text, ())
+        return found
 
     def _num_tokens(self, runs: Iterable[int]) -> int:
         plain = (self._plain[index] for index in runs)
@@ -232,15 +244,13 @@ class CollectionView:
     Attributes:
         plain: Of a member that stands directly behind what is guaranteed with the collection.
         before, behind: Of other members, before and behind their stand-ins.
-        num_stand_ins: Stand-ins of the first member of a prompt; each further one has one more.
-        max_stand_ins: Limit of their number.
+        uses_stand_ins: Whether they have any.
     """
 
     plain: Sequence[int]
     before: Sequence[int]
     behind: Sequence[int]
-    num_stand_ins: int
-    max_stand_ins: int
+    uses_stand_ins: bool
 
 
 class Visibility:
@@ -291,14 +301,12 @@ class Visibility:
         piece = TextPiece(start=start, token_ids=(), text="", span=self._layout.schema.source.span)
         place = Run(index=self._layout.collections[path], module=path, pieces=(piece,), cached=True)
         plain = self.plain(place)
-        number, visible, first = self.behind(place, plain)
-        uses_stand_ins = self._layout.schema.modules[path].sees is Sees.STAND_INS
+        _, visible, first = self.behind(place, plain)
         return CollectionView(
             plain=plain,
             before=[index for index in visible if index < first],
             behind=[index for index in visible if index >= first],
-            num_stand_ins=number,
-            max_stand_ins=len(self._layout.stand_ins) if uses_stand_ins else 0,
+            uses_stand_ins=self._layout.schema.modules[path].sees is Sees.STAND_INS,
         )
 
     def before(self, run: Run, visible: list[int]) -> list[int]:

@@ -47,9 +47,12 @@ STAND_INS = (
 
 
 def stand_in_ids(schema: CheckedSchema, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the token IDs of the stand-ins of a schema: as many as the module with the most stand-ins needs."""
+    """Return the token IDs of the stand-ins of a schema: as many as the module with the most stand-ins needs.
+
+    Members of collections choose among all.
+    """
     needed = [
-        number + _most_members(schema.modules[path]) - 1
+        len(STAND_INS) if schema.modules[path].collection is not None else number
         for path, number in num_before(schema).items()
         if schema.modules[path].sees is Sees.STAND_INS
     ]
@@ -81,10 +84,10 @@ def num_before(schema: CheckedSchema) -> Mapping[str, int]:
     return found
 
 
-def _most_members(module: CheckedModule) -> int:
-    """Return the highest number of modules that a module stands for: 1, or that of the members of a collection."""
+def _typical_members(module: CheckedModule) -> int:
+    """Return the number of modules that a module stands for: 1, or that of the members of a collection."""
     collection = module.collection
-    return 1 if collection is None else max(1, collection.maximum or len(STAND_INS))
+    return 1 if collection is None else max(1, min(collection.maximum or TYPICAL_MEMBERS, TYPICAL_MEMBERS))
 
 
 def _count(items: Iterable[CheckedItem], number: int, counts: dict[str, int]) -> int:
@@ -92,7 +95,7 @@ def _count(items: Iterable[CheckedItem], number: int, counts: dict[str, int]) ->
     for item in items:
         if isinstance(item, CheckedModule):
             counts[item.path] = number
-            number = _count(item.children, number + min(_most_members(item), TYPICAL_MEMBERS), counts)
+            number = _count(item.children, number + _typical_members(item), counts)
         elif isinstance(item, CheckedTurn):
             number = _count(item.children, number, counts)
         elif isinstance(item, CheckedUnion):

@@ -179,8 +179,9 @@ def _wrong_behind(layout: Layout, states: Sequence[RunState], run: Run, plain: R
         texts = layout.stand_ins[: _num_before(schema, run.module)]
         for number, text in enumerate(texts):
             seen = tuple(each.index for each in (*before, *stand_ins) if each is not None)
-            found = [each for each in states if each.kind is StateKind.STAND_IN and each.sees == seen]
-            if len(found) != 1 or found[0].encoding.token_ids != text:
+            alike = (each for each in states if each.kind is StateKind.STAND_IN and each.sees == seen)
+            found = [each for each in alike if each.encoding.token_ids == text]
+            if len(found) != 1:
                 yield f"stand-in {number} before run {run.index} of '{run.module}' is {found}"
                 return
             if not _has_seen(layout, found[0], [*before, *stand_ins]):

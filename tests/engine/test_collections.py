@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -104,12 +105,36 @@ def test_the_first_member_behind_guaranteed_text_is_exact() -> None:
     assert ENGINE.plan(prompt("cook", others="<tone/>")).level is Level.MODULAR
 
 
-def test_members_have_as_many_stand_ins_as_modules_before_them() -> None:
-    """Two members of a prompt have different stand-ins before them, so that a model does not mix them up."""
-    plan = ENGINE.plan(prompt("cook", "gate", "bus", others="<tone/>"))
+def stand_ins(*members: str, engine: Engine = ENGINE) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the tokens of the last two parts that each member of a prompt has seen, by the order of the prompt."""
+    plan = engine.plan(prompt(*members, others="<tone/>"))
+    seen = {plan.layout.runs[each.run].module: each.part.encoding.context[-2:] for each in plan.reuse if each.run}
+    return [tuple(part.encoding.token_ids for part in seen[f"notes/{each}"]) for each in members]
 
-    numbers = {plan.layout.runs[each.run].module: len(each.part.encoding.context) for each in plan.reuse}
-    assert numbers["notes/gate"] == numbers["notes/cook"] + 1 == numbers["notes/bus"] - 1
+
+def test_members_have_different_stand_ins() -> None:
+    """Members of a prompt have different stand-ins before them, so that a model does not mix them up."""
+    engine = engine_of()
+    names = [f"m{number}" for number in range(4)]
+    for name in names:
+        engine.add_member("kb", "notes", name, f"The colour of {name} is blue.")
+    texts = engine.layout("kb").stand_ins
+    alone = [stand_ins(name, engine=engine)[0] for name in names]
+
+    for order in permutations(names):
+        found = stand_ins(*order, engine=engine)
+        assert len({*found}) == min(4, len(texts))
+        assert {*found} <= {*zip(texts, (*texts[1:], texts[0]), strict=True)}
+        assert found[0] == alone[names.index(order[0])]
+    assert len(texts) > 4
+
+
+def test_a_member_has_its_own_stand_in_in_any_place() -> None:
+    """A member whose stand-in no other member of the prompt has is one encoding, wherever it stands."""
+    assert stand_ins("cook", "gate") == stand_ins("gate", "cook")[::-1]
+    engine = engine_of()
+    engine.generate(prompt("cook", "gate", others="<tone/>"), **GREEDY)
+    assert engine.generate(prompt("gate", "cook", others="<tone/>"), **GREEDY).usage.num_encoded_tokens == 0
 
 
 DECLARED = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
