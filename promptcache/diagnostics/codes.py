@@ -72,9 +72,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC219", "included file with text outside modules"),
             Code("PC220", "module left out of what is included"),
             Code("PC221", "too much is included"),
-            Code("PC222", "line of a file of members that is no member"),
-            Code("PC223", "file of members without members", Severity.WARNING),
-            Code("PC224", "rule over a member that the schema does not have", Severity.WARNING),
+            Code("PC224", "line of a file of members that is no member"),
+            Code("PC225", "file of members without members", Severity.WARNING),
+            Code("PC226", "rule over a member that the schema does not have", Severity.WARNING),
             # 3xx: rules of the schema
             Code("PC301", "no prompt can satisfy the schema"),
             Code("PC302", "module can never be used", Severity.WARNING),

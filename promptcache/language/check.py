@@ -125,7 +125,7 @@ def _without_members(index: Index) -> Iterator[Diagnostic]:
         if collection.src is not None and not collection.listed:
             message = f"src={collection.src!r} has no members: the file is empty or does not exist"
             fix = "`promptcache collect` writes it, or correct the path"
-            yield diagnostic("PC223", message, place(collection, "src"), fix, severity=Severity.WARNING)
+            yield diagnostic("PC225", message, place(collection, "src"), fix, severity=Severity.WARNING)
 
 
 def _unknown_members(rules: Rules, modules: Mapping[str, CheckedModule]) -> Iterator[Diagnostic]:
@@ -136,7 +136,7 @@ def _unknown_members(rules: Rules, modules: Mapping[str, CheckedModule]) -> Iter
             if collection is not None and name not in collection.members:
                 message = f"a rule names '{name}', which collection '{parent}' does not have yet"
                 fix = did_you_mean(name, collection.members) or "add it, also while an engine runs, or correct the name"
-                yield diagnostic("PC224", message, rule.span, fix, severity=Severity.WARNING)
+                yield diagnostic("PC226", message, rule.span, fix, severity=Severity.WARNING)
 
 
 def _collected(found: Iterator[Diagnostic]) -> FaultList:

@@ -68,7 +68,7 @@ def test_members_are_replaced_and_removed(command: Command, notes: Path) -> None
         (["notes", "texts", "own.txt"], "the schema itself has a member 'own'"),
         (["notes", "texts", "opening.md"], "texts/deep/opening.txt and opening.md both give member 'opening'"),
         (["notes", "texts", "empty.md"], "empty.md is empty"),
-        (["notes", "texts", "bad.jsonl"], "PC222"),
+        (["notes", "texts", "bad.jsonl"], "PC224"),
         (["notes", "texts", "none.txt"], "none.txt"),
     ],
 )

@@ -77,19 +77,19 @@ def _read(line: str, place: Span) -> tuple[str, str] | Diagnostic:
     try:
         value, stop = _decode(line := line.strip(" \t\r"))
         if stop < len(line):
-            return diagnostic("PC222", f"there is more behind the member: {shown(line[stop:])}", place, _FORM)
+            return diagnostic("PC224", f"there is more behind the member: {shown(line[stop:])}", place, _FORM)
     except (ValueError, RecursionError) as error:
-        return diagnostic("PC222", f"the line is not JSON: {error}", place, _FORM)
+        return diagnostic("PC224", f"the line is not JSON: {error}", place, _FORM)
     if not isinstance(value, dict) or value.keys() != _KEYS:
-        return diagnostic("PC222", f"a member has a name and a text, not {shown(value)}", place, _FORM)
+        return diagnostic("PC224", f"a member has a name and a text, not {shown(value)}", place, _FORM)
     name, text = value["name"], value["text"]
     if not isinstance(name, str) or not isinstance(text, str):
-        return diagnostic("PC222", f"a member has a name and a text, not {shown(value)}", place, _FORM)
+        return diagnostic("PC224", f"a member has a name and a text, not {shown(value)}", place, _FORM)
     if not is_name(name):
         return diagnostic("PC201", f"{quoted(name)} cannot be the name of a member", place, name_help(name))
     if not text or text.isspace():
-        return diagnostic("PC222", f"the text of member '{name}' is empty", place, "write a text, or remove the line")
+        return diagnostic("PC224", f"the text of member '{name}' is empty", place, "write a text, or remove the line")
     if not is_text(text):
         message = f"the text of member '{name}' has half of a surrogate pair, which is no character"
-        return diagnostic("PC222", message, place, "write the character itself")
+        return diagnostic("PC224", message, place, "write the character itself")
     return name, text
