@@ -19,7 +19,8 @@ from promptcache.language.checked import (
     walk_checked,
 )
 from promptcache.language.examples import check_examples
-from promptcache.language.normalize import normalize_schema, stray_indentations
+from promptcache.language.lint import lint_schema
+from promptcache.language.normalize import normalize_schema
 from promptcache.language.rules.backbone import UndecidedError, find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
@@ -56,7 +57,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
-    warnings = [*stray_indentations(schema)]
+    warnings = [*lint_schema(schema, index, rules)]
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
     try:
         backbone = find_backbone(rules, members)

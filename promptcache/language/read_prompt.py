@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
-from promptcache.language.normalize import stray_indentation_of
+from promptcache.language.lint import lint_text, lint_value
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.files import is_template, no_template, open_document
@@ -155,7 +155,10 @@ class _PromptReader:
         )
 
     def _arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
-        found = [Argument(name=item.name, text=item.value, span=item.span) for item in attributes]
+        found: list[Argument] = []
+        for item in attributes:
+            found.append(Argument(name=item.name, text=item.value, span=item.span))
+            self.warnings += lint_value(item.value, item.value_span)
         for node in children:
             if isinstance(node, Element) and node.name == "arg":
                 found += self._arg(node)
@@ -208,7 +211,7 @@ class _PromptReader:
                     "PC102", message, node.name_span, "name modules before the text; write &lt; for a literal <"
                 )
         block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
-        self.warnings += stray_indentation_of(block)
+        self.warnings += lint_text(block)
         remaining = iter(exact)
         return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
 

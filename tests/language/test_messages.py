@@ -80,7 +80,7 @@ def test_module_that_is_inside_another_is_shown_nested(prompt: str, advice: str)
         ('<rules>\n<exclude modules="a b" message="Not both."/></rules>', "2:1", "<a/><b/>"),
         ('<rules>\n<require if="a" then="b"/></rules>', "2:1", "<a/>"),
         ('\n<module name="c" requires="b"/>', "2:28", "<c/>"),
-        ('\n<module name="c" required="true"/>', "2:28", "<a/>"),
+        ('\n<module name="c" required="true">C</module>', "2:28", "<a/>"),
     ],
 )
 def test_rule_that_makes_an_example_invalid_is_the_place(rule: str, place_of_rule: str, uses: str) -> None:
