@@ -129,6 +129,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC513", "conversation that the chat template refuses", Severity.WARNING),
             Code("PC514", "text that the chat template writes otherwise", Severity.WARNING),
             Code("PC515", "collection with fixed positions"),
+            Code("PC516", "choice longer than its slot", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),
