@@ -186,7 +186,7 @@ class _Checker:
                 file = found.name
                 diagnostics += self._check_length(resolve_prompt(prompt, schema), found)
         except LanguageError as error:
-            diagnostics = (*diagnostics, *error.diagnostics)
+            diagnostics = (*error.diagnostics, *diagnostics)
         self.reports[document.name] = DocumentReport(
             name=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )

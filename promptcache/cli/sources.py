@@ -65,7 +65,7 @@ def read_context(path: Path) -> TemplateContext:
     try:
         values = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as fault:
-        raise ContextMistake(f"--context {path} is not JSON: {fault}") from None
+        raise ContextMistake(f'--context {path} is not JSON, such as {{"name": "value"}}: {fault}') from None
     if not isinstance(values, dict):
         raise ContextMistake(f'--context {path}: an object is expected, as {{"name": "value"}}')
     return TemplateContext(path, values)

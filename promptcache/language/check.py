@@ -6,8 +6,9 @@ The checks are in other modules. This module runs them in order and raises their
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, in_order
+from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, SchemaError, Span, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -57,7 +58,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
     if faults:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
-    warnings = [*lint_schema(schema, index, rules)]
+    warnings = [*islice(lint_schema(schema, index, rules), MAX_FAULTS)]
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
     try:
         backbone = find_backbone(rules, members)

@@ -78,7 +78,7 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
             yield diagnostic("PC311", message, place(example, "valid"), 'write valid="true"')
         elif example.contains is not None and example.contains not in text_of(selection):
             message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"
-            yield diagnostic("PC312", message, place(example, "contains"))
+            yield diagnostic("PC312", message, place(example, "contains"), f"its text is {quoted(text_of(selection))}")
 
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:

@@ -55,6 +55,9 @@ class _Compiler:
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
         self._modules = index.modules
+        self._unions = {
+            join_path(each.parent, each.union.name): each.members for each in index.unions if each.union.name
+        }
         self._faults = faults
 
     def of_module(self, entry: ModuleEntry) -> Iterator[Rule]:
@@ -163,7 +166,7 @@ class _Compiler:
         elif target in self._modules:
             return target
         elif len(self._faults) < MAX_SUGGESTIONS:
-            message, fix = nowhere(target, self._modules)
+            message, fix = nowhere(target, self._modules, self._unions)
             self._fault("PC208", f"{attribute}: {message}", span, fix)
         else:
             self._fault("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)

@@ -15,6 +15,7 @@ from promptcache.language.syntax.nodes import Places
 from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.repair import REPAIRS, is_repair
 from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.synonyms import meant
 from promptcache.language.syntax.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -47,7 +48,7 @@ class AttributeReader:
         for attribute in element.attributes:
             if attribute.name not in known:
                 self._fault("PC103", f"<{element.name}> has no attribute '{attribute.name}'", attribute.span,
-                            did_you_mean(attribute.name, known) or _listed(known))  # fmt: skip
+                            meant(attribute.name, known) or _listed(known))  # fmt: skip
 
     @property
     def places(self) -> Places:
@@ -103,7 +104,7 @@ class AttributeReader:
         known = [choice.value for choice in choices]
         if value is None or value in known:
             return None if value is None else choices(value)
-        self._not_allowed(name, f"one of {', '.join(known)}", did_you_mean(value, known))
+        self._not_allowed(name, f"one of {', '.join(known)}", meant(value, known))
         return None
 
     def repair(self, name: str) -> str | None:

@@ -113,9 +113,8 @@ def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -
             advice = "move the file into the folder, or copy its content"
             return diagnostic("PC210", f"{what} is outside the folder of the schema", span, advice)
         if not folder.has(path):
-            return diagnostic(
-                "PC211", f"{what} is not a file in the folder of the schema", span, _similar(written, folder)
-            )
+            advice = _similar(written, folder) or "a path is relative to the folder of the file that contains it"
+            return diagnostic("PC211", f"{what} is not a file in the folder of the schema", span, advice)
     except OSError as fault:
         return diagnostic("PC211", f"{what} cannot be read: {fault.strerror}", span)
     except RuntimeError:  # raised by Path.resolve up to Python 3.12

@@ -266,6 +266,10 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
             what, code, advice = f"the test '{name}'", "PC601", did_you_mean(name, sandbox.tests)
         case _ if isinstance(node, _CONSTRUCTS):
             return
+        case nodes.Include() | nodes.Import() | nodes.FromImport() | nodes.Extends():
+            advice = 'include another document with <include href="…"/>'
+        case nodes.Stmt():
+            advice = "statements are for, if and set"
     message = f"{what} is not available in templates of documents"
     raise TemplateFault(message, code, advice, offset)
 

@@ -36,6 +36,7 @@ _TAG = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _VARIABLE = re.compile(r"l_\d+_(?!loop$)(.+)")  # the names that Jinja2 gives to the variables of a template
 _BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
 _TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
+_DUE = re.compile(r"following tags: '(\w+)'")
 _NO_TAG = re.compile(r"unknown tag '(\w+)'")
 _NO_FILTER = re.compile(r"No (filter|test) named '(.*)'\.")
 
@@ -116,6 +117,8 @@ class _Rendering:
                 tag = _NO_TAG.search(str(fault.message))
                 if tag and tag[1] in _TAGS:
                     return "PC601", f"'{tag[1]}' has no beginning", None
+                if tag and tag[1] == "end" and (due := _DUE.search(str(fault.message))):
+                    return "PC601", "there is no tag 'end'", f"write {{% {due[1]} %}}"
                 return "PC601", str(fault.message), did_you_mean(tag[1], _TAGS) if tag else None
             case UndefinedError():
                 return "PC603", str(fault.message), None
