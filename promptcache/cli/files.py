@@ -42,6 +42,7 @@ SHIPPED_FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"
 _MAX_FILES = 1000  # searched per folder
+_ROOTS = frozenset({"schema", "prompt"})
 
 
 class DocumentKind(StrEnum):
@@ -232,6 +233,26 @@ def _schemas_in(folder: Path) -> Iterator[InputDocument]:
         document = head_of(path)
         if document.schema_name is not None:
             yield document
+
+
+def documents_in(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names with each folder replaced by the schemas and prompts in it and below, by path.
+
+    Raises:
+        UsageMistake: A folder has no schema and no prompt.
+    """
+    found: list[str] = []
+    for name in names:
+        if not Path(name).is_dir() or not name:
+            found.append(name)
+            continue
+        paths = sorted([*Path(name).rglob("*.xml"), *Path(name).rglob("*.xml.j2")])
+        roots = {path: root_tag(head_of(path).data) for path in paths}
+        documents = [str(path) for path, root in roots.items() if root is None or root.name in _ROOTS]
+        if not documents:
+            raise UsageMistake(f"folder {name} has no schema and no prompt, *.xml or *.xml.j2")
+        found += documents
+    return tuple(found)
 
 
 def head_of(path: Path) -> InputDocument:
