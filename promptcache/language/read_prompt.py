@@ -263,6 +263,9 @@ class _PromptReader:
 def _as_argument(around: tuple[Element, ...]) -> str:
     """Return help for text inside of an element: what it most likely means."""
     inner = around[-1]
+    role = next((each.value for each in inner.attributes if each.name == "role"), "")
+    if role in _ROLES:
+        return f"a turn is written as <{role}>"
     name = next((each.value for each in inner.attributes if each.name == "name"), inner.name)
     if len(around) == 1 and inner.name in ROLES:
         return f"a turn is <system>, <user> or <assistant>: write <{ROLES[inner.name]}>"

@@ -46,6 +46,9 @@ from promptcache.language.syntax.values import refusal
 AllMembers: TypeAlias = Mapping[str, Mapping[str, Member]]
 """The members of collections by name, by the path of the collection."""
 
+_OF_SCHEMAS = frozenset({"module", "union", "collection"})
+"""Elements of schemas that name modules there."""
+
 _MAX_COMPARED = 2_000
 """Members of a collection up to which a fault names a similar one, because the search takes time."""
 
@@ -172,6 +175,9 @@ class _Resolver:
                 self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             else:
                 message, fix = self._nowhere(path)
+                name = next((each.text for each in reference.arguments if each.name == "name"), None)
+                if reference.path in _OF_SCHEMAS and name is not None:
+                    fix = f"a prompt names a module by its own name: write <{name}/>"
                 self._fault("PC401", message, reference.span, fix)
 
     def member(self, path: str) -> Member:

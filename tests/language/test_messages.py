@@ -214,6 +214,9 @@ PATHS = """<schema name="s">
         ('<use module="drugs.apixaban"/>', "PC401", "/drugs/apixaban: write <drugs><apixaban/></drugs>"),
         ('<use module="drugs\\apixaban"/>', "PC207", "names joined by slashes"),
         ("<strong/>", "PC401", "use &lt; for <"),
+        ('<module name="lay"/>', "PC401", "write <lay/>"),
+        ('<use module="lay lab"/>', "PC207", "name one module here"),
+        ('<message role="user">Why?</message>', "PC412", "a turn is written as <user>"),
         ('<patient inr="2"/>', "PC402", "'lab' has this parameter"),
         ('<day n="{{ n }}"/>', "PC420", "rename the file to *.xml.j2"),
     ],
@@ -252,6 +255,16 @@ def test_paths_with_dots_in_python_get_the_path() -> None:
         ('<module name="c" requires="u">C</module>', "PC208", "such as 'd'; a <require> can name any of them, d or e"),
         ('<module name="c" requires="f.g">C</module>', "PC208", "join names by slashes, /f/g"),
         ('<module name="c" requires="a;b">C</module>', "PC207", "separate paths by spaces"),
+        ('<module name="c" requires="l/m">C</module>', "PC208", "name the collection"),
+        ('<module name="c" after="c">C</module>', "PC304", "change the order"),
+        ('<module name="c"><requires>b</requires></module>', "PC101", 'requires="…"'),
+        ('<module name="c" text="Hello"/>', "PC103", "<module …>Hello</module>"),
+        ('<message role="user">Hi</message>', "PC101", "a turn is written as <user>"),
+        ('<prompt schema="s"/>', "PC101", "inside of <example>"),
+        ('<collection name="k" required="true"/>', "PC103", "did you mean 'min'?"),
+        ('<rules><assert test="a xor b"/></rules>', "PC307", "(a or b) and not (a and b)"),
+        ('<rules><assert test="a.n"/></rules>', "PC208", "not to a parameter of it"),
+        ("Use List<String> here.", "PC001", "for a literal < write &lt;"),
         ('<example contains="B"><prompt schema="s"><a/></prompt></example>', "PC312", "its text is 'A'"),
     ],
 )
@@ -259,6 +272,7 @@ def test_help_names_what_a_schema_most_likely_means(content: str, code: str, adv
     """Elements, attributes, values and paths of other formats get those of this language as help."""
     union = '<union name="u"><module name="d">D</module><module name="e">E</module></union>'
     inner = '<module name="f">F<module name="g">G</module></module>'
+    inner += '<collection name="l"><module name="m">M</module></collection>'
 
     first = found(f'<schema name="s">{MODULES}{union}{inner}{content}</schema>')[0]
 

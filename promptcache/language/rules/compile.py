@@ -54,7 +54,7 @@ class _Compiler:
     """Compiler from index entries to rules; appends diagnostics to `faults`."""
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
-        self._modules = index.modules
+        self._modules, self._collections = index.modules, index.collections
         self._unions = {
             join_path(each.parent, each.union.name): each.members for each in index.unions if each.union.name
         }
@@ -165,6 +165,9 @@ class _Compiler:
             self._fault("PC207", f"{quoted(path)} is not a valid module path", span, path_help(path))
         elif target in self._modules:
             return target
+        elif (owner := target.rpartition("/")[0]) in self._collections:
+            message = f"{attribute}: '{owner}' is a collection, and no path leads to its members"
+            self._fault("PC208", message, span, "name the collection")
         elif len(self._faults) < MAX_SUGGESTIONS:
             message, fix = nowhere(target, self._modules, self._unions)
             self._fault("PC208", f"{attribute}: {message}", span, fix)
@@ -174,7 +177,9 @@ class _Compiler:
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
-        if any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
+        if entry.path == other.path:
+            reason = f"'{entry.path}' cannot come after itself"
+        elif any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
             reason = (
                 f"'{entry.path}' and '{other.path}' are in different members of a union, so they have the same start"
             )

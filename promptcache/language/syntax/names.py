@@ -127,6 +127,8 @@ def path_help(text: str) -> str:
     """Return a hint on how to correct a malformed path."""
     if "{" in text:
         return TEMPLATES_ONLY
+    if any(character.isspace() for character in text):
+        return "name one module here, and each other one in an element of its own"
     if "," in text or ";" in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
@@ -188,6 +190,8 @@ def nowhere(
         return f"{message}: it is a union, which is no part of a path", fix
     if "." in path and (slashed := path.replace(".", "/")) in modules:
         return message, f"join names by slashes, /{slashed}" + (f": write {_nested(slashed)}" if in_prompt else "")
+    if "." in path and path.rpartition(".")[0] in modules:
+        return message, "a path leads to a module, and not to a parameter of it"
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
         return message, _elsewhere(elsewhere[:3], prefix) if in_prompt else f"there is one at {_paths(elsewhere[:3])}"

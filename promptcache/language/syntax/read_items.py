@@ -153,6 +153,13 @@ class SchemaReader:
             here = sorted(CHILDREN.get(parent.name, ()))
             advice = meant(element.name, here, "<{}>") or meant(element.name, ATTRIBUTES, "<{}>")
             advice = AS_TEXT if element.name in HTML else advice
+            role = next((each.value for each in element.attributes if each.name == "role"), "")
+            if role in set(Role):
+                advice = f"a turn is written as <{role}>"
+            elif element.name in ATTRIBUTES[parent.name]:
+                advice = f'write it as an attribute of <{parent.name}>, {element.name}="…"'
+            elif element.name == "prompt":
+                advice = instead("prompt", parent.name)
             advice = advice or f"<{parent.name}> can contain: {', '.join(here) or 'text'}"
             self._fault("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False

@@ -32,7 +32,7 @@ _GROUPS = {
     "message": "error hint",
     "int": "integer whole long",
     "number": "float double decimal numeric",
-    "min": "minimum least",
+    "min": "minimum least required",
     "max": "maximum most",
 }
 _MEANT: dict[str, list[str]] = {}
@@ -45,6 +45,9 @@ _TAGS = (
 )
 HTML = frozenset(_TAGS.split())
 """Tags of HTML that authors most likely mean as text."""
+
+CONTENT = frozenset({"text", "content", "body", "value"})
+"""Attributes that authors write for the content of an element."""
 
 AS_TEXT = "to write a tag as text, use &lt; for <, or <![CDATA[…]]>"
 
