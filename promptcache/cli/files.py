@@ -198,7 +198,10 @@ def _look_for(prompt: Prompt, near: InputDocument, sources: Sources) -> InputDoc
     found = [named for each in schemas if (named := [one for one in each if one.schema_name == name])]
     if not found:
         seen = [document.schema_name or "" for each in schemas for document in each]
+        names = {document.path: document.schema_name for each in schemas for document in each}
+        by_file = next((known for path, known in names.items() if path and path.name == Path(name).name), None)
         fix = did_you_mean(name, seen) or "say where it is with --schema FILE"
+        fix = f'write the name of the schema, not its file: schema="{by_file}"' if by_file else fix
         raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
     (taken, *more), *others = found
     if more:

@@ -105,6 +105,19 @@ def test_similar_name_is_suggested(tmp_path: Path) -> None:
         find_schema(Prompt("travell"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
 
+def test_file_of_a_schema_is_answered_by_its_name(tmp_path: Path) -> None:
+    """A prompt that names the file of a schema gets the name in it."""
+    (tmp_path / "p.xml").write_text('<prompt schema="schemas/trips.xml"/>')
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "trips.xml").write_text('<schema name="travel"/>')
+    sources = Sources()
+
+    with pytest.raises(PromptError) as caught:
+        find_schema(Prompt("schemas/trips.xml"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
+
+    assert caught.value.diagnostics[0].help == 'write the name of the schema, not its file: schema="travel"'
+
+
 def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
     """Of several given schemas of the name, the one nearest to the prompt is meant."""
     sources = Sources()

@@ -36,7 +36,7 @@ MAX_SEPARATOR = 100
 """Maximum length of a separator, in characters. The separator is repeated between all blocks."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
+_YES, _NO = frozenset({"yes", "on", "1", "always"}), frozenset({"no", "off", "0", "never", "none"})
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 

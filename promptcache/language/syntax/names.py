@@ -81,7 +81,8 @@ def name_help(text: str) -> str:
         return f"the name has {len(text)} characters, and at most {MAX_NAME} are allowed"
     rule = "begin with a letter or _, and continue with letters, digits, '.', '-' or '_'"
     near = _NOT_IN_NAME.sub("-", text)
-    return f"write '{near}': {rule}" if near.strip("-") and is_name(near) else rule
+    found = next((each for each in (near, f"_{near}") if near.strip("-") and is_name(each)), None)
+    return f"write '{found}': {rule}" if found else rule
 
 
 def is_element(text: str) -> bool:
