@@ -570,13 +570,14 @@ class Engine(Unpicklable):
         """Start a conversation over a prompt.
 
         Args:
-            prompt: As for `generate`, without bare text. Its turns come first. None means a plain chat.
+            prompt: As for `generate`. Its turns come first. If it ends with a user turn or bare text, that is the first
+                question, and `Chat.say()` without a text answers it. None means a plain chat.
             repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
             template_kwargs: As for `generate`, for every answer.
 
         Raises:
-            InvalidValue: The prompt has bare text, which is for `Chat.say`.
+            InvalidValue: The prompt has bare text and other turns.
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         settings = RequestSettings(repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs)

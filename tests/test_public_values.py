@@ -234,7 +234,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.stats": Call(function=engine.stats),
         "Engine.clear_history": Call(function=engine.clear_history),
         "Engine.chat": Call(
-            function=engine.chat, valid={"prompt": CHAT, "salt": "a"}, use=lambda chat: chat.say("a", max_new_tokens=1)
+            function=engine.chat,
+            valid={"prompt": CHAT, "salt": "a"},
+            use=lambda chat: chat.say(None if chat.question else "a", max_new_tokens=1),
         ),
         "Engine.load_chat": Call(function=engine.load_chat, valid={"path": world.folder / "chat.json", "salt": "a"}),
         "Engine.service": Call(

@@ -35,7 +35,7 @@ from promptcache.cli.output import ROOT, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
-from promptcache.language import CHAT_SCHEMA, Prompt, Role
+from promptcache.language import CHAT_SCHEMA, split_question
 
 if TYPE_CHECKING:
     from promptcache.runtime import Chat, Completion
@@ -76,13 +76,13 @@ def command(
         generation = options.generation()
         if load is None:
             request = _read(document, schema, options.arg, sources)
-            prompt, questions = (None, ()) if request is None else _first_question(request.prompt)
+            prompt, question = (None, None) if request is None else split_question(request.prompt)
         elif document is None and not options.arg and options.repair is None:
-            request, prompt, questions = _read_saved(load, schema, sources), None, ()
+            request, prompt, question = _read_saved(load, schema, sources), None, None
         else:
             raise UsageMistake("--load: a saved chat has its prompt, arguments and repair; leave them out")
         if request is not None and prompt is not None:
-            asked = replace(request, prompt=prompt.user(*questions or ("?",)))
+            asked = replace(request, prompt=prompt.user(question or "?"))
             check_lengths(asked, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
         engine = options.load_engine()
         read = files_read(sources)
@@ -91,7 +91,7 @@ def command(
             read = files_read(sources, request.schema)
         chat = engine.load_chat(load) if load else engine.chat(prompt, repair=options.repair_text)
         set_seed(options.seed)
-        if code := _Conversation(chat, generation, read).hold(questions):
+        if code := _Conversation(chat, generation, read).hold(question):
             raise Exit(code)
 
 
@@ -123,14 +123,6 @@ def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedR
     return None if prompt.schema == CHAT_SCHEMA else with_schema(prompt, str(load), schema, sources)
 
 
-def _first_question(prompt: Prompt) -> tuple[Prompt, tuple[str, ...]]:
-    """Return a prompt without its question, and the question; a prompt may end without one."""
-    if not prompt.messages or prompt.messages[-1].role not in (None, Role.USER):
-        return prompt, ()
-    *before, last = prompt.messages
-    return replace(prompt, messages=tuple(before)), (last.text,)
-
-
 class _Conversation:
     """The chats of a session, and the commands that the user can give.
 
@@ -156,11 +148,11 @@ class _Conversation:
     def _chat(self) -> Chat:
         return self._chats[self._number]
 
-    def hold(self, questions: Sequence[str]) -> ExitCode:
+    def hold(self, first: str | None) -> ExitCode:
         """Answer questions until the input ends.
 
         Args:
-            questions: Those that come before the input.
+            first: The question at the end of the prompt, which comes before the input.
 
         Returns:
             The code of the first error of input from a pipe. On a terminal, errors do not count.
@@ -170,10 +162,10 @@ class _Conversation:
             turns = f", {counted(len(self._chat.turns), 'question')} so far" if self._chat.turns else ""
             about = "" if self._chat.prompt.schema == CHAT_SCHEMA else f" over {self._chat.prompt.schema}"
             tell(f"chat{about}{turns}; /help shows the commands, /quit or Ctrl-D ends")
-        for question in questions:
+        if first is not None:
             if self._on_terminal:
-                tell(f"> {question}")
-            self._guarded(self._ask, question)
+                tell(f"> {first}")
+            self._guarded(self._ask, first)
         while (entry := lines.read(f"{self._number + 1}> " if len(self._chats) > 1 else "> ")) is not None:
             if entry == _QUIT:
                 break

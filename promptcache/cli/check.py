@@ -16,7 +16,15 @@ from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UsageMistake, ending, findings_code
-from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
+from promptcache.cli.files import (
+    DocumentKind,
+    InputDocument,
+    checked_schema,
+    documents_in,
+    find_schema,
+    parsed_prompt,
+    read,
+)
 from promptcache.cli.options import context_option, model_option, schemas_option
 from promptcache.cli.output import write_json, write_text
 from promptcache.cli.sources import Sources
@@ -85,12 +93,12 @@ def command(
 ) -> None:
     """Find mistakes in schemas and prompts, without loading a model.
 
-    FILE is a schema or a prompt; - is standard input.
+    FILE is a schema or a prompt, or a folder: all *.xml and *.xml.j2 files in it and below; - is standard input.
     """
     with ending(as_json=as_json or form == "json", context=context) as sources:
         if as_json and form not in {None, "json"}:
             raise UsageMistake(f"--json and --format {form} ask for different forms")
-        report = check_files(files, schema, sources, model)
+        report = check_files(documents_in(files), schema, sources, model)
         if as_json or form == "json":
             write_json(_data(report))
         elif form == "github":
@@ -186,7 +194,7 @@ class _Checker:
                 file = found.name
                 diagnostics += self._check_length(resolve_prompt(prompt, schema), found)
         except LanguageError as error:
-            diagnostics = (*diagnostics, *error.diagnostics)
+            diagnostics = (*error.diagnostics, *diagnostics)
         self.reports[document.name] = DocumentReport(
             name=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )

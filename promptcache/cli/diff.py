@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,8 +12,8 @@ from rich.text import Text
 
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import print_lines, xml_lines
-from promptcache.cli.exits import ExitCode
-from promptcache.cli.files import checked_schema, read
+from promptcache.cli.exits import ExitCode, UsageMistake
+from promptcache.cli.files import InputDocument, checked_schema, read
 from promptcache.cli.layout_changes import (
     EncodingChanges,
     MadeEncoding,
@@ -25,9 +26,9 @@ from promptcache.cli.layout_changes import (
     compare_slots,
     find_reserves,
 )
-from promptcache.cli.options import Output, context_option, model_option, with_json
+from promptcache.cli.options import FILE, Output, context_option, model_option, with_json
 from promptcache.cli.output import ROOT, slot_name
-from promptcache.cli.sources import Sources
+from promptcache.cli.sources import Sources, read_context
 from promptcache.diagnostics import PromptError, counted
 from promptcache.language import (
     CheckedParameter,
@@ -55,14 +56,25 @@ _ARGUMENTS = ("…", "1")
 @click.argument("new", metavar="NEW", shell_complete=complete_schemas)
 @model_option()
 @context_option
+@click.option("--old-context", metavar="FILE", type=FILE, help="The values of OLD, if they are not those of --context.")
+@click.option("--new-context", metavar="FILE", type=FILE, help="The values of NEW, if they are not those of --context.")
 @with_json
-def command(sources: Sources, old: str, new: str, model: str) -> Output:
+def command(
+    sources: Sources, old: str, new: str, model: str, old_context: Path | None, new_context: Path | None
+) -> Output:
     """Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.
 
-    OLD and NEW are files of one schema, before and after the change; one of them may be -, standard input.
+    OLD and NEW are files of one schema, before and after the change; one of them may be -, standard input. They may be
+    the same template with other values.
     """
-    documents = read(old, sources), read(new, sources)
+    documents = (
+        _with_values(read(old, sources), "--old-context", old_context),
+        _with_values(read(new, sources), "--new-context", new_context),
+    )
     schemas = [checked_schema(each) for each in documents]
+    for document, option, file in zip(documents, ("--old", "--new"), (old_context, new_context), strict=True):
+        if file is not None and document.context is not None and not document.context.used:
+            raise UsageMistake(f"{option}-context is for a template, *.xml.j2, and {document.name} is none")
     tokenizer = HubTokenizer.from_folder(model_folder(model))
     before, now = (lay_out(schema, tokenizer) for schema in schemas)
     changes = compare_schemas(before, now, tokenizer, (documents[0].name, documents[1].name), model)
@@ -71,6 +83,11 @@ def command(sources: Sources, old: str, new: str, model: str) -> Output:
         text=lambda: print_lines(_lines(changes)),
         code=ExitCode.OK if changes.harmless else ExitCode.FINDINGS,
     )
+
+
+def _with_values(document: InputDocument, option: str, file: Path | None) -> InputDocument:
+    """Return a document with the values of its own option, if it is given."""
+    return document if file is None else replace(document, context=read_context(file, option))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,7 +237,7 @@ def _module_line(module: ModuleFacts) -> Text:
 
 
 def _parameter_line(parameter: ParameterFacts) -> str:
-    words = [counted(parameter.length, "position"), *accepted(parameter), "required" if parameter.required else ""]
+    words = [f"length {parameter.length}", *accepted(parameter), "required" if parameter.required else ""]
     words += [f"default {parameter.default!r}" if parameter.default is not None else ""]
     words += [f"placeholder {parameter.placeholder!r}" if parameter.placeholder is not None else ""]
     words += ["" if parameter.fits else "no allowed value fits"]

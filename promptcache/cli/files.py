@@ -17,6 +17,7 @@ from pathlib import Path
 import promptcache
 from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
+from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import (
@@ -42,6 +43,7 @@ SHIPPED_FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parent / "schemas")
 _STDIN = "-"
 _STDIN_NAME = "<stdin>"
 _MAX_FILES = 1000  # searched per folder
+_ROOTS = frozenset({"schema", "prompt"})
 
 
 class DocumentKind(StrEnum):
@@ -167,7 +169,7 @@ def find_schema(
     offered: Sequence[InputDocument],
     sources: Sources,
 ) -> InputDocument:
-    """Return the document of the schema that a prompt names.
+    """Return the document of the schema that a prompt names. A line on stderr names the others of that name.
 
     Args:
         prompt: Names the schema.
@@ -184,23 +186,39 @@ def find_schema(
     for documents in (given, offered):
         named = [each for each in documents if each.schema_name == prompt.schema]
         if named:
-            return min(named, key=lambda each: _rank(each.folder.resolve(), folders))
+            taken = min(named, key=lambda each: _rank(each.folder.resolve(), folders))
+            _tell_others(taken, [each for each in named if each is not taken])
+            return taken
     return offered[0] if offered else _look_for(prompt, document, sources)
 
 
 def _look_for(prompt: Prompt, near: InputDocument, sources: Sources) -> InputDocument:
-    name, seen = prompt.schema, list[str]()
-    for folder in _near(near):
-        schemas = list(_schemas_in(folder))
-        found = [document for document in schemas if document.schema_name == name]
-        if len(found) > 1:
-            files = " and ".join(document.name for document in found)
-            raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
-        if found:
-            return read(found[0].name, sources)
-        seen += [document.schema_name or "" for document in schemas]
-    fix = did_you_mean(name, seen) or "say where it is with --schema FILE"
-    raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
+    name = prompt.schema
+    schemas = [[*_schemas_in(folder)] for folder in _near(near)]
+    found = [named for each in schemas if (named := [one for one in each if one.schema_name == name])]
+    if not found:
+        seen = [document.schema_name or "" for each in schemas for document in each]
+        names = {document.path: document.schema_name for each in schemas for document in each}
+        by_file = next((known for path, known in names.items() if path and path.name == Path(name).name), None)
+        fix = did_you_mean(name, seen) or "say where it is with --schema FILE"
+        fix = f'write the name of the schema, not its file: schema="{by_file}"' if by_file else fix
+        raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
+    (taken, *more), *others = found
+    if more:
+        files = " and ".join(document.name for document in found[0])
+        raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
+    _tell_others(taken, [document for each in others for document in each])
+    return read(taken.name, sources)
+
+
+def _tell_others(taken: InputDocument, others: Sequence[InputDocument]) -> None:
+    """Say which schema of a name is used, if there are others."""
+    if others:
+        files = " and ".join(document.name for document in others)
+        tell(
+            f"note: schema '{taken.schema_name}' is read from {taken.name}, the nearest to the prompt; "
+            f"{files} has this name, too: choose with --schema FILE"
+        )
 
 
 def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
@@ -232,6 +250,26 @@ def _schemas_in(folder: Path) -> Iterator[InputDocument]:
         document = head_of(path)
         if document.schema_name is not None:
             yield document
+
+
+def documents_in(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names with each folder replaced by the schemas and prompts in it and below, by path.
+
+    Raises:
+        UsageMistake: A folder has no schema and no prompt.
+    """
+    found: list[str] = []
+    for name in names:
+        if not Path(name).is_dir() or not name:
+            found.append(name)
+            continue
+        paths = sorted([*Path(name).rglob("*.xml"), *Path(name).rglob("*.xml.j2")])
+        roots = {path: root_tag(head_of(path).data) for path in paths}
+        documents = [str(path) for path, root in roots.items() if root is None or root.name in _ROOTS]
+        if not documents:
+            raise UsageMistake(f"folder {name} has no schema and no prompt, *.xml or *.xml.j2")
+        found += documents
+    return tuple(found)
 
 
 def head_of(path: Path) -> InputDocument:

@@ -311,7 +311,9 @@ class _Viewer:
             parameter = self._layout.schema.parameters[piece.module][piece.parameter]
             fillers = {"default": parameter.default, "placeholder": parameter.placeholder}
             given = tuple(f"{name} {text!r}" for name, text in fillers.items() if text is not None)
-            kind, name, marks = NodeKind.SLOT, parameter.name, (*(("required",) if parameter.required else ()), *given)
+            size = (f"length {parameter.length} and the space before it",) if piece.lead else ()
+            required = ("required",) if parameter.required else ()
+            kind, name, marks = NodeKind.SLOT, parameter.name, (*size, *required, *given)
         else:
             name = piece.text
         return NodeView(
@@ -427,11 +429,20 @@ def _lines(view: LayoutView) -> Iterator[str | Text]:
         cost = f"{counted(scaffold.num_tokens, 'token')} once more · {size_text(scaffold.kv_bytes)}"
         yield f"scaffold {scaffold.name}: {' + '.join(scaffold.members)} · {cost}"
     encodings = counted(view.num_encodings, "encoding")
-    yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}"
+    once = view.root.kv_bytes + sum(each.kv_bytes or 0 for each in _walk(view.nodes))
+    more = f", {size_text(view.kv_bytes - once)} of it once more in other contexts" if view.kv_bytes > once else ""
+    yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}{more}"
     yield f"valid combinations of modules: {number_text(view.num_combinations, exact=view.combinations_exact)}"
     limit = view.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
     yield f"all modules: {view.num_positions:,}{of} positions, slots whole"
+
+
+def _walk(nodes: Iterable[NodeView]) -> Iterator[NodeView]:
+    """Yield nodes and all that is in them."""
+    for node in nodes:
+        yield node
+        yield from _walk(node.children)
 
 
 _STYLES = {

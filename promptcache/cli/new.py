@@ -22,6 +22,10 @@ from promptcache.diagnostics import did_you_mean
 from promptcache.language import example_prompt, format_document, parse_schema
 
 _STARTER = Path(__file__).with_name("starter.xml")
+BEYOND_DEMO = frozenset({"agent", "code", "persona"})
+"""Shipped schemas whose prompts the demo model cannot answer."""
+
+_SMALL_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 _SOURCE = re.compile(r'\bsrc="([^"]+)"')
 
 
@@ -62,9 +66,13 @@ def command(_sources: Sources, name: str, origin: str | None, output: Path | Non
     files = {schema: made.schema, prompt: made.prompt}
     files |= {schema.parent / source: text for source, text in made.sources.items()}
     write_new(files)
+    run = f"promptcache run {shlex.quote(str(prompt))}"
+    hint = [f"try: {run}"]
+    if origin in BEYOND_DEMO:
+        hint = [f"try: {run} --model {_SMALL_MODEL}", "or with another model: the demo model reads facts only"]
     return Output(
         data={"schema": name, "files": [str(path) for path in files]},
-        text=partial(tell, *(f"wrote {path}" for path in files), f"try: promptcache run {shlex.quote(str(prompt))}"),
+        text=partial(tell, *(f"wrote {path}" for path in files), *hint),
     )
 
 

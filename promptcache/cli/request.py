@@ -126,14 +126,14 @@ def read_request(file: str, schema_files: Sequence[str], words: Sequence[str], s
         UsageMistake: `--arg` names a parameter that the prompt does not have.
     """
     document = read(file, sources)
-    return _filled_in(_found(parsed_prompt(document), document, schema_files, sources), words)
+    return _filled_in(_found(parsed_prompt(document), document, schema_files, sources), words, sources)
 
 
 def read_chat_request(file: str, schema_files: Sequence[str], words: Sequence[str], sources: Sources) -> CheckedRequest:
     """Like `read_request`, for the prompt below a conversation. A schema is read as a prompt that names no module."""
     request = _read_base(file, schema_files, sources)
     try:
-        return _filled_in(request, words)
+        return _filled_in(request, words, sources)
     except PromptError as error:
         if request.prompt_file != request.schema_file:
             raise
@@ -149,16 +149,32 @@ def with_schema(prompt: Prompt, near: str, schema_files: Sequence[str], sources:
     Args:
         near: The file; the search begins in its folder.
     """
-    return _filled_in(_found(prompt, InputDocument(name=near, path=Path(near), data=b""), schema_files, sources), ())
+    return _filled_in(
+        _found(prompt, InputDocument(name=near, path=Path(near), data=b""), schema_files, sources), (), sources
+    )
 
 
-def _filled_in(request: CheckedRequest, words: Sequence[str]) -> CheckedRequest:
-    """Fill in the arguments of `--arg`, and check the prompt against its schema."""
+def _filled_in(request: CheckedRequest, words: Sequence[str], sources: Sources) -> CheckedRequest:
+    """Fill in the arguments of `--arg`, and check the prompt. Its faults come before those of options."""
     prompt, schema = request.prompt, request.schema
-    if prompt.schema == schema.name:
-        prompt = with_arguments(prompt, schema, words)
+    try:
+        if prompt.schema == schema.name:
+            prompt = with_arguments(prompt, schema, words)
+    except UsageMistake:
+        _check_without_arguments(prompt, schema)
+        raise
     resolve_prompt(prompt, schema)
+    sources.check_context()
     return replace(request, prompt=prompt)
+
+
+def _check_without_arguments(prompt: Prompt, schema: CheckedSchema) -> None:
+    """Raise the faults of a prompt, unless they are only arguments that `--arg` may be meant to give."""
+    try:
+        resolve_prompt(prompt, schema)
+    except PromptError as error:
+        if any(each.code != "PC404" for each in error.diagnostics):
+            raise
 
 
 def plan_request(
@@ -207,6 +223,7 @@ def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) ->
         PromptCacheError: A document is missing or has faults.
     """
     request = _read_base(file, schema_files, sources)
+    sources.check_context()
     return list(parameter_names(request.prompt, request.schema))
 
 
@@ -218,7 +235,6 @@ def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> Chec
     if schema_files:
         raise UsageMistake(f"--schema is for prompts, and {document.name} is a schema")
     schema = checked_schema(document)
-    sources.check_context()
     prompt = Prompt(schema.name, span=schema.source.span)
     return CheckedRequest(prompt_file=document.name, schema_file=document.name, prompt=prompt, schema=schema)
 
@@ -228,7 +244,6 @@ def _found(prompt: Prompt, document: InputDocument, schema_files: Sequence[str],
     offered = [read(name, sources) for name in schema_files]
     found = find_schema(prompt, document, (), offered, sources)
     schema = checked_schema(found)
-    sources.check_context()
     return CheckedRequest(prompt_file=document.name, schema_file=found.name, prompt=prompt, schema=schema)
 
 

@@ -51,8 +51,8 @@ class Sources:
             raise ContextMistake("--context is for templates, *.xml.j2, and none was read")
 
 
-def read_context(path: Path) -> TemplateContext:
-    """Read the JSON object of `--context`.
+def read_context(path: Path, option: str = "--context") -> TemplateContext:
+    """Read the JSON object that an option names.
 
     Raises:
         ContextMistake: The file does not hold a JSON object.
@@ -61,11 +61,11 @@ def read_context(path: Path) -> TemplateContext:
     with path.open("rb") as file:
         data = file.read(_MAX_CONTEXT_BYTES + 1)
     if len(data) > _MAX_CONTEXT_BYTES:
-        raise ContextMistake(f"--context {path}: the file has more than {_MAX_CONTEXT_BYTES} bytes")
+        raise ContextMistake(f"{option} {path}: the file has more than {_MAX_CONTEXT_BYTES} bytes")
     try:
         values = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as fault:
-        raise ContextMistake(f"--context {path} is not JSON: {fault}") from None
+        raise ContextMistake(f'{option} {path} is not JSON, such as {{"name": "value"}}: {fault}') from None
     if not isinstance(values, dict):
-        raise ContextMistake(f'--context {path}: an object is expected, as {{"name": "value"}}')
+        raise ContextMistake(f'{option} {path}: an object is expected, as {{"name": "value"}}')
     return TemplateContext(path, values)

@@ -1,4 +1,4 @@
-"""`promptcache why`: explain a diagnostic code with its entry of docs/errors.md."""
+"""`promptcache why`: explain a diagnostic code or a term, with the pages docs/errors.md and docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from promptcache.cli.sources import Sources
 from promptcache.diagnostics import CODES, Severity, num_slips, suggest
 
 _PACKAGE = Path(promptcache.__file__).parent
-PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
-"""The page in an installed package (see pyproject.toml), and in a checkout."""
+PAGES = {name: (_PACKAGE / name, _PACKAGE.parent / "docs" / name) for name in ("errors.md", "glossary.md")}
+"""Each page in an installed package (see pyproject.toml), and in a checkout."""
 
 _PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
 _HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
+_TERM = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _MARKED = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`")
 
@@ -46,18 +47,30 @@ class Explanation:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """An entry of the glossary; `meaning` is Markdown."""
+
+    term: str
+    meaning: str
+
+
 @click.command("why")
-@click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
+@click.argument("what", metavar="[CODE]", nargs=-1, shell_complete=complete_codes)
 @with_json
-def command(_sources: Sources, code: str | None) -> Output:
+def command(_sources: Sources, what: tuple[str, ...]) -> Output:
     """Explain a diagnostic code: what it means, an example, and how to fix it.
 
-    CODE is the code of a message, such as error[PC401]; without it, all codes are listed.
+    CODE is the code of a message, such as error[PC401], or its title, or a term, such as exact; without it, all codes
+    are listed.
     """
-    if code is None:
+    words = " ".join(what)
+    if not what:
         found = tuple(explanations().values())
         return Output(data=[asdict(each) for each in found], text=partial(_print_codes, found))
-    entry = explanation(code)
+    entry = explanation(words)
+    if isinstance(entry, Term):
+        return Output(data=asdict(entry), text=partial(_print_term, entry))
     return Output(data=asdict(entry), text=partial(_print_explanation, entry))
 
 
@@ -73,18 +86,37 @@ def explanations() -> Mapping[str, Explanation]:
     return found
 
 
-def explanation(code: str) -> Explanation:
-    """Return the explanation of a code, also for `401`, `pc401` and `error[PC401]`.
+def explanation(words: str) -> Explanation | Term:
+    """Return the explanation of a code, also for `401`, `pc401`, `error[PC401]` and its title, or of a term.
 
     Raises:
-        UsageMistake: There is no such code.
+        UsageMistake: There is no such code or term, or several titles have the words.
     """
-    printed = _PRINTED.fullmatch(code.strip())
-    wanted = (printed[1] if printed else code.strip()).upper()
+    printed = _PRINTED.fullmatch(words.strip())
+    wanted = (printed[1] if printed else words.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
-    if wanted not in CODES:
-        raise UsageMistake(f"there is no code '{code}'; {_fix(wanted)}")
-    return explanations()[wanted]
+    if wanted in CODES:
+        return explanations()[wanted]
+    if term := _term(wanted):
+        return term
+    titled = [each for each in CODES.values() if wanted == each.title.upper()] or [
+        each for each in CODES.values() if wanted.split() and {*wanted.split()} <= {*each.title.upper().split()}
+    ]
+    if len(titled) == 1:
+        return explanations()[titled[0].code]
+    if titled:
+        raise UsageMistake(
+            f"several titles have '{words}': {', '.join(f'{each.code} {each.title}' for each in titled)}"
+        )
+    raise UsageMistake(f"there is no code or term '{words}'; {_fix(wanted)}")
+
+
+def _term(wanted: str) -> Term | None:
+    """Return the entry of the glossary for a term; an entry can define several, separated by commas."""
+    for names, meanings in _TERM.findall(_page("glossary.md")):
+        if wanted.lower() in (names.lower(), *re.split(r", ", names.lower())):
+            return Term(term=names, meaning=meanings)
+    return None
 
 
 def _fix(wanted: str) -> str:
@@ -98,9 +130,14 @@ def _fix(wanted: str) -> str:
     return f"did you mean {near}, {CODES[near].title}?"
 
 
+def _page(name: str) -> str:
+    """Return the text of a page, or "" if it is missing."""
+    return next((path.read_text(encoding="utf-8") for path in PAGES[name] if path.is_file()), "")
+
+
 def _sections() -> dict[str, tuple[str, str]]:
     """Return the group and the text of each code on the page."""
-    page = next((path.read_text(encoding="utf-8") for path in PAGES if path.is_file()), "")
+    page = _page("errors.md")
     found: dict[str, tuple[str, str]] = {}
     group = ""
     _, *pieces = _HEADING.split(page)
@@ -127,6 +164,13 @@ def _print_explanation(entry: Explanation) -> None:
     console.print()
     for line in _lines(entry.text):
         console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _print_term(entry: Term) -> None:
+    console = stdout()
+    console.print(Text(entry.term, style="bold"))
+    console.print()
+    console.print(_styled(_LINK.sub(r"docs/\1", entry.meaning)), soft_wrap=not console.is_terminal)
 
 
 def _heading(entry: Explanation, *, bold: bool) -> Text:

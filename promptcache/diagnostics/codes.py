@@ -50,6 +50,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC109", "module with both src and content"),
             Code("PC110", "turn inside a turn"),
             Code("PC111", "member of a collection with more than text"),
+            Code("PC112", "module without content", Severity.WARNING),
             # 2xx: names, paths, files
             Code("PC201", "not a name"),
             Code("PC202", "reserved name"),
@@ -72,6 +73,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC219", "included file with text outside modules"),
             Code("PC220", "module left out of what is included"),
             Code("PC221", "too much is included"),
+            Code("PC222", "default beside required", Severity.WARNING),
+            Code("PC223", "choices that are hardly meant", Severity.WARNING),
             Code("PC224", "line of a file of members that is no member"),
             Code("PC225", "file of members without members", Severity.WARNING),
             Code("PC226", "rule over a member that the schema does not have", Severity.WARNING),
@@ -90,6 +93,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC312", "example without its text"),
             Code("PC313", "scaffold that adds nothing", Severity.WARNING),
             Code("PC314", "rules that are too hard to check"),
+            Code("PC315", "rule without an effect", Severity.WARNING),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),
@@ -128,6 +132,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC513", "conversation that the chat template refuses", Severity.WARNING),
             Code("PC514", "text that the chat template writes otherwise", Severity.WARNING),
             Code("PC515", "collection with fixed positions"),
+            Code("PC516", "choice longer than its slot", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),
@@ -137,6 +142,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC606", "template fails"),
             # 9xx: style
             Code("PC901", "indentation that stays in the text", Severity.WARNING),
+            Code("PC902", "template tag that stays in the text", Severity.WARNING),
         )
     }
 )

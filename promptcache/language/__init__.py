@@ -32,7 +32,7 @@ from promptcache.language.format.formatter import format_document
 from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.print_schema import print_schema
-from promptcache.language.prompt import Argument, Message, Prompt, Reference
+from promptcache.language.prompt import Argument, Message, Prompt, Reference, split_question
 from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_prompt import load_prompt, parse_prompt
@@ -223,6 +223,7 @@ __all__ = [
     "root_tag",
     "slot",
     "source_of",
+    "split_question",
     "text_of",
     "walk",
     "walk_checked",

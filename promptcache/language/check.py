@@ -6,8 +6,18 @@ The checks are in other modules. This module runs them in order and raises their
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Severity, Span, did_you_mean, in_order
+from promptcache.diagnostics import (
+    MAX_FAULTS,
+    Diagnostic,
+    FaultList,
+    SchemaError,
+    Severity,
+    Span,
+    did_you_mean,
+    in_order,
+)
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CheckedItem,
@@ -19,7 +29,8 @@ from promptcache.language.checked import (
     walk_checked,
 )
 from promptcache.language.examples import check_examples
-from promptcache.language.normalize import normalize_schema, stray_indentations
+from promptcache.language.lint import lint_schema
+from promptcache.language.normalize import normalize_schema
 from promptcache.language.rules.backbone import UndecidedError, find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
@@ -57,7 +68,8 @@ def check_schema(schema: Schema) -> CheckedSchema:
         _refuse(faults, _follows(rules, schema, index) if names_are_right else ())
     children, open_separator = normalize_schema(schema)
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
-    warnings = [*stray_indentations(schema), *_without_members(index), *_unknown_members(rules, modules)]
+    warnings = [*islice(lint_schema(schema, index, rules), MAX_FAULTS)]
+    warnings += (*_without_members(index), *_unknown_members(rules, modules))
     try:
         backbone = find_backbone(rules, members)
     except UndecidedError as error:

@@ -61,6 +61,10 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
             return
         if example.valid is None and example.contains is None:
             continue
+        if example.valid is False and example.contains is not None:
+            message = f'{_called(example)} has valid="false", and only a valid prompt contains text'
+            yield diagnostic("PC105", message, place(example, "contains"), 'remove contains, or write valid="true"')
+            continue
         try:
             explain = example.valid is not False and num_refused < _MAX_EXPLAINED
             selection = resolve_prompt(example_prompt(example), schema, explain=explain)
@@ -74,7 +78,7 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
             yield diagnostic("PC311", message, place(example, "valid"), 'write valid="true"')
         elif example.contains is not None and example.contains not in text_of(selection):
             message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"
-            yield diagnostic("PC312", message, place(example, "contains"))
+            yield diagnostic("PC312", message, place(example, "contains"), f"its text is {quoted(text_of(selection))}")
 
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:

@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from itertools import groupby, zip_longest
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.diagnostics import Span
 from promptcache.language.checked import (
     CheckedCollection,
     CheckedItem,
@@ -54,50 +54,7 @@ from promptcache.language.syntax.nodes import (
     Whitespace,
     join_path,
 )
-from promptcache.language.syntax.source import diagnostic
-from promptcache.language.syntax.whitespace import finish, stray_indentation
-
-
-def stray_indentations(schema: Schema) -> Iterator[Diagnostic]:
-    """Yield a warning for each text block with unintended indentation."""
-    yield from _stray(schema.children, schema.whitespace)
-
-
-def _stray(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
-    for block in _blocks(items):
-        match block[0]:
-            case Module() as module:
-                yield from _stray(module.children, module.whitespace or mode)
-            case Union() | Turn() as parent:
-                yield from _stray(parent.children, mode)
-            case Collection() as parent:
-                yield from _stray(parent.children, parent.whitespace or mode)
-            case Text() | Parameter() if mode is Whitespace.DEDENT:
-                yield from stray_indentation_of(block)
-
-
-def stray_indentation_of(block: Sequence[Item]) -> Iterator[Diagnostic]:
-    """Yield a warning for a text block if unintended indentation remains in one of its lines."""
-    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
-    found = stray_indentation([None if text is None else text.text for text in texts])
-    if found is None or (text := texts[found[0]]) is None:
-        return
-    _, start, stop, message = found
-    advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
-    message, span = f"{message}, which becomes part of the text", _place_in(text, start, stop)
-    yield diagnostic("PC901", message, span, advice, severity=Severity.WARNING)
-
-
-def _place_in(text: Text, start: int, stop: int) -> Span:
-    """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
-    document."""
-    span, content = text.span, text.text.strip(" \t\n")
-    if content.count("\n") != span.stop_line - span.line:  # the text has comments or references
-        return span
-    before = text.text.index(content)
-    line = span.line + text.text.count("\n", before, start)
-    column = start - text.text.rfind("\n", 0, start)
-    return replace(span, line=line, column=column, stop_line=line, stop_column=column + stop - start)
+from promptcache.language.syntax.whitespace import finish
 
 
 class TextOptions(NamedTuple):
@@ -158,7 +115,7 @@ def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: s
     """Normalize the blocks of one parent; the first non-empty block begins with `lead`."""
     found: list[CheckedItem] = []
     empty, after_turn = True, False
-    for block in _blocks(items):
+    for block in blocks(items):
         finished = _block(block, parent, options, lead)
         found += finished.items
         if not finished.empty:
@@ -167,7 +124,7 @@ def _content(items: tuple[Item, ...], parent: str, options: TextOptions, lead: s
     return Finished(tuple(_spaced(_joined(found))), empty, after_turn)
 
 
-def _blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+def blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
     """Yield each text block as one group, and every other block alone."""
     for inline, group in groupby(items, key=lambda item: isinstance(item, Text | Parameter)):
         if inline:

@@ -29,7 +29,7 @@ from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 
-__all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text"]
+__all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text", "split_question"]
 
 
 _MAX_SHOWN = 30
@@ -275,3 +275,11 @@ def _message_element(message: Message) -> Written:
         return exact
     as_it_is = not message.text or finish([message.text], Whitespace.DEDENT) == [message.text]
     return Written(message.role.value, (), (message.text,) if as_it_is else (exact,))
+
+
+def split_question(prompt: Prompt) -> tuple[Prompt, str | None]:
+    """Return a prompt without its last user turn or bare text, and that text; None if it ends with another turn."""
+    if not prompt.messages or prompt.messages[-1].role not in (None, Role.USER):
+        return prompt, None
+    *before, last = prompt.messages
+    return replace(prompt, messages=tuple(before)), last.text

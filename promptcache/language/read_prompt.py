@@ -9,14 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from promptcache.diagnostics import PATH, Diagnostic, FaultList, InvalidValue, PromptError, Span, did_you_mean, in_order
-from promptcache.language.normalize import stray_indentation_of
+from promptcache.diagnostics import (
+    MAX_FAULTS,
+    PATH,
+    Diagnostic,
+    FaultList,
+    InvalidValue,
+    PromptError,
+    Span,
+    did_you_mean,
+    in_order,
+)
+from promptcache.language.lint import lint_text, lint_value
 from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.files import is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
 from promptcache.language.syntax.source import Source, decode, diagnostic, read_document
+from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
@@ -103,7 +114,7 @@ class _PromptReader:
             messages=messages if not self.faults else (),
             version=version.value if version is not None and not self.faults else None,
             span=root.span,
-            warnings=in_order(self.warnings),
+            warnings=in_order(self.warnings)[:MAX_FAULTS],
         )
 
     def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
@@ -122,40 +133,48 @@ class _PromptReader:
         naming = [node for node in children[:stop] if isinstance(node, Characters) or node.name not in _ROLES]
         return naming, list(children[stop:])
 
-    def _references(self, nodes: Iterable[Node]) -> Iterable[Reference]:
+    def _references(self, nodes: Sequence[Node], around: tuple[Element, ...] = ()) -> Iterable[Reference]:
+        last = next((node for node in reversed(nodes) if isinstance(node, Element)), None)
         for node in nodes:
             if isinstance(node, Characters) or node.name == "text":
-                self._no_text(node)
+                self._no_text(node, around, last)
             elif node.name == "use":
-                yield from self._use(node)
+                yield from self._use(node, around)
             elif node.name in RESERVED_MODULES - {"arg"}:
                 self._fault("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
             elif node.name != "arg":
-                yield self._reference(node, node.name, node.name_span, node.attributes)
+                yield self._reference(node, node.name, node.name_span, node.attributes, around)
 
-    def _use(self, element: Element) -> Iterable[Reference]:
+    def _use(self, element: Element, around: tuple[Element, ...]) -> Iterable[Reference]:
         module = next((attribute for attribute in element.attributes if attribute.name == "module"), None)
         others = [attribute for attribute in element.attributes if attribute is not module]
         if module is None:
-            self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, 'add module="…"')
+            path = others[0].value if len(others) == 1 and is_path(others[0].value) else "…"
+            fix = f'write <use module="{path}"/>'
+            self._fault("PC104", "<use> needs the attribute 'module'", element.name_span, fix)
         elif not is_path(module.value):
             message = f"{quoted(module.value)} is not a valid module path"
             self._fault("PC207", message, module.value_span, path_help(module.value))
-            self._reference(element, module.value, module.value_span, others)  # report the faults inside it
+            self._reference(element, module.value, module.value_span, others, around)  # report the faults inside it
         else:
-            yield self._reference(element, module.value, module.value_span, others)
+            yield self._reference(element, module.value, module.value_span, others, around)
 
-    def _reference(self, element: Element, path: str, span: Span, attributes: Sequence[Attribute]) -> Reference:
+    def _reference(
+        self, element: Element, path: str, span: Span, attributes: Sequence[Attribute], around: tuple[Element, ...]
+    ) -> Reference:
         return Reference(
             path=path.removeprefix("/"),
             span=span,
             absolute=path.startswith("/"),
             arguments=self._arguments(attributes, element.children),
-            children=tuple(self._references(element.children)),
+            children=tuple(self._references(element.children, (*around, element))),
         )
 
     def _arguments(self, attributes: Iterable[Attribute], children: Iterable[Node]) -> tuple[Argument, ...]:
-        found = [Argument(name=item.name, text=item.value, span=item.span) for item in attributes]
+        found: list[Argument] = []
+        for item in attributes:
+            found.append(Argument(name=item.name, text=item.value, span=item.span))
+            self.warnings += lint_value(item.value, item.value_span)
         for node in children:
             if isinstance(node, Element) and node.name == "arg":
                 found += self._arg(node)
@@ -168,8 +187,12 @@ class _PromptReader:
         return tuple(first.values())
 
     def _arg(self, element: Element) -> Iterable[Argument]:
-        attributes = AttributeReader(element, ("name",), self.faults)
         text = "".join(self._exact(element))
+        value = next((each for each in element.attributes if each.name != "name"), None)
+        if value is not None:
+            fix = f'write the text inside: <arg name="…">{value.value}</arg>'
+            self._fault("PC103", f"<arg> has no attribute '{value.name}'", value.span, fix)
+        attributes = AttributeReader(element, [each.name for each in element.attributes], self.faults)
         name = attributes.needed("name")
         if attributes.text("name") is not None:
             yield Argument(name=name, text=text, span=element.span)
@@ -204,11 +227,10 @@ class _PromptReader:
                 pieces.append(None)
             else:
                 message = f"<{node.name}> is not allowed in the text of a prompt"
-                self._fault(
-                    "PC102", message, node.name_span, "name modules before the text; write &lt; for a literal <"
-                )
+                advice = AS_TEXT if node.name in HTML else "name modules before the text; write &lt; for a literal <"
+                self._fault("PC102", message, node.name_span, advice)
         block = [Text(text=node.text, span=node.span) if isinstance(node, Characters) else _EXACT for node in nodes]
-        self.warnings += stray_indentation_of(block)
+        self.warnings += lint_text(block)
         remaining = iter(exact)
         return "".join(next(remaining) if piece is None else piece for piece in finish(pieces, Whitespace.DEDENT))
 
@@ -220,10 +242,17 @@ class _PromptReader:
                 message = f"<{element.name}> can contain only text, not <{node.name}>"
                 self._fault("PC102", message, node.name_span, "write &lt; for a literal <, or use <![CDATA[…]]>")
 
-    def _no_text(self, node: Node) -> None:
-        if isinstance(node, Element) or not node.blank:
-            advice = 'move the text after the last reference, or pass it as an argument with <arg name="…">'
-            self._fault("PC412", "text is not allowed between references", node.span, advice)
+    def _no_text(self, node: Node, around: tuple[Element, ...], last: Element | None) -> None:
+        """Report text where only references are allowed: inside of `around`, or before the last reference."""
+        if isinstance(node, Characters) and node.blank:
+            return
+        if around:
+            message = f"<{around[-1].name}> can contain references and arguments, but no text"
+            self._fault("PC412", message, node.span, _or_as_text(_as_argument(around), around[-1].name))
+        else:
+            assert last is not None, "without a reference there is nothing before one"
+            advice = f"move the text after the last reference, <{last.name}>"
+            self._fault("PC412", "text is not allowed between references", node.span, _or_as_text(advice, last.name))
 
     def _fault(
         self, code: str, message: str, span: Span, advice: str | None, related: tuple[tuple[Span, str], ...] = ()
@@ -231,7 +260,27 @@ class _PromptReader:
         self.faults.append(diagnostic(code, message, span, advice, related))
 
 
+def _as_argument(around: tuple[Element, ...]) -> str:
+    """Return help for text inside of an element: what it most likely means."""
+    inner = around[-1]
+    role = next((each.value for each in inner.attributes if each.name == "role"), "")
+    if role in _ROLES:
+        return f"a turn is written as <{role}>"
+    name = next((each.value for each in inner.attributes if each.name == "name"), inner.name)
+    if len(around) == 1 and inner.name in ROLES:
+        return f"a turn is <system>, <user> or <assistant>: write <{ROLES[inner.name]}>"
+    if len(around) > 1:
+        return f'an argument of <{around[-2].name}> is written <arg name="{name}">…</arg>, or {name}="…" in its tag'
+    return 'write <arg name="…">…</arg> with the name of the slot; text of the prompt follows the last reference'
+
+
+def _or_as_text(advice: str, name: str) -> str:
+    return f"{advice}; {AS_TEXT}" if name in HTML else advice
+
+
 def _instead(name: str) -> str | None:
     if name in _ROLES:
         return "write turns after the references, not inside them"
+    if name == "tool":
+        return "a turn is <system>, <user> or <assistant>"
     return "use an XML comment, <!-- … -->" if name == "doc" else None

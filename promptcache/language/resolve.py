@@ -6,7 +6,7 @@ Resolving a valid prompt takes time linear in the prompt and does not depend on 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from promptcache.diagnostics import (
@@ -20,11 +20,12 @@ from promptcache.diagnostics import (
     in_order,
     shown,
 )
-from promptcache.language.checked import CheckedSchema, FilledSlot, Selection
+from promptcache.language.checked import CheckedSchema, CheckedUnion, FilledSlot, Selection, walk_checked
 from promptcache.language.prompt import Argument, Prompt, Reference
 from promptcache.language.rules.explain import explain_broken, explain_members
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
+    TEMPLATES_ONLY,
     absolute,
     ancestors,
     argument_form,
@@ -32,17 +33,21 @@ from promptcache.language.syntax.names import (
     is_name,
     is_path,
     is_version,
+    listed,
     name_help,
     nowhere,
     path_help,
     quoted,
 )
-from promptcache.language.syntax.nodes import Member, Parameter
+from promptcache.language.syntax.nodes import Member, Parameter, join_path
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 
 AllMembers: TypeAlias = Mapping[str, Mapping[str, Member]]
 """The members of collections by name, by the path of the collection."""
+
+_OF_SCHEMAS = frozenset({"module", "union", "collection"})
+"""Elements of schemas that name modules there."""
 
 
 def resolve_prompt(
@@ -169,6 +174,9 @@ class _Resolver:
                 self._fault("PC401", f"no module has the path {quoted(reference.path)}", reference.span, None)
             else:
                 message, fix = self._nowhere(path)
+                name = next((each.text for each in reference.arguments if each.name == "name"), None)
+                if reference.path in _OF_SCHEMAS and name is not None:
+                    fix = f"a prompt names a module by its own name: write <{name}/>"
                 self._fault("PC401", message, reference.span, fix)
 
     def member(self, path: str) -> Member:
@@ -192,9 +200,14 @@ class _Resolver:
         parent, _, name = path.rpartition("/")
         module, members = self._schema.modules.get(parent), self._members(parent)
         if module is None or module.collection is None:
-            return nowhere(path, self._schema.modules, in_prompt=True)
+            return nowhere(path, self._schema.modules, self._unions(), in_prompt=True)
         fix = did_you_mean(name, members) or "add it, or name another member"
         return f"collection '{parent}' has no member '{name}'", fix
+
+    def _unions(self) -> Mapping[str, Sequence[str]]:
+        """Return the members of each union with a name, by its place."""
+        found = (item for item in walk_checked(self._schema.children) if isinstance(item, CheckedUnion) and item.name)
+        return {join_path(each.parent, each.name or ""): [member.path for member in each.members] for each in found}
 
     def _enter(self, reference: Reference, path: str) -> None:
         if path in self.filled:
@@ -213,8 +226,7 @@ class _Resolver:
             name = argument.name
             if name not in parameters:
                 owner = f"module '{path}'" if path else f"schema '{self._schema.name}' outside its modules"
-                known = f"parameters: {', '.join(parameters)}" if parameters else None
-                fix = did_you_mean(name, parameters) or known
+                fix = did_you_mean(name, parameters) or self._owner_of(name) or _listed(parameters)
                 self._fault("PC402", f"{owner} has no parameter '{name}'", argument.span, fix)
             elif name in slots:
                 related = ((slots[name].span, "first given here"),)
@@ -223,15 +235,30 @@ class _Resolver:
                 self._check_value(parameters[name], argument)
                 slots[name] = FilledSlot(module=path, parameter=name, text=argument.text, span=argument.span)
 
+    def _owner_of(self, name: str) -> str | None:
+        """Return help with the modules that have a parameter of this name, or None."""
+        if len(self.faults) >= MAX_SUGGESTIONS:
+            return None
+        owners = [owner for owner, parameters in self._schema.parameters.items() if name in parameters]
+        if not owners:
+            return None
+        at_top = f"<prompt {argument_form(name)}>" if owners == [""] else ""
+        return f"write it at {at_top}" if at_top else f"{listed([*filter(None, owners)])} has this parameter"
+
     def _check_value(self, parameter: Parameter, argument: Argument) -> None:
         if found := refusal(parameter, argument.text):
             message = f"{quoted(argument.text)} is not a valid value of parameter '{parameter.name}': {found[0]}"
-            self._fault("PC420", message, argument.span, found[1], ((parameter.span, "the parameter"),))
+            fix = TEMPLATES_ONLY if argument.text.startswith(("{{", "{%")) else found[1]
+            self._fault("PC420", message, argument.span, fix, ((parameter.span, "the parameter"),))
 
     def _fault(
         self, code: str, message: str, span: Span, fix: str | None, related: tuple[tuple[Span, str], ...] = ()
     ) -> None:
         self.faults.append(diagnostic(code, message, span, fix, related))
+
+
+def _listed(parameters: Iterable[str]) -> str:
+    return f"parameters: {', '.join(parameters)}" if parameters else "it has no parameters"
 
 
 def _beside_turns(prompt: Prompt, schema: CheckedSchema) -> Iterator[Diagnostic]:

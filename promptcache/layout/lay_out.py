@@ -199,6 +199,7 @@ class _Walk:
         parameter = replace(parameter, lead=lead)
         default_ids = self._content(parameter, "default", parameter.default)
         placeholder_ids = self._content(parameter, "placeholder", parameter.placeholder)
+        self._check_choices(parameter)
         slot = Slot(
             module=owner.path,
             parameter=parameter.name,
@@ -226,6 +227,13 @@ class _Walk:
         if len(token_ids) > parameter.num_positions:
             self.faults.append(_over_slot(parameter, kind, len(token_ids)))
         return token_ids
+
+    def _check_choices(self, parameter: CheckedParameter) -> None:
+        """Warn if a choice is longer than its slot: a prompt that gives it is refused."""
+        sizes = {each: len(self._tokenize(parameter.lead + each)) for each in parameter.choices}
+        longest = max(sizes, key=sizes.__getitem__, default="")
+        if longest != parameter.default and sizes.get(longest, 0) > parameter.num_positions:
+            self.warnings.append(_long_choice(parameter, longest, sizes[longest]))
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         token_ids = self._token_ids.get(text)
@@ -255,7 +263,8 @@ def _over_slot(parameter: CheckedParameter, kind: str, num_tokens: int) -> Diagn
 def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> str:
     """Return a sentence's end with the size of a content and of its slot, in tokens."""
     with_space = " with the space before it" if lead else ""
-    return f"is {num_tokens} tokens{with_space}, its slot holds {num_positions}"
+    parts = f': length="{num_positions - 1}" and the space' if lead else ""
+    return f"is {num_tokens} tokens{with_space}, its slot holds {num_positions}{parts}"
 
 
 def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
@@ -266,6 +275,17 @@ def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
         message=f"{what} {size}: it is cut to the slot",
         span=place(parameter, "scaffold"),
         help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder',
+        severity=Severity.WARNING,
+    )
+
+
+def _long_choice(parameter: CheckedParameter, choice: str, num_tokens: int) -> Diagnostic:
+    size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
+    return Diagnostic(
+        code="PC516",
+        message=f"the choice '{choice}' of parameter '{parameter.name}' {size}",
+        span=place(parameter, "choices"),
+        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the choice',
         severity=Severity.WARNING,
     )
 

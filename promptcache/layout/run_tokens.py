@@ -166,5 +166,6 @@ def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int, more: str = ""
         message=f"argument '{slot.parameter}'{where} "
         f"{size_beside_slot(f'{num_tokens}{more}', slot.stop - slot.start, slot.lead)}",
         span=argument.span,
+        help="shorten it, or raise length" if more else f'shorten it, or write length="{num_tokens - len(slot.lead)}"',
         related=((slot.span, "the slot is declared here"),),
     )

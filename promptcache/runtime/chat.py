@@ -26,7 +26,7 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.kv import expand_home
-from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt
+from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
 from promptcache.layout import RequestTokens
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
@@ -51,6 +51,7 @@ class Chat(Unpicklable):
 
     Attributes:
         prompt: The prompt below the conversation.
+        question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
         turns: The questions with their answers.
         settings: The settings of every answer: `repair`, `positions`, `salt` and `template_kwargs`.
     """
@@ -67,11 +68,14 @@ class Chat(Unpicklable):
         if settings.repair is not None:
             Repair.parse(settings.repair)
         _POSITIONS.check("positions", settings.positions, InvalidValue)
+        question = None
+        if not turns:
+            prompt, question = split_question(prompt)
         if any(message.role is None for message in prompt.messages):
-            raise InvalidValue("the prompt of a chat has no bare text: pass the text to say()")
+            raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
         _SALT.check("salt", settings.salt, InvalidValue)
         check_template_kwargs(settings.template_kwargs)
-        self.prompt, self.turns, self.settings = prompt, turns, settings
+        self.prompt, self.question, self.turns, self.settings = prompt, question, turns, settings
         self._requests = requests
 
     def __repr__(self) -> str:
@@ -87,13 +91,13 @@ class Chat(Unpicklable):
         for turn in self.turns:
             said.append(chat_message(Role.USER, turn.question))
             said.append(chat_message(Role.ASSISTANT, turn.answer, turn.reasoning))
-        return said
+        return [*said, *([] if self.question is None else [chat_message(Role.USER, self.question)])]
 
-    def say(self, text: str, **generation: Any) -> Completion:
+    def say(self, text: str | None = None, **generation: Any) -> Completion:
         """Ask something and return the answer. If this fails, the conversation is as before.
 
         Args:
-            text: The question.
+            text: The question. None is the question at the end of the prompt, which has to be answered first.
             generation: As for `Engine.generate`. `repair`, `positions`, `salt` and `template_kwargs` are
                 those of the whole chat.
 
@@ -101,30 +105,33 @@ class Chat(Unpicklable):
             ContextLengthExceeded: The conversation needs more positions than the model has.
             As `Engine.generate`.
         """
-        before = self.turns
+        before, text = self.turns, self._next(text)
         completion = answer(self._request(text, generation), self._requests.executor)
         self._add(before, text, completion)
         return completion
 
-    def stream(self, text: str, **generation: Any) -> Stream:
+    def stream(self, text: str | None = None, **generation: Any) -> Stream:
         """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
         executor = self._requests.executor
         check_for_stream(generation, executor.model)
-        before, request = self.turns, self._request(text, generation)
+        question = self._next(text)
+        before, request = self.turns, self._request(question, generation)
 
         return Stream(
             partial(answer, request, executor),
             request.text,
             request.reasoning_split(),
-            lambda completion: self._add(before, text, completion),
+            lambda completion: self._add(before, question, completion),
         )
 
     def fork(self) -> Chat:
         """Return a chat with the same turns that continues by itself. No KV is copied."""
-        return self._with(self.prompt)
+        forked = self._with(self.prompt)
+        forked.question = self.question
+        return forked
 
     def rewind(self, n: int = 1) -> None:
         """Forget the last `n` questions with their answers.
@@ -171,7 +178,7 @@ class Chat(Unpicklable):
             recalled = executor.recall(self._tokens(), settings.salt, executor.follow())
         own = ChatKV(executor=executor, recalled=recalled)
         saved = SavedChat(
-            prompt=self.prompt,
+            prompt=self.prompt if self.question is None else self.prompt.user(self.question),
             turns=self.turns,
             repair=settings.repair,
             positions=settings.positions,
@@ -207,6 +214,16 @@ class Chat(Unpicklable):
             load_kv(executor, chat._tokens(), salt, kv_folder(file), saved.kv_sizes)
         return chat
 
+    def _next(self, text: str | None) -> str:
+        """Return the next question: that of the prompt comes first."""
+        if text is None and self.question is not None:
+            return self.question
+        if text is None:
+            raise InvalidValue("say() needs a text: the prompt of this chat has no question that is not answered")
+        if self.question is not None:
+            raise InvalidValue("the prompt of this chat ends with a question: answer it first with say(), without text")
+        return text
+
     def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
         TEXT.check("text", text, InvalidValue)
         for name in _OF_CHAT:
@@ -241,7 +258,7 @@ class Chat(Unpicklable):
             token_ids=completion.token_ids,
             reasoning=completion.reasoning,
         )
-        self.turns = (*before, turn)
+        self.turns, self.question = (*before, turn), None
 
 
 def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:

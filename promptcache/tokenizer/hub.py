@@ -54,6 +54,11 @@ def local_folder(name: str | Path) -> Path | None:
     path = Path(place)
     if os.path.isdir(path):  # noqa: PTH112 - too long a name is no error here
         return path
+    if path.suffix == ".gguf":
+        fix = "give a folder with config.json and safetensors, or the hub id of such a model"
+        raise ModelNotFound(f"'{place}' is a model for llama.cpp, which this library does not read; {fix}")
+    if os.path.isfile(path):  # noqa: PTH113 - as above
+        raise ModelNotFound(f"model '{place}' is a file; give the folder with config.json, or a hub id")
     if not isinstance(name, str) or path.is_absolute() or os.path.exists(path) or name.startswith((".", "~")):  # noqa: PTH110
         raise ModelNotFound(f"model folder '{place}' does not exist; give a folder with config.json, or a hub id")
     return None

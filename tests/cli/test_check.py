@@ -22,6 +22,25 @@ def test_faultless_documents_exit_with_0(command: Command) -> None:
     assert (result.exit_code, result.stdout) == (0, "2 schemas and 1 prompt checked: no findings\n")
 
 
+def test_folder_is_all_its_documents(command: Command, folder: Path) -> None:
+    """A folder stands for the schemas and prompts in it and below; other XML files are left out."""
+    (folder / "a" / "prompts").mkdir(parents=True)
+    (folder / "a" / "s.xml").write_text('<schema name="s"><module name="m">M</module></schema>')
+    (folder / "a" / "broken.xml").write_text("no markup")
+    (folder / "a" / "pom.xml").write_text("<project/>")
+    (folder / "a" / "prompts" / "p.xml").write_text('<prompt schema="s"><n/></prompt>')
+
+    result = command("check", "a")
+
+    assert [line for line in result.stdout.splitlines() if "-->" in line] == [
+        "  --> a/broken.xml:1:1",
+        "  --> a/prompts/p.xml:1:21",
+    ]
+    assert "2 schemas and 1 prompt checked: 2 errors" in result.stdout
+    (folder / "empty").mkdir()
+    assert "no schema and no prompt" in command("check", "empty").stderr
+
+
 def test_findings_are_printed_whole(command: Command) -> None:
     """A finding is printed with its line and help, and summed up; the exit code is 1."""
     result = command("check", "prompts/typo.xml", "travel.xml")

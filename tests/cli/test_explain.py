@@ -109,7 +109,7 @@ def test_text_has_all_of_it(command: Command) -> None:
     """As text there are modules, parameters, rules, combinations, and both prompts as XML."""
     text = command("explain", "travel.xml").stdout
 
-    assert "\n    hotel  4 positions · default 'any'\n" in text
+    assert "\n    hotel  length 4 · default 'any'\n" in text
     assert "\n  'miami', 'paris' are members of one union  travel.xml:4:" in text
     assert "\nvalid combinations: 6\n" in text
     assert '\n  <prompt schema="travel"/>\n' in text
@@ -154,10 +154,10 @@ def test_parameters_say_what_they_take(folder: Path, command: Command) -> None:
     text = command("explain", "typed.xml").stdout
     parameters = json.loads(command("explain", "typed.xml", "--json").stdout)["modules"][0]["parameters"]
 
-    assert "    days  3 positions · a whole number\n" in text
-    assert "    class  4 positions · one of first, second\n" in text
-    assert "    code  6 positions · one line · matches [A-Z]{2}\\d+\n" in text
-    assert "    many  2 positions · one of a, b, c, d, e, f and 2 more\n" in text
+    assert "    days  length 3 · a whole number\n" in text
+    assert "    class  length 4 · one of first, second\n" in text
+    assert "    code  length 6 · one line · matches [A-Z]{2}\\d+\n" in text
+    assert "    many  length 2 · one of a, b, c, d, e, f and 2 more\n" in text
     assert [(each["type"], each["choices"], each["pattern"]) for each in parameters] == [
         ("int", [], None),
         ("choice", ["first", "second"], None),
@@ -243,6 +243,6 @@ def test_a_slot_that_nothing_fits_into_is_marked(command: Command, folder: Path)
     )
 
     assert (
-        "p  1 position · one of one of many, some other one · no allowed value fits\n"
+        "p  length 1 · one of one of many, some other one · no allowed value fits\n"
         in command("explain", "tight.xml").stdout
     )

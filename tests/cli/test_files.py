@@ -65,6 +65,26 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.path == Path(place) / "any.xml"
 
 
+def test_other_schemas_of_the_name_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If a draft above the prompt and a schema further away have the name, a note has the file that is used and the other."""
+    for place in ("o/p", "o/schemas"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
+    (tmp_path / "o" / "draft.xml").write_text(SCHEMA)
+    (tmp_path / "o" / "schemas" / "s.xml").write_text(SCHEMA)
+    sources = Sources()
+
+    found = find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
+
+    draft, other = tmp_path / "o" / "draft.xml", tmp_path / "o" / "schemas" / "s.xml"
+    assert found.path == draft
+    assert f"note: schema 's' is read from {draft}, the nearest to the prompt; {other} has" in capsys.readouterr().err
+
+    other.unlink()
+    find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
+    assert capsys.readouterr().err == ""
+
+
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
     """If a folder has two schemas of the name, the message names both."""
     for name, text in {"p.xml": PROMPT, "a.xml": SCHEMA, "b.xml": SCHEMA}.items():
@@ -83,6 +103,19 @@ def test_similar_name_is_suggested(tmp_path: Path) -> None:
 
     with pytest.raises(PromptError, match="did you mean 'travel'"):
         find_schema(Prompt("travell"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
+
+
+def test_file_of_a_schema_is_answered_by_its_name(tmp_path: Path) -> None:
+    """A prompt that names the file of a schema gets the name in it."""
+    (tmp_path / "p.xml").write_text('<prompt schema="schemas/trips.xml"/>')
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "trips.xml").write_text('<schema name="travel"/>')
+    sources = Sources()
+
+    with pytest.raises(PromptError) as caught:
+        find_schema(Prompt("schemas/trips.xml"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
+
+    assert caught.value.diagnostics[0].help == 'write the name of the schema, not its file: schema="travel"'
 
 
 def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
         "└── <user>  [47, 51) 4 tokens · open",
         "(root), all text outside modules: 16 tokens · 160 B",
         "scaffold both: plan + rome · 5 tokens once more · 50 B",
-        "to be encoded: 42 tokens in 7 encodings · 420 B",
+        "to be encoded: 42 tokens in 7 encodings · 420 B, 50 B of it once more in other contexts",
         "valid combinations of modules: 6",
         "all modules: 51 of 100 positions, slots whole",
     ]

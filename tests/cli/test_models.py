@@ -61,6 +61,8 @@ def test_run_takes_a_hub_id_without_network(command: Command, folder: Path, monk
             "error: model 'nosuch' is neither 'demo', nor a folder here, nor in the local cache; the hub cannot ",
         ),
         ("./nosuch", "error: model folder './nosuch' does not exist; give a folder with config.json, or a hub id"),
+        ("some/where.gguf", "error: 'some/where.gguf' is a model for llama.cpp, which this library does not read; "),
+        ("travel.xml", "error: model 'travel.xml' is a file; give the folder with config.json, or a hub id"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_alike_by_all(

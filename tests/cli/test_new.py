@@ -11,6 +11,7 @@ import pytest
 
 import promptcache
 from promptcache.cli.files import SHIPPED_FOLDERS, shipped_schemas
+from promptcache.cli.new import BEYOND_DEMO
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,20 @@ def test_output_says_where(command: Command, folder: Path) -> None:
     assert json.loads(result.stdout) == {"schema": "R&D", "files": ["deep/down/lab.xml", "deep/down/lab-prompt.xml"]}
     found = command("check", "deep/down/lab-prompt.xml")
     assert (found.exit_code, found.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+
+
+@pytest.mark.parametrize("origin", shipped_schemas())
+def test_the_next_command_names_a_model_where_the_demo_model_cannot_answer(
+    command: Command, folder: Path, origin: str
+) -> None:
+    """The command at the end names a model for the schemas of which examples/README.md says that the demo model cannot."""
+    page = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if f"`schemas/{origin}.xml`" in line]
+
+    told = command("new", "mine", "--from", origin).stderr
+
+    assert ("run mine-prompt.xml --model " in told) == ("| cannot |" in row)
+    assert ("the demo model reads facts only" in told) == (origin in BEYOND_DEMO)
 
 
 def test_the_next_command_is_quoted_for_the_shell(command: Command, folder: Path) -> None:

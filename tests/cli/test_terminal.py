@@ -178,7 +178,7 @@ def test_a_temperature_close_to_0_is_one_line(command: Command, name: str) -> No
 )
 def test_what_is_no_file_is_reported(command: Command, name: str, what: str) -> None:
     """A folder, a device and a missing file have different messages."""
-    result = command("check", name)
+    result = command("explain", name)
 
     assert result.exit_code == 3
-    assert f"error[PC010]: {what}" in result.stdout
+    assert f"error[PC010]: {what}" in result.stderr

@@ -43,6 +43,7 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
         ("", "lists all codes"),
         ("²", "lists all codes"),
         ("PC401 PC402", "lists all codes"),
+        ("rule", "several titles have 'rule'"),
         ("pc999", "lists all codes"),
         ("pc40", "codes from PC401 to PC409 begin so"),
     ],
@@ -76,10 +77,32 @@ def test_every_code_has_its_text() -> None:
     assert {code for code, each in explanations().items() if not (each.text and each.group)} == set()
 
 
-def test_page_is_in_the_package() -> None:
-    """The wheel holds docs/errors.md where it is looked for first; in a checkout it is found in docs."""
+def test_pages_are_in_the_package() -> None:
+    """The wheel holds the pages where they are looked for first; in a checkout they are found in docs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
     around = Path(promptcache.__file__).parents[1]
-    assert (around / included["docs/errors.md"], around / "docs" / "errors.md") == PAGES
+    for name, places in PAGES.items():
+        assert (around / included[f"docs/{name}"], around / "docs" / name) == places
+
+
+@pytest.mark.parametrize(
+    "title", ["unknown module", "Argument longer than its slot", "scaffold adds nothing", "no mention of a rule"]
+)
+def test_title_of_a_code_is_the_code(command: Command, title: str) -> None:
+    """A title, or words that only one title has, is answered by its code; other words by the list of codes."""
+    result = command("why", *title.split())
+
+    assert result.exit_code == (2 if title.startswith("no mention") else 0)
+    assert result.stdout.lower().partition("  ")[2].startswith(title.lower()[:8]) == (result.exit_code == 0)
+
+
+@pytest.mark.parametrize("term", ["exact", "modular", "Repair", "scaffold", "hit", "level", "stored bytes"])
+def test_terms_are_explained(command: Command, term: str) -> None:
+    """Terms that commands print are explained with the text of the glossary."""
+    result = command("why", term)
+
+    assert result.exit_code == 0
+    assert term.lower() in result.stdout.splitlines()[0].lower().split(", ")
+    assert json.loads(command("why", term, "--json").stdout)["meaning"]

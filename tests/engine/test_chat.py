@@ -462,6 +462,25 @@ def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
         made.chat(Prompt("nothing")).say("One?")
 
 
+@pytest.mark.parametrize("prompt", [Prompt("s").use("a", p="some").user("Why?"), Prompt("open").use("m").text("Why?")])
+def test_question_at_the_end_of_a_prompt_is_answered_first(tmp_path: Path, prompt: Prompt) -> None:
+    """`say()` without a text answers the question that the prompt ends with, as a chat without it answers that text."""
+    made = engine()
+    chat, other = made.chat(prompt), made.chat(replace(prompt, messages=()))
+    chat.save(tmp_path / "chat.json")
+    chats = [chat, chat.fork(), made.load_chat(tmp_path / "chat.json")]
+    expected = other.say("Why?", **GREEDY, max_new_tokens=3)
+
+    for each in chats:
+        assert each.messages[-1] == {"role": "user", "content": "Why?"}
+        with pytest.raises(InvalidValue, match="answer it first with say"):
+            each.say("And then?", **GREEDY, max_new_tokens=3)
+
+        assert each.say(**GREEDY, max_new_tokens=3).token_ids == expected.token_ids
+        assert (each.question, each.messages) == (None, other.messages)
+    assert "".join(made.chat(prompt).stream(**GREEDY, max_new_tokens=3)) == expected.text
+
+
 def test_values_are_checked(tmp_path: Path) -> None:
     """Wrong values are refused with what is expected."""
     made = engine()
@@ -473,8 +492,8 @@ def test_values_are_checked(tmp_path: Path) -> None:
     chat.say("One?", max_new_tokens=1)
     with pytest.raises(InvalidValue, match=r"n=2: the chat has 1 question$"):
         chat.rewind(2)
-    with pytest.raises(InvalidValue, match="say"):
-        made.chat(Prompt("s").text("bare"))
+    with pytest.raises(InvalidValue, match="needs a text"):
+        chat.say()
     with pytest.raises(InvalidValue, match="bogus"):
         made.chat(PROMPTS[0], repair="bogus")
     with pytest.raises(InvalidValue, match="Prompt"):
@@ -513,7 +532,7 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
         ("messages", [3]),
         ("turns", {}),
         ("prompt", "<x/>"),
-        ("prompt", "<prompt schema='s'>bare text</prompt>"),
+        ("prompt", "<prompt schema='open'>bare text<user>Why?</user></prompt>"),
     ],
 )
 def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: Any) -> None:

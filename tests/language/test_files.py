@@ -49,7 +49,7 @@ def outcome(read: Callable[[], Schema]) -> str:
     [
         ('src="part.txt"', "PC211", "did you mean 'parts.txt'?"),
         ('src="more/parts.tx"', "PC211", "did you mean 'more/parts.txt'?"),
-        ('src="more"', "PC211", None),
+        ('src="more"', "PC211", "a path is relative to the folder of the file that contains it"),
         ('src="../parts.txt"', "PC210", "move the file into the folder, or copy its content"),
         ('src="/memory/../parts.txt"', "PC210", "move the file into the folder, or copy its content"),
         ('src="surrogate.txt"', "PC212", "save the file as UTF-8"),

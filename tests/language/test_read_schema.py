@@ -121,7 +121,7 @@ def test_printing_and_parsing_keep_a_schema(schema):
     again = parse_schema(printed)
     assert print_schema(again) == printed
     refused = _refused(schema)
-    assert _refused(again) == refused
+    assert sorted(_refused(again)) == sorted(refused)  # those without a place keep the order of the checks
     if refused:
         return
     before, after = check_schema(schema), check_schema(again)

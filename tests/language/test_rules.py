@@ -161,7 +161,7 @@ def test_a_dead_module_is_a_warning_that_explains():
     """A dead module is reported once, without the modules inside it, and the schema stays usable."""
     schema = checked(
         '<schema name="s"><module name="a" required="true"/>'
-        '<module name="b" excludes="a">x<module name="c"/></module></schema>'
+        '<module name="b" excludes="a">x<module name="c">y</module></module></schema>'
     )
     assert codes(schema.warnings) == ["PC302"]
     assert "'b' excludes 'a'" in schema.warnings[0].message

@@ -392,3 +392,25 @@ def test_the_worked_example_gives_what_it_says():
     build = runpy.run_path(str(examples / "build_library.py"))["build"]
     expected = (examples / "library" / "expected" / "library.xml").read_text(encoding="utf-8")
     assert print_schema(build().source) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "advice"),
+    [
+        ("{% for a in x %}{% end for %}", "PC601", "write {% endfor %}"),
+        ("{% macro m() %}{% endmacro %}", "PC602", "statements are for, if and set"),
+        ('{% include "x.xml" %}', "PC602", '<include href="…"/>'),
+        ("{{ x | truncate(3) }}", "PC601", "lists the filters"),
+        ("{% for k, v in m %}{{ k }}{% endfor %}", "PC606", "{% for key, value in it|items %}"),
+        ("{{ x }", "PC601", "write }}"),
+        ("{% for i in range(3) %}{% endfor %}", "PC602", "templates have no functions"),
+    ],
+)
+def test_what_other_templates_can_do_has_a_fix(content: str, code: str, advice: str) -> None:
+    """Tags, filters and calls that templates of documents do not have get the form that they have."""
+    with pytest.raises(SchemaError) as caught:
+        render_template(f'<schema name="s">{content}</schema>', {"x": "a", "m": {"abc": 1}}, "s.xml.j2", SchemaError)
+
+    first = caught.value.diagnostics[0]
+    assert first.code == code
+    assert advice in (first.help or "")

@@ -167,6 +167,21 @@ def test_a_filler_longer_than_its_slot_is_an_error(kind):
     assert f"the {kind} of parameter 'p' is 5 tokens, its slot holds 3" in fault.message
 
 
+def test_a_choice_longer_than_its_slot_is_a_warning():
+    """A choice that no prompt can give is reported at the choices, with both numbers and the length it needs."""
+    layout = layout_of(
+        '<schema name="s">\nIs <parameter name="p" length="3" type="choice" choices="abc|abcdef"/></schema>'
+    )
+
+    (warning,) = layout.warnings
+    assert (warning.code, warning.severity) == ("PC516", Severity.WARNING)
+    assert (warning.span.line, warning.span.column) == (2, 58)
+    assert (
+        "'abcdef' of parameter 'p' is 7 tokens with the space before it, its slot holds 4: length=" in warning.message
+    )
+    assert warning.help == 'write length="6" or shorten the choice'
+
+
 def test_a_placeholder_of_the_paper_is_cut_to_its_slot():
     """A placeholder written as `scaffold` that is too long is cut, and a warning at the value says so."""
     layout = layout_of('<schema name="s">\n<parameter name="p" length="3" scaffold="12345" default="6"/></schema>')

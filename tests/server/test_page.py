@@ -204,9 +204,14 @@ def test_the_worked_example_runs_at_once(visit: Callable[..., Any]) -> None:
     page.click("#run")
     page.wait_for_selector("#results:not([hidden])")
     assert page.inner_text("#answer") == "The best club of Miami is the Blue Note."
-    assert re.fullmatch(
-        r"\d+ of \d+ prompt tokens were cached \(\d+ %\)\. \d+ were generated\.", page.inner_text("#cached")
+    told = re.fullmatch(
+        r"\d+ of (\d+) prompt tokens were cached \(\d+ %\): (\d+) of modules, (?:(\d+) of an earlier request, )?(\d+) new\. "
+        r"\d+ were generated\.",
+        page.inner_text("#cached"),
     )
+    assert told is not None, page.inner_text("#cached")
+    total, *origins = (int(number or 0) for number in told.groups())
+    assert total == sum(origins)
     assert ["miami", "memory"] in [row.split("\t")[:2] for row in page.locator("#reused tr").all_inner_texts()]
 
 

@@ -52,6 +52,7 @@ PC207 no path in a rule          | <module name="stray"/><rules><exclude modules
 PC208 condition leads nowhere    | <rules><assert test="not ‸stray"/></rules>
 PC208 rule leads nowhere         | <module name="stray"/><rules><exclude modules="stray ‸stray2"/></rules>
 PC301 no prompt is valid         | <module name="stray" required="‸true"/><module name="stray2" required="true" excludes="stray"/>
+PC223 choices with commas        | <module name="stray"><parameter name="stray" length="9" type="choice" choices="‸a,b"/></module>
 PC302 module that nobody can use | <module name="stray"/><module name="‸stray2" requires="stray" excludes="stray"/>
 PC307 condition without operator | <module name="stray"/><rules><assert test="stray ‸stray"/></rules>
 PC307 condition with a symbol    | <module name="stray"/><rules><require if="stray" then="stray ‸|| stray"/></rules>
@@ -61,6 +62,9 @@ PC310 example is refused         | ‸<example valid="true"><prompt schema="s"><
 PC311 example is accepted        | <example valid="‸false">{prompt}</example>
 PC312 example without its text   | <example contains="‸nothing of the kind">{prompt}</example>
 """
+
+WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC902"})
+"""Warnings that drawn schemas may have: drawing makes empty modules and idle rules, too."""
 
 _ANYWHERE = """
 PC001 wrong end tag              | <module name="stray">‸</stray>
@@ -241,14 +245,14 @@ def broken_schemas(
 def first_diagnostic(xml: str, folder: Mapping[str, str] | None = None) -> Diagnostic | None:
     """Return the first diagnostic of a schema up to its layout, warnings included, or None.
 
-    Scaffolds of drawn schemas may add nothing: that warning comes last.
+    Warnings that drawn schemas may have come last.
     """
     try:
         checked = check_schema(parse_schema(xml, folder=folder))
         lay_out(checked, ByteTokenizer())
     except SchemaError as error:
         return error.diagnostics[0]
-    return min(checked.warnings, key=lambda warning: warning.code == "PC313", default=None)
+    return min(checked.warnings, key=lambda warning: warning.code in WARNINGS_OF_DRAWN, default=None)
 
 
 @st.composite

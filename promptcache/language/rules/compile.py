@@ -56,6 +56,9 @@ class _Compiler:
 
     def __init__(self, index: Index, faults: list[Diagnostic]) -> None:
         self._modules, self._collections = index.modules, index.collections
+        self._unions = {
+            join_path(each.parent, each.union.name): each.members for each in index.unions if each.union.name
+        }
         self._faults = faults
 
     def of_module(self, entry: ModuleEntry) -> Iterator[Rule]:
@@ -171,7 +174,7 @@ class _Compiler:
             message = f"{attribute}: {quoted(path)} is a member of a collection"
             self._fault("PC208", message, span, "write the rule into <rules>")
         elif len(self._faults) < MAX_SUGGESTIONS:
-            message, fix = nowhere(target, self._modules)
+            message, fix = nowhere(target, self._modules, self._unions)
             self._fault("PC208", f"{attribute}: {message}", span, fix)
         else:
             self._fault("PC208", f"{attribute}: no module has the path {quoted(path)}", span, None)
@@ -179,7 +182,9 @@ class _Compiler:
 
     def _is_earlier(self, entry: ModuleEntry, other: ModuleEntry, span: Span) -> bool:
         mine, theirs = dict(entry.choices), dict(other.choices)
-        if any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
+        if entry.path == other.path:
+            reason = f"'{entry.path}' cannot come after itself"
+        elif any(mine[union] != theirs[union] for union in mine.keys() & theirs.keys()):
             reason = (
                 f"'{entry.path}' and '{other.path}' are in different members of a union, so they have the same start"
             )

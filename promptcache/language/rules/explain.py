@@ -166,8 +166,9 @@ def explain_dead(rules: Rules, dead: Set[str], index: Index, reported: Set[str] 
     outermost = (path for path in index.modules if path in dead - reported and dead.isdisjoint(ancestors(path)))
     for number, path in enumerate(outermost):
         message, span = f"module '{path}' can never be used", place(index.modules[path].module, "name")
+        fix = "remove one of these rules, or the module"
         given = (path,) if number < MAX_EXPLAINED else None
-        yield replace(_impossible("PC302", message, span, None, rules, given), severity=Severity.WARNING)
+        yield replace(_impossible("PC302", message, span, fix, rules, given), severity=Severity.WARNING)
 
 
 def explain_default(rules: Rules, default: Default, *, with_reason: bool) -> Diagnostic:
@@ -418,7 +419,7 @@ def _declared(rule: Implication, span: Span, related: tuple[tuple[Span, str], ..
 
 def _remove(modules: Sequence[str], num_kept: int | None = None) -> str:
     """Return the advice to keep only `num_kept` of the modules, by default all but one."""
-    names = ", ".join(map(element, modules))
+    names = ", ".join(f"'{module}'" if "/" in module else element(module) for module in modules)
     num_kept = len(modules) - 1 if num_kept is None else num_kept
     if num_kept == 0:
         return f"remove {names}"

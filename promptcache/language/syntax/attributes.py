@@ -15,6 +15,7 @@ from promptcache.language.syntax.nodes import Places
 from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.repair import REPAIRS, is_repair
 from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.synonyms import CONTENT, meant
 from promptcache.language.syntax.xml import Attribute, Element
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -29,11 +30,13 @@ _WORDS = {
 }
 """Attributes that store a span for every word, with the pattern of a word."""
 
+_WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc", "stand-in"})
+
 MAX_SEPARATOR = 100
 """Maximum length of a separator, in characters. The separator is repeated between all blocks."""
 
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_YES, _NO = frozenset({"yes", "on", "1"}), frozenset({"no", "off", "0"})
+_YES, _NO = frozenset({"yes", "on", "1", "always"}), frozenset({"no", "off", "0", "never", "none"})
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
@@ -47,7 +50,13 @@ class AttributeReader:
         for attribute in element.attributes:
             if attribute.name not in known:
                 self._fault("PC103", f"<{element.name}> has no attribute '{attribute.name}'", attribute.span,
-                            did_you_mean(attribute.name, known) or _listed(known))  # fmt: skip
+                            self._instead(attribute, known))  # fmt: skip
+
+    def _instead(self, attribute: Attribute, known: Sequence[str]) -> str:
+        """Return help for an attribute that the element does not have."""
+        if attribute.name in CONTENT and self._element.name in _WITH_TEXT:
+            return f"write the text inside, <{self._element.name} …>{attribute.value}</{self._element.name}>"
+        return meant(attribute.name, known) or _listed(known)
 
     @property
     def places(self) -> Places:
@@ -103,7 +112,7 @@ class AttributeReader:
         known = [choice.value for choice in choices]
         if value is None or value in known:
             return None if value is None else choices(value)
-        self._not_allowed(name, f"one of {', '.join(known)}", did_you_mean(value, known))
+        self._not_allowed(name, f"one of {', '.join(known)}", meant(value, known))
         return None
 
     def repair(self, name: str) -> str | None:

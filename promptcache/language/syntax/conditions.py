@@ -112,6 +112,8 @@ class _ConditionReader:
         meant = _SYMBOLS.get(token)
         near = None if token in KEYWORDS else did_you_mean(token, _JOINING)
         fix = f"write '{meant}'" if meant else near
+        if token.lower() == "xor":
+            fix = 'write \'(a or b) and not (a and b)\', or <choose> with min="1" and max="1"'
         return ConditionError(f"{expected} is expected instead of '{token}'", self.position, fix)
 
     def _joined(self, word: str, depth: int) -> Test:

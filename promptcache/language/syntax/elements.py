@@ -91,6 +91,8 @@ CHILDREN = {
 def instead(element: str, parent: str) -> str | None:
     """Return a fix for an element that is not allowed inside its parent, or None if there is no specific fix."""
     match parent, element:
+        case "union", "include":
+            return "write the union in the file that is included, and select it by its name"
         case "union" | "collection", _:
             return f"a {parent} contains only modules: move the element into one of them"
         case "text" | "doc" | "stand-in", _:
@@ -105,6 +107,10 @@ def instead(element: str, parent: str) -> str | None:
             return "move the rule into <rules> at the top level of the schema"
         case _, "schema":
             return "a document has only one <schema>, its root element"
+        case _, "prompt":
+            return "a prompt is a document of its own, or inside of <example>"
+    if parent not in CHILDREN:
+        return f"<{parent}> is an empty element: write <{parent} …/>"
     return None
 
 

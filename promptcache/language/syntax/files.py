@@ -113,9 +113,10 @@ def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -
             advice = "move the file into the folder, or copy its content"
             return diagnostic("PC210", f"{what} is outside the folder of the schema", span, advice)
         if not folder.has(path):
-            return diagnostic(
-                "PC211", f"{what} is not a file in the folder of the schema", span, _similar(written, folder)
-            )
+            advice = _similar(written, folder) or "a path is relative to the folder of the file that contains it"
+            if "://" in written:
+                advice = "only files in this folder can be named: copy the file"
+            return diagnostic("PC211", f"{what} is not a file in the folder of the schema", span, advice)
     except OSError as fault:
         return diagnostic("PC211", f"{what} cannot be read: {fault.strerror}", span)
     except RuntimeError:  # raised by Path.resolve up to Python 3.12
@@ -183,4 +184,5 @@ def _similar(written: str, folder: Folder) -> str | None:
         known = sorted(folder.names(above))
     except OSError:
         return None
+    name = next((each for each in known if name and each.startswith(f"{name}.")), name)
     return did_you_mean(name, known, f"'{parent}/{{}}'" if parent else "'{}'")

@@ -319,15 +319,17 @@ def _chosen(document: SchemaDocument, wanted: IncludeOptions, faults: list[Diagn
     """Return the selected items by their index among the children of the document."""
     there = {number: item for number, item in enumerate(document.children) if isinstance(item, _TopItem)}
     if wanted.select is None:
-        faults += _anonymous(document)
-        if not there:
+        anonymous = [*_anonymous(document)]
+        faults += anonymous
+        if not there and not anonymous:
             message = "the included file has no module at its top level"
             faults.append(diagnostic("PC218", message, wanted.span, "name another file, or remove the include"))
         return there
     known = [item.name for item in there.values() if item.name is not None]
     for name, span in wanted.select:
         if name not in known:
-            fix = _instead(name, there.values()) or did_you_mean(name, known)
+            fix = "separate names by spaces" if "," in name else None
+            fix = fix or _instead(name, there.values()) or did_you_mean(name, known)
             message = f"the included file has no module or union '{name}' at its top level"
             faults.append(diagnostic("PC218", message, span, fix or f"the file has: {few(known) or 'none'}"))
     names = {name for name, _ in wanted.select}
@@ -347,6 +349,8 @@ def _anonymous(document: SchemaDocument) -> Iterator[Diagnostic]:
             case _:
                 continue
         fix = "put it into a module, or name the modules to include with select="
+        if isinstance(child, Turn):
+            fix = "put the turn into a module; only modules at the top level are included, not those in a turn"
         yield diagnostic("PC219", f"the included file has {what} outside of its modules", child.span, fix)
         return
 

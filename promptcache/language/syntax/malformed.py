@@ -133,7 +133,9 @@ def _never_closed(source: Source, top: Opened, stop: int, opened: Sequence[Opene
     other = source.span(end, min(len(text), text.find(">", end) + 1))
     where = f"column {other.column}" if other.line == span.line else f"line {other.line}"
     related = ((other, "the next end tag belongs to another element"),)
-    return _fault(message, span, f"add </{culprit.name}> before {where}", related)
+    advice = f"add </{culprit.name}> before {where}"
+    is_text = written == f"<{culprit.name}>" and text[culprit.start - 1] not in ">\n\t"
+    return _fault(message, span, f"{advice}; for a literal < write &lt;" if is_text else advice, related)
 
 
 def _by_indentation(source: Source, top: Opened, stop: int) -> tuple[Opened, int] | None:

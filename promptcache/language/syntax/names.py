@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from promptcache.diagnostics import did_you_mean
 from promptcache.language.syntax.markup_faults import is_tag
 from promptcache.language.syntax.nodes import join_path
+from promptcache.language.syntax.synonyms import AS_TEXT, HTML
 from promptcache.language.syntax.xml import MAX_DEPTH
 
 RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
@@ -35,9 +36,12 @@ _START = (
 _START += "\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 _INSIDE = f"-.0-9\xb7\u0300-\u036f\u203f\u2040{_START}"
 _NAME = re.compile(f"[{_START}][{_INSIDE}]*")
-_NOT_INSIDE = re.compile(f"[^{_INSIDE}]+")
+_NOT_IN_NAME = re.compile(f"[^{_INSIDE}]+")
 
 _MAX_QUOTED = 80
+
+TEMPLATES_ONLY = "only templates have variables: rename the file to *.xml.j2"
+"""Help for a tag of a template in a document that is none."""
 
 MAX_LISTED = 6
 """Number of modules or rules that a message lists."""
@@ -71,15 +75,20 @@ def is_name(text: str) -> bool:
 
 def as_name(text: str) -> str:
     """Return a name that resembles `text`: other characters become hyphens. Different texts can have the same name."""
-    name = _NOT_INSIDE.sub("-", text)
+    name = _NOT_IN_NAME.sub("-", text)
     return (name if is_name(name[:1]) else f"_{name}")[:MAX_NAME]
 
 
 def name_help(text: str) -> str:
     """Return a hint on how to correct a malformed name."""
+    if "{" in text:
+        return TEMPLATES_ONLY
     if len(text) > MAX_NAME:
         return f"the name has {len(text)} characters, and at most {MAX_NAME} are allowed"
-    return "begin with a letter or _, and continue with letters, digits, '.', '-' or '_'"
+    rule = "begin with a letter or _, and continue with letters, digits, '.', '-' or '_'"
+    near = _NOT_IN_NAME.sub("-", text)
+    found = next((each for each in (near, f"_{near}") if near.strip("-") and is_name(each)), None)
+    return f"write '{found}': {rule}" if found else rule
 
 
 def is_element(text: str) -> bool:
@@ -121,15 +130,19 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_FEW]) + more
 
 
-def path_help(text: str) -> str | None:
-    """Return a hint on how to correct a malformed path, or None."""
-    if "," in text:
+def path_help(text: str) -> str:
+    """Return a hint on how to correct a malformed path."""
+    if "{" in text:
+        return TEMPLATES_ONLY
+    if any(character.isspace() for character in text):
+        return "name one module here, and each other one in an element of its own"
+    if "," in text or ";" in text:
         return "separate paths by spaces"
     if ".." in text.split("/"):
         return "a path cannot contain '..': begin at the root with /"
     if text.endswith("/") or "//" in text:
         return "write one slash between names and none at the end"
-    return None
+    return "a path consists of names joined by slashes, such as a/b"
 
 
 def argument_form(name: str) -> str:
@@ -153,17 +166,20 @@ def _nested(path: str) -> str:
     return element(outer, inner=_nested(inner) if inner else "")
 
 
-def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> tuple[str, str | None]:
+def nowhere(
+    path: str, modules: Collection[str], unions: Mapping[str, Sequence[str]], *, in_prompt: bool = False
+) -> tuple[str, str | None]:
     """Return the message and the suggestion for a path that leads to no module.
 
     Args:
         path: Path from the root.
         modules: Paths of all modules.
+        unions: Paths of the members of each union that has a name, by the path of the parent joined with that name.
         in_prompt: Whether the suggestion is for a prompt, where elements name modules.
 
     Returns:
-        A message that names the missing module, and a suggestion. The suggestion is the same name elsewhere, a similar
-        name in the same place, or the modules in that place.
+        A message that names the missing module, and a suggestion: a member of the union that has this name, the same
+        name elsewhere, the path with slashes instead of dots, a similar name in the same place, or the modules there.
     """
     steps = path.split("/")
     depth = 0
@@ -173,11 +189,25 @@ def nowhere(path: str, modules: Collection[str], *, in_prompt: bool = False) -> 
     prefix = f"{parent}/" if parent else ""
     here = [known[len(prefix) :] for known in modules if known.startswith(prefix) and "/" not in known[len(prefix) :]]
     message = f"there is no module '{step}' {_place(parent)}"
+    if members := unions.get(prefix + step):
+        names = [member[len(prefix) :] for member in members]
+        fix = f"name one of its members, such as {_form(names, in_prompt).format(names[0])}"
+        if not in_prompt:
+            fix += f"; a <require> can name any of them, {' or '.join(names[:3])}"
+        return f"{message}: it is a union, which is no part of a path", fix
+    if "." in path and (slashed := path.replace(".", "/")) in modules:
+        return message, f"join names by slashes, /{slashed}" + (f": write {_nested(slashed)}" if in_prompt else "")
+    if "." in path and path.rpartition(".")[0] in modules:
+        return message, "a path leads to a module, and not to a parameter of it"
     elsewhere = [known for known in modules if known.rpartition("/")[2] == steps[-1]]
     if step not in here and elsewhere:
         return message, _elsewhere(elsewhere[:3], prefix) if in_prompt else f"there is one at {_paths(elsewhere[:3])}"
-    form = "<{}>" if in_prompt and all(map(is_tag, here)) else "'{}'"
-    return message, did_you_mean(step, here, form) or _listed(here, parent)
+    found = did_you_mean(step, here, _form(here, in_prompt)) or _listed(here, parent)
+    return message, f"{found}; {AS_TEXT}" if in_prompt and step in HTML else found
+
+
+def _form(names: Iterable[str], in_prompt: bool) -> str:
+    return "<{}>" if in_prompt and all(map(is_tag, names)) else "'{}'"
 
 
 def _paths(modules: Iterable[str]) -> str:

@@ -46,6 +46,7 @@ from promptcache.language.syntax.nodes import (
     join_path,
 )
 from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import finish, is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
@@ -151,7 +152,17 @@ class SchemaReader:
             message = f"<{element.name}> is not allowed inside <{parent.name}>"
             self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
         else:
-            advice = did_you_mean(element.name, ATTRIBUTES, "<{}>")
+            here = sorted(CHILDREN.get(parent.name, ()))
+            advice = meant(element.name, here, "<{}>") or meant(element.name, ATTRIBUTES, "<{}>")
+            advice = AS_TEXT if element.name in HTML else advice
+            role = next((each.value for each in element.attributes if each.name == "role"), "")
+            if role in set(Role):
+                advice = f"a turn is written as <{role}>"
+            elif element.name in ATTRIBUTES[parent.name]:
+                advice = f'write it as an attribute of <{parent.name}>, {element.name}="…"'
+            elif element.name == "prompt":
+                advice = instead("prompt", parent.name)
+            advice = advice or f"<{parent.name}> can contain: {', '.join(here) or 'text'}"
             self._fault("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False
 
@@ -347,8 +358,9 @@ class SchemaReader:
 
     def _hollow(self, element: Element) -> None:
         for item in self._items(element):
-            if not _blank(item):
-                self._fault("PC106", f"<{element.name}> cannot contain text", item.span, f"write <{element.name} …/>")
+            if isinstance(item, Text) and not _blank(item):
+                fix = f'write it as default="{item.text.strip()}"' if element.name == "parameter" else "remove it"
+                self._fault("PC106", f"<{element.name}> cannot contain text", item.span, fix)
 
     def _content(self, element: Element) -> str:
         return "".join(item.text for item in self._items(element) if isinstance(item, Text))

@@ -258,14 +258,20 @@ def _check(node: nodes.Node, sandbox: Sandbox) -> None:
             offset = node.node.lineno  # the offset after the dot
         case nodes.Call() if not isinstance(node.node, nodes.Getattr):
             what, offset = "this call", node.node.lineno - 1
+            advice = "templates have no functions: give lists in the context"
         case nodes.List() | nodes.Tuple() if not all(map(_is_plain, node.items)):
             what = "a list with items that are not constants"
         case nodes.Filter(name=name) if name not in sandbox.filters:
             what, code, advice = f"the filter '{name}'", "PC601", did_you_mean(name, sandbox.filters)
+            advice = advice or "docs/language.md#templates lists the filters"
         case nodes.Test(name=name) if name not in sandbox.tests:
             what, code, advice = f"the test '{name}'", "PC601", did_you_mean(name, sandbox.tests)
         case _ if isinstance(node, _CONSTRUCTS):
             return
+        case nodes.Include() | nodes.Import() | nodes.FromImport() | nodes.Extends():
+            advice = 'include another document with <include href="…"/>'
+        case nodes.Stmt():
+            advice = "statements are for, if and set"
     message = f"{what} is not available in templates of documents"
     raise TemplateFault(message, code, advice, offset)
 

@@ -36,6 +36,7 @@ _TAG = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _VARIABLE = re.compile(r"l_\d+_(?!loop$)(.+)")  # the names that Jinja2 gives to the variables of a template
 _BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
 _TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
+_DUE = re.compile(r"following tags: '(\w+)'")
 _NO_TAG = re.compile(r"unknown tag '(\w+)'")
 _NO_FILTER = re.compile(r"No (filter|test) named '(.*)'\.")
 
@@ -113,10 +114,10 @@ class _Rendering:
             case TemplateSyntaxError() if (block := self._unclosed(fault)) is not None:
                 return "PC601", f"'{block[1]}' has no end", f"add {{% end{block[1]} %}}"
             case TemplateSyntaxError():
-                tag = _NO_TAG.search(str(fault.message))
-                if tag and tag[1] in _TAGS:
-                    return "PC601", f"'{tag[1]}' has no beginning", None
-                return "PC601", str(fault.message), did_you_mean(tag[1], _TAGS) if tag else None
+                return _syntax_fault(str(fault.message))
+            case ValueError() if "to unpack" in str(fault):
+                advice = "the keys and values of a mapping are written as {% for key, value in it|items %}"
+                return "PC606", f"the template fails: {fault}", advice
             case UndefinedError():
                 return "PC603", str(fault.message), None
             case SecurityError():
@@ -243,3 +244,14 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
     allowed = "only text, numbers, truth values, None, lists and mappings are allowed"
     message = f"{where[:80]} is of type {type(value).__name__}: {allowed}"
     raise TemplateFault(message, "PC605")
+
+
+def _syntax_fault(message: str) -> tuple[str, str, str | None]:
+    """Return the code, message and help for a tag that Jinja2 cannot read."""
+    tag, due = _NO_TAG.search(message), _DUE.search(message)
+    if tag and tag[1] in _TAGS:
+        return "PC601", f"'{tag[1]}' has no beginning", None
+    if tag and tag[1] == "end" and due:
+        return "PC601", "there is no tag 'end'", f"write {{% {due[1]} %}}"
+    advice = did_you_mean(tag[1], _TAGS) if tag else None
+    return "PC601", message, "write }}" if message == "unexpected '}'" else advice

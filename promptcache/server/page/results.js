@@ -58,7 +58,15 @@ export function showResults(ours, plain) {
 function showReuse({ usage, cache }) {
   const cached = usage.prompt_tokens_details.cached_tokens;
   const share = Math.round((100 * cached) / usage.prompt_tokens);
-  $("cached").textContent = `${cached} of ${usage.prompt_tokens} prompt tokens were cached (${share} %). ${usage.completion_tokens} were generated.`;
+  const count = (source) => cache.modules.reduce((sum, each) => sum + (each.source === source ? each.num_tokens : 0), 0);
+  const [history, encoded] = [count("history"), count("miss")];
+  const origins = [
+    [cached + encoded - history, "of modules"],
+    [history, "of an earlier request"],
+    [usage.prompt_tokens - cached - encoded, "new"],
+  ].filter(([number]) => number).map(([number, words]) => `${number} ${words}`);
+  $("cached").textContent = `${cached} of ${usage.prompt_tokens} prompt tokens were cached (${share} %): `
+    + `${origins.join(", ")}. ${usage.completion_tokens} were generated.`;
   const name = ({ module, source }) => (source === "history" ? "(text of the prompt)" : module || "(outside modules)");
   fill("reused", ["module", "KV from", "tokens"], cache.modules.map((each) => [name(each), SOURCES[each.source], each.num_tokens]));
 }

@@ -1,0 +1,193 @@
+"""Warnings about valid documents that are hardly meant: idle rules, empty modules, tags that stay in the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.language.normalize import blocks
+from promptcache.language.rules.rules import Check, Implication, RuleKind, Rules
+from promptcache.language.schema import Schema
+from promptcache.language.syntax.files import is_template
+from promptcache.language.syntax.index import Index
+from promptcache.language.syntax.names import absolute, ancestors, quoted
+from promptcache.language.syntax.nodes import (
+    Choose,
+    Collection,
+    Exclude,
+    Item,
+    Module,
+    Parameter,
+    ParameterType,
+    Text,
+    Turn,
+    Union,
+    Whitespace,
+    place,
+    walk,
+)
+from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.whitespace import is_blank, stray_indentation
+
+_TAG = re.compile(
+    r"""\{\{-?\s*[^\W\d][^{}\n]*\}\} | \{%[^{}\n]*%\} | (?<![^\s(\[>:,;"'])\{[^\W\d]\w+\}(?!\w)""", re.VERBOSE
+)
+"""A tag of Jinja, or a name in braces that is no part of a longer word."""
+
+
+def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnostic]:
+    """Yield the warnings of a schema without faults of names and paths."""
+    yield from _texts(schema.children, schema.whitespace)
+    for _, item in walk(schema.children):
+        if isinstance(item, Parameter):
+            yield from _parameter(item)
+        elif isinstance(item, Union) and item.required and item.default is not None:
+            message = "the union is required, but its default is used where a prompt names no member"
+            fix = "remove the default, so that prompts must name a member; or remove required"
+            yield _warning("PC222", message, place(item, "required"), fix)
+    yield from _idle_rules(index, rules)
+    yield from _empty_modules(index, rules)
+
+
+def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
+    """Yield a warning for indentation and for each tag of a template that stays in a text block."""
+    yield from _stray_indentation(block)
+    for item in block:
+        if isinstance(item, Text) and not item.exact:
+            for tag in _tags(item.text, item.span):
+                yield _not_replaced(tag, _place_in(item, tag.start(), tag.end()))
+
+
+def lint_value(text: str, span: Span) -> Iterator[Diagnostic]:
+    """Yield a warning for each tag of a template that stays in the value of an attribute."""
+    for tag in _tags(text, span):
+        yield _not_replaced(tag, span)
+
+
+def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:
+    for block in blocks(items):
+        match block[0]:
+            case Module() as module:
+                yield from _texts(module.children, module.whitespace or mode)
+            case Union() | Turn() as parent:
+                yield from _texts(parent.children, mode)
+            case Collection() as parent:
+                yield from _texts(parent.children, parent.whitespace or mode)
+            case Text() | Parameter():
+                yield from lint_text(block) if mode is Whitespace.DEDENT else ()
+
+
+def _stray_indentation(block: Sequence[Item]) -> Iterator[Diagnostic]:
+    texts = [item if isinstance(item, Text) and not item.exact else None for item in block]
+    found = stray_indentation([None if text is None else text.text for text in texts])
+    if found is None or (text := texts[found[0]]) is None:
+        return
+    _, start, stop, message = found
+    advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
+    yield _warning("PC901", f"{message}, which becomes part of the text", _place_in(text, start, stop), advice)
+
+
+def _tags(text: str, span: Span) -> Iterable[re.Match[str]]:
+    """Return the first match of each different tag. In a template, tags that are left come from values."""
+    if "{" not in text or is_template(span.source):
+        return ()
+    return {tag[0]: tag for tag in reversed([*_TAG.finditer(text)])}.values()
+
+
+def _not_replaced(tag: re.Match[str], span: Span) -> Diagnostic:
+    message = f"{tag[0]} stays in the text as it is: only templates, *.xml.j2, have variables"
+    slot = 'a schema can declare a slot, <parameter name="…" length="…"/>'
+    return _warning("PC902", message, span, f"{slot}; rename a template to *.xml.j2; <text> and <arg> keep braces")
+
+
+def _place_in(text: Text, start: int, stop: int) -> Span:
+    """Return the span of characters in one line of a text, or of the whole text if its lines differ from the
+    document."""
+    span, content = text.span, text.text.strip(" \t\n")
+    if content.count("\n") != span.stop_line - span.line:  # the text has comments or references
+        return span
+    before = text.text.index(content)
+    line = span.line + text.text.count("\n", before, start)
+    first = span.column - before if line == span.line else -text.text.rfind("\n", 0, start)
+    return replace(span, line=line, column=first + start, stop_line=line, stop_column=first + stop)
+
+
+def _parameter(parameter: Parameter) -> Iterator[Diagnostic]:
+    for attribute, text in (("default", parameter.default), ("placeholder", parameter.placeholder)):
+        if text is not None:
+            yield from lint_value(text, place(parameter, attribute))
+    if parameter.required and parameter.default is not None:
+        message = f"parameter '{parameter.name}' is required, so no prompt contains its default"
+        fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
+        yield _warning("PC222", message, place(parameter, "default"), fix)
+    if parameter.type is ParameterType.CHOICE:
+        yield from _choices(parameter)
+
+
+def _choices(parameter: Parameter) -> Iterator[Diagnostic]:
+    span, trimmed = place(parameter, "choices"), [each.strip() for each in parameter.choices]
+    if len(trimmed) == 1:
+        message = f"parameter '{parameter.name}' has only one choice, {quoted(parameter.choices[0])}"
+        parts = [part for part in re.split(r"\s*[,;/]\s*", trimmed[0]) if part]
+        meant = "|".join(parts) if len(parts) > 1 else "|".join(trimmed[0].split())
+        fix = f'separate choices by |, as in choices="{meant}"' if "|" in meant else "add choices, separated by |"
+        yield _warning("PC223", message, span, fix)
+    elif trimmed != [*parameter.choices]:
+        spaced = next(each for each in parameter.choices if each != each.strip())
+        message = f"the choice {quoted(spaced)} of parameter '{parameter.name}' begins or ends with a space"
+        yield _warning("PC223", message, span, f'write choices="{"|".join(trimmed)}"')
+
+
+def _idle_rules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
+    """Yield a warning for each rule that every prompt keeps, as far as the rule itself shows it."""
+    for rule in rules.rules:
+        if isinstance(rule, Implication) and rule.kind is RuleKind.REQUIRES:
+            path, (other,) = rule.when[0], rule.then
+            if other == path or other in ancestors(path):
+                why = "itself" if other == path else f"'{other}', which is always present with it"
+                message = f"module '{path}' requires {why}"
+                yield _warning("PC315", message, rule.span, "name another module, or remove this path")
+    for declared in (rule for each in index.rules for rule in each.combinations):
+        match declared:
+            case Exclude() if _num_modules(declared) == 1:
+                message = "<exclude> names one module, and one module alone cannot break it"
+                fix = "name the modules of which at most one can be present"
+                yield _warning("PC315", message, place(declared, "modules"), fix)
+            case Choose(minimum=None | 0, maximum=most) if most is None or most >= _num_modules(declared):
+                message = "min and max of this <choose> allow any number of its modules"
+                yield _warning("PC315", message, declared.span, "raise min, or lower max")
+
+
+def _num_modules(rule: Exclude | Choose) -> int:
+    return len({absolute(path, "") for path in rule.modules})
+
+
+def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
+    """Yield a warning for each module without content, unless it is an alternative, documented, or part of a rule."""
+    ruled: set[str] = set()
+    for rule in rules.rules:
+        if isinstance(rule, Check):
+            ruled |= rule.modules
+        elif isinstance(rule, Implication) and rule.kind in _ABOUT_OTHERS:
+            ruled |= {*rule.when, *rule.then}
+    for path, entry in index.modules.items():
+        is_member = any(member == path for _, member in entry.choices)
+        if is_member or path in ruled or path in index.collections or not all(map(_is_nothing, entry.module.children)):
+            continue
+        source = "its file is empty" if entry.module.src is not None else "it has no content"
+        message = f"module '{path}' adds nothing to a prompt: {source}"
+        fix = "write its text, or remove it; a <doc> in it says that it is meant to be empty"
+        yield _warning("PC112", message, place(entry.module, "name"), fix)
+
+
+_ABOUT_OTHERS = frozenset({RuleKind.REQUIRES, RuleKind.EXCLUDES, RuleKind.AFTER})
+
+
+def _is_nothing(item: Item) -> bool:
+    return isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
+
+
+def _warning(code: str, message: str, span: Span, fix: str | None) -> Diagnostic:
+    return diagnostic(code, message, span, fix, severity=Severity.WARNING)
