@@ -40,7 +40,14 @@ from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
-from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
+from promptcache.runtime.reference import (
+    plain_logits,
+    reference_inputs,
+    reference_logits,
+    reference_tokens,
+    used_tokens,
+    visibility,
+)
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
@@ -149,13 +156,16 @@ __all__ = [
     "promoted",
     "read_chat",
     "read_options",
+    "reference_inputs",
     "reference_logits",
+    "reference_tokens",
     "schema_state",
     "score",
     "several",
     "split_answer",
     "token_tensor",
     "used_tokens",
+    "visibility",
     "warm",
     "whole_text",
 ]
