@@ -14,8 +14,9 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.generate import end_ids, generate
+from promptcache.runtime.hf.adapter import without_peft_warnings
 from promptcache.runtime.hf.linking import StopCheck, checked_cache
-from promptcache.runtime.hf.load import adapt_tokenizer, load_model
+from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import (
     TEMPERATURE,
@@ -73,6 +74,7 @@ from promptcache.runtime.warm import warm
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
+    "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
     "AutoPromotions",
@@ -168,4 +170,5 @@ __all__ = [
     "visibility",
     "warm",
     "whole_text",
+    "without_peft_warnings",
 ]
