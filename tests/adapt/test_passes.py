@@ -25,9 +25,11 @@ from promptcache.diagnostics import InvalidValue
 from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import RequestTokens
 from promptcache.runtime import reference_logits, without_peft_warnings
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
-from tests.adapt.conftest import new_engine
+from tests.adapt.conftest import SCHEMA, new_engine
 from tests.conftest import law_examples
+from tests.families import random_model, usual_families
 
 TOLERANCE = 1e-5
 
@@ -106,6 +108,24 @@ def test_the_student_is_the_engine() -> None:
     assert largest(found - engine.logits(prompt)[-len(found) :]) < TOLERANCE
     assert largest(found - engine.reference(prompt)[-len(found) :]) < TOLERANCE
     assert largest(found - plain_predictions(PLAIN.model, lesson, (65,)).logits) > 1e-2  # modules matter
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_passes_are_those_of_every_family(family: str) -> None:
+    """For each family of models, the student is the engine, and plain prefill is the teacher in a padded batch."""
+    engine = Engine(random_model(family), ByteTokenizer())
+    checked = engine.add_schema(SCHEMA)
+    prompts = [f'<prompt schema="club">{used}<user>Who?</user></prompt>' for used in ("<ann/><bob/>", "<bob/><cat/>")]
+    lessons = []
+    for prompt in prompts:
+        drawn = DrawnPrompt(state_of(engine, checked), engine.plan(prompt).selection)
+        lessons.append(lessons_of(engine, lambda rng, held_out, drawn=drawn: drawn).lesson(0))
+
+    for lesson, target, prompt in zip(lessons, teach(engine.model, lessons, (), 3), prompts, strict=True):
+        plain = plain_predictions(engine.model, lesson, target.answer_ids)
+        student = student_predictions(engine.model, lesson, target.answer_ids[:1]).logits
+        assert largest(plain.logits - target.predictions.logits) < TOLERANCE
+        assert largest(student - engine.logits(prompt)[-len(student) :]) < 10 * TOLERANCE
 
 
 def synthetic(count: int, engine: Engine = PLAIN) -> list[Lesson]:
