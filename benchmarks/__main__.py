@@ -37,7 +37,16 @@ from promptcache.cli.bench import (
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import show_loading
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.options import FILE, HELP, CommandGroup, RepairType, Size, model_option, prompt_argument
+from promptcache.cli.options import (
+    FILE,
+    HELP,
+    CommandGroup,
+    RepairType,
+    Size,
+    adapter_option,
+    model_option,
+    prompt_argument,
+)
 from promptcache.cli.serve import check_server_installed
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue
@@ -343,6 +352,7 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
     help="Modules in each schema that the prompts do not select, beside those that they do; default 0.",
 )
 @model_option()
+@adapter_option
 @click.option(
     "--way",
     "ways",
@@ -366,6 +376,7 @@ def quality(
     module_tokens: tuple[str, ...],
     num_absent: int,
     model: str,
+    adapter: Path | None,
     ways: tuple[Way, ...],
     instruction: str | None,
     max_new_tokens: int | None,
@@ -377,7 +388,7 @@ def quality(
     from benchmarks.quality.comparison import QualitySettings, compare_quality
 
     chosen = sets or ("demo" if model == "demo" else "language",)
-    engine = _engine(show, model, threads)
+    engine = _engine(show, model, threads, adapter)
     settings = QualitySettings(
         sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
@@ -389,7 +400,7 @@ def quality(
         max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
-    return compare_quality(engine, settings, show), _engine_data(model, engine)
+    return compare_quality(engine, settings, show), _engine_data(model, engine, adapter)
 
 
 @command.command()
@@ -410,17 +421,18 @@ def retrieval(
     return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine)
 
 
-def _engine(show: Progress, model: str, threads: int | None) -> Engine:
+def _engine(show: Progress, model: str, threads: int | None, adapter: Path | None = None) -> Engine:
     from promptcache.engine import Engine
 
     set_threads(threads)
     show_loading(show, model)
-    return Engine.from_pretrained(model, history_bytes=0)  # each round asks the same prompt again
+    return Engine.from_pretrained(model, adapter=adapter, history_bytes=0)  # each round asks the same prompt again
 
 
-def _engine_data(name: str, engine: Engine) -> Mapping[str, str]:
+def _engine_data(name: str, engine: Engine, adapter: Path | None = None) -> Mapping[str, str]:
     shape = engine.model.shape
-    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    own = {} if adapter is None else {"adapter": str(adapter)}
+    return {"model": name, **own, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
 
 
 if __name__ == "__main__":

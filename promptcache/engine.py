@@ -227,6 +227,7 @@ class Engine(Unpicklable):
         promote_bytes: int | None = None,
         watch: int = 0,
         max_divergence: float = DEFAULT_MAX_DIVERGENCE,
+        adapter: str | Path | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -242,16 +243,17 @@ class Engine(Unpicklable):
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
             promote, promote_bytes, watch, max_divergence: As for `Engine`.
+            adapter: A folder of peft, as `promptcache adapt` makes it: the adapter is merged into the weights.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
-            UnsupportedModel: The model or tokenizer cannot be cached by modules.
+            UnsupportedModel: The model or tokenizer cannot be cached by modules, or the adapter does not fit the model.
         """
         source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
         _PACK.check("pack", pack, InvalidValue)
         loaded, tokenizer = load_model(
-            model, device=device, dtype=dtype, context_length=context_length, pack=pack, **options
+            model, device=device, dtype=dtype, context_length=context_length, pack=pack, adapter=adapter, **options
         )
         return cls(
             loaded,

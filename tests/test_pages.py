@@ -63,7 +63,7 @@ def test_readme_leads_to_every_page() -> None:
     assert {page.name for page in ROOT.glob("docs/*.md")} - found == set()
 
 
-@pytest.mark.parametrize("room", ["", ".fidelity", ".kv", ".retrieval", ".layout", ".language", ".testing"])
+@pytest.mark.parametrize("room", ["", ".adapt", ".retrieval", ".fidelity", ".kv", ".layout", ".language", ".testing"])
 def test_public_names_are_documented(room: str) -> None:
     """Every public name of a room is on some page."""
     names = import_module(f"promptcache{room}").__all__

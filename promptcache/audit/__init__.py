@@ -4,7 +4,7 @@
 """
 
 from promptcache.audit.advice import audit
-from promptcache.audit.ladder import Ladder, compare_predictions, mean_divergence
+from promptcache.audit.ladder import Ladder, compare_predictions, joined_ids, mean_divergence, prompt_pieces
 from promptcache.audit.report import (
     EQUAL_GAIN,
     Advice,
@@ -31,7 +31,9 @@ __all__ = [
     "Rung",
     "audit",
     "compare_predictions",
+    "joined_ids",
     "largest_first",
     "mean_divergence",
     "open_watcher",
+    "prompt_pieces",
 ]

@@ -68,9 +68,8 @@ class Ladder:
         self.plan = plan
         self.model = executor.model
         self.pieces = tuple(prompt_pieces(plan, tokenizer))
-        self._tokenizer = tokenizer
         self._executor = executor
-        self.whole_ids = self._whole()
+        self.whole_ids = joined_ids(self.pieces, tokenizer)
         self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens, check)
         self.num_places = len(self.answer_ids)
         self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
@@ -122,13 +121,6 @@ class Ladder:
             found = self.of_plan(recompute(self.plan, runs), self._executor).divergence
             num_tokens = sum(runs.values())
             yield ModuleGain(module=module, num_tokens=num_tokens, divergence=found, gain=divergence - found)
-
-    def _whole(self) -> tuple[int, ...]:
-        token_ids: list[int] = []
-        for is_frame, group in groupby(self.pieces, key=lambda piece: piece.is_frame):
-            own = [token_id for piece in group for token_id in piece.token_ids]
-            token_ids += own if is_frame else self._tokenizer.tokenize(self._tokenizer.detokenize(own))
-        return tuple(token_ids)
 
     def _predictions(self, token_ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """Return log-probabilities `[places, V]` from plain prefill of a prompt and the answer."""
@@ -188,6 +180,15 @@ def prompt_pieces(plan: Plan, tokenizer: Tokenizer) -> Iterator[TokenPiece]:
     )
     for owner, group in groupby(in_order, key=itemgetter(0)):
         yield TokenPiece(tuple(token_id for _, token_id in group), owner.is_frame, owner.module)
+
+
+def joined_ids(pieces: Sequence[TokenPiece], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens of the text of pieces, with each text between two frames tokenized as a whole."""
+    token_ids: list[int] = []
+    for is_frame, group in groupby(pieces, key=lambda piece: piece.is_frame):
+        own = [token_id for piece in group for token_id in piece.token_ids]
+        token_ids += own if is_frame else tokenizer.tokenize(tokenizer.detokenize(own))
+    return tuple(token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptcache.cli import options
@@ -19,6 +20,7 @@ _OPTIONS = (
     options.model_option(),
     options.device_option,
     options.dtype_option,
+    options.adapter_option,
     options.max_new_tokens_option,
     options.arguments_option,
     options.repair_option,
@@ -37,6 +39,7 @@ class AnswerOptions:
     model: str
     device: str | None
     dtype: str
+    adapter: Path | None
     max_new_tokens: int | None
     arg: tuple[str, ...]
     repair: Repair | None
@@ -65,7 +68,7 @@ class AnswerOptions:
         config = optional_store(self.store, self.limit)
         with progress() as show:
             show_loading(show, self.model)
-            return load_engine(self.model, self.device, self.dtype, config)
+            return load_engine(self.model, self.device, self.dtype, config, adapter=self.adapter)
 
 
 def answer_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -26,6 +26,7 @@ from promptcache.cli.files import (
 )
 from promptcache.cli.options import (
     Output,
+    adapter_option,
     context_option,
     device_option,
     dtype_option,
@@ -54,6 +55,7 @@ _LEAK = "the text of modules that a prompt does not select can change its answer
 @model_option()
 @device_option
 @dtype_option
+@adapter_option
 @click.option(
     "--prompts",
     metavar="N",
@@ -92,6 +94,7 @@ def command(
     model: str,
     device: str | None,
     dtype: str,
+    adapter: Path | None,
     prompts: int,
     seed: int,
     max_new_tokens: int,
@@ -120,7 +123,7 @@ def command(
         from promptcache.fidelity import SETTINGS, Setting, measure_fidelity
 
         chosen = tuple(map(Setting.named, dict.fromkeys(settings))) or SETTINGS
-        engine = load_engine(model, device, dtype)
+        engine = load_engine(model, device, dtype, adapter=adapter)
         fidelity = measure_fidelity(
             engine,
             checked,

@@ -18,6 +18,7 @@ from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     Output,
+    adapter_option,
     context_option,
     device_option,
     dtype_option,
@@ -57,6 +58,7 @@ class WarmOptions:
     model: str
     device: str | None
     dtype: Dtype
+    adapter: Path | None
     store: str
     limit: int | None
     keep: str
@@ -95,6 +97,7 @@ class Warmed:
 @model_option()
 @device_option
 @dtype_option
+@adapter_option
 @store_option("Folder or URL to keep KV in.")
 @limit_option
 @keep_option
@@ -107,6 +110,7 @@ def command(
     model: str,
     device: str | None,
     dtype: str,
+    adapter: Path | None,
     store: str,
     limit: int | None,
     keep: str,
@@ -116,7 +120,9 @@ def command(
 
     SCHEMA is a schema file; - is standard input.
     """
-    options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
+    options = WarmOptions(
+        model=model, device=device, dtype=Dtype(dtype), adapter=adapter, store=store, limit=limit, keep=keep
+    )
     checked = read_schemas(schemas, sources)
     if budget:
         estimates = _estimates(checked, options)
@@ -200,7 +206,7 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tup
     done = []
     with progress() as show:
         show_loading(show, options.model)
-        engine = load_engine(options.model, options.device, options.dtype, config)
+        engine = load_engine(options.model, options.device, options.dtype, config, adapter=options.adapter)
         for schema in schemas:
             engine.add_schema(schema.source, keep=options.keep)
             loss = _loss(engine, schema, options)

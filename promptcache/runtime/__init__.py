@@ -14,8 +14,9 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.generate import end_ids, generate
+from promptcache.runtime.hf.adapter import without_peft_warnings
 from promptcache.runtime.hf.linking import StopCheck, checked_cache
-from promptcache.runtime.hf.load import adapt_tokenizer, load_model
+from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import (
     TEMPERATURE,
@@ -41,7 +42,14 @@ from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
-from promptcache.runtime.reference import plain_logits, reference_logits, used_tokens
+from promptcache.runtime.reference import (
+    plain_logits,
+    reference_inputs,
+    reference_logits,
+    reference_tokens,
+    used_tokens,
+    visibility,
+)
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
@@ -67,6 +75,7 @@ from promptcache.runtime.warm import warm
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
+    "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
     "AutoPromotions",
@@ -151,13 +160,17 @@ __all__ = [
     "promoted",
     "read_chat",
     "read_options",
+    "reference_inputs",
     "reference_logits",
+    "reference_tokens",
     "schema_state",
     "score",
     "several",
     "split_answer",
     "token_tensor",
     "used_tokens",
+    "visibility",
     "warm",
     "whole_text",
+    "without_peft_warnings",
 ]

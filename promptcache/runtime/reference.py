@@ -7,6 +7,7 @@ and it uses no code of linking, segments or stores.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -127,10 +128,22 @@ def _involved(request: RequestTokens) -> tuple[tuple[Encoding, int], ...]:
     return tuple(found)
 
 
-def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:
+def reference_inputs(
+    tokens: tuple[Token, ...], sees: torch.Tensor, model: Model
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """Return token IDs and position IDs, both `[1, S]` on the device of the model, and the mask of their forward pass.
+
+    Args:
+        sees: Bool `[S, S]`, True where a token attends to another one.
+    """
     positions = torch.tensor([token.position for token in tokens])
     positions -= min(0, int(positions.min()))  # models with a table of positions have none below 0
     mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
     token_ids = token_tensor([token.token_id for token in tokens], model.device)
+    return token_ids, positions[None].to(model.device), mask
+
+
+def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:
+    token_ids, position_ids, mask = reference_inputs(tokens, sees, model)
     cache = model.plain_cache(model.shape.num_layers)  # without a cache, transformers takes gaps for packed sequences
-    return model.forward(token_ids, positions[None].to(model.device), cache, mask)[0]
+    return model.forward(token_ids, position_ids, cache, mask)[0]

@@ -65,7 +65,7 @@ MEASURED = Fidelity(
 def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The schema's file; every measurement gives `MEASURED`."""
     engine = SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(dtype=torch.float32, device="cpu")))
-    monkeypatch.setattr(import_module("promptcache.cli.fidelity"), "load_engine", lambda *_: engine)
+    monkeypatch.setattr(import_module("promptcache.cli.fidelity"), "load_engine", lambda *_, **__: engine)
     monkeypatch.setattr(import_module("promptcache.fidelity"), "measure_fidelity", lambda *_, **__: MEASURED)
     (folder / "notes.xml").write_text(SCHEMA, encoding="utf-8")
     return folder / "notes.xml"
