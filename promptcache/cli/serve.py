@@ -36,13 +36,14 @@ from promptcache.cli.options import (
     store_option,
 )
 from promptcache.cli.output import tell
+from promptcache.cli.sources import Sources, read_context
 from promptcache.diagnostics import BYTES_ABOVE_0, SECONDS, InvalidValue
 from promptcache.language import CheckedSchema
 from promptcache.tokenizer import local_folder
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.server import ServerSettings
+    from promptcache.server import ApiKeys, ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
 _SEVERAL = ("schema", "allow_host")
@@ -227,7 +228,7 @@ def command(
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         if options["promote_bytes"] is not None and options["promote"] == "off":
             raise UsageMistake("--promote-bytes needs --promote auto")
-        from promptcache.server import create_app, raise_file_limit, serve, start_log
+        from promptcache.server import ServedFiles, create_app, raise_file_limit, serve, start_log
 
         settings = _settings(options)
         if settings.keys.metrics and not settings.keys.clients:
@@ -246,7 +247,15 @@ def command(
             return
         app = create_app(_load(checked, options), settings)
         start_log()
-        if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}")):
+
+        def files() -> ServedFiles:
+            again = Sources()
+            again.context = None if context is None else read_context(context)
+            found = read_schemas(schema, again)
+            _check_names(schema, found)
+            return ServedFiles(schemas=found, keys=_api_keys(options))
+
+        if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}"), files=files):
             raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
 
 
@@ -326,7 +335,7 @@ def _serve_ray(
 def _settings(options: dict[str, Any]) -> ServerSettings:
     from promptcache.kv import Codec
     from promptcache.runtime import ServiceLimits
-    from promptcache.server import ApiKeys, ServerSettings
+    from promptcache.server import ServerSettings
 
     limits = ServiceLimits(
         max_rows=options["max_rows"],
@@ -339,11 +348,7 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
     model = options["model"]
     return ServerSettings(
         model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
-        keys=ApiKeys(
-            clients=_keys("api_key_file", options),
-            admins=_keys("admin_key_file", options),
-            metrics=_keys("metrics_key_file", options),
-        ),
+        keys=_api_keys(options),
         hosts=options["allow_host"],
         keep=Codec(options["keep"]),
         limits=limits,
@@ -352,6 +357,17 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
         max_body_bytes=options["max_body"],
         max_connections=options["max_connections"],
         drain_s=options["drain"],
+    )
+
+
+def _api_keys(options: dict[str, Any]) -> ApiKeys:
+    """Return the keys of the files of keys. Errors are those of `_keys`."""
+    from promptcache.server import ApiKeys
+
+    return ApiKeys(
+        clients=_keys("api_key_file", options),
+        admins=_keys("admin_key_file", options),
+        metrics=_keys("metrics_key_file", options),
     )
 
 

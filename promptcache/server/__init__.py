@@ -7,7 +7,16 @@ from promptcache.server.app import create_app
 from promptcache.server.connections import raise_file_limit
 from promptcache.server.limits import ApiKeys, read_keys
 from promptcache.server.log import start_log
-from promptcache.server.run import serve
+from promptcache.server.run import ServedFiles, serve
 from promptcache.server.state import ServerSettings
 
-__all__ = ["ApiKeys", "ServerSettings", "create_app", "raise_file_limit", "read_keys", "serve", "start_log"]
+__all__ = [
+    "ApiKeys",
+    "ServedFiles",
+    "ServerSettings",
+    "create_app",
+    "raise_file_limit",
+    "read_keys",
+    "serve",
+    "start_log",
+]

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from promptcache.diagnostics import PromptCacheError
 from promptcache.server import chat, members, prompts, schemas, web
 from promptcache.server.errors import install_handlers
-from promptcache.server.limits import Gate
+from promptcache.server.limits import Gate, KeyRing
 from promptcache.server.state import ServedEngine, ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
@@ -42,10 +42,10 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
-    app.state.settings = settings
+    app.state.settings, app.state.ring = settings, KeyRing(settings.keys)
     app.add_middleware(
         Gate,
-        keys=settings.keys,
+        ring=app.state.ring,
         hosts=settings.hosts,
         max_body_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,

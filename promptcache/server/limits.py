@@ -54,6 +54,13 @@ class ApiKeys:
     metrics: frozenset[str] = frozenset()
 
 
+@dataclass(slots=True)
+class KeyRing:
+    """The keys that a server has now; a reload replaces them."""
+
+    keys: ApiKeys
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The sender of a request. `salt` separates the history of callers."""
@@ -111,14 +118,14 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        keys: ApiKeys,
+        ring: KeyRing,
         hosts: Iterable[str],
         max_body_bytes: int,
         max_connections: int,
         client_timeout_s: float,
     ) -> None:
         self._app = app
-        self._keys = keys
+        self._ring = ring
         self._hosts = frozenset(map(str.lower, hosts))
         self._max_body_bytes = max_body_bytes
         self._max_connections = max_connections
@@ -173,19 +180,19 @@ class Gate:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         (digest,) = digests([key.strip()])
         bearer = scheme.lower() == "bearer"
-        if bearer and digest in self._keys.admins:
+        if bearer and digest in self._ring.keys.admins:
             return Caller(salt=digest, is_admin=True)
-        if scope["path"] == _METRICS and self._keys.clients:
-            if bearer and digest in self._keys.metrics:
+        if scope["path"] == _METRICS and self._ring.keys.clients:
+            if bearer and digest in self._ring.keys.metrics:
                 return Caller(salt=digest, is_admin=False)
-            if bearer and digest in self._keys.clients:
+            if bearer and digest in self._ring.keys.clients:
                 message = "the metrics are of all callers: a key of --metrics-key-file or --admin-key-file is needed"
                 raise ApiError(403, "metrics_key_needed", message)
-        if bearer and digest in self._keys.clients:
+        if bearer and digest in self._ring.keys.clients:
             return Caller(salt=digest, is_admin=False)
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGE):
             return Caller(salt=None, is_admin=False)
-        if self._keys.clients:
+        if self._ring.keys.clients:
             message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         self._check_host(headers.get("host", ""))

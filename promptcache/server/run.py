@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from promptcache.diagnostics import PromptCacheError
+from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
+from promptcache.server.limits import LOG, ApiKeys
+from promptcache.server.log import now
 from promptcache.server.state import ServerSettings, ServerState
+
+_LOG = logging.getLogger("promptcache.server.errors")
 
 _LAST_BYTES_S = 5
 """Seconds that connections have to take their last bytes after the drain."""
@@ -33,21 +43,40 @@ _BACKLOG = 2048
 """New connections that may wait in the kernel."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFiles:
+    """What the files of a server say: its schemas and its keys."""
+
+    schemas: Sequence[CheckedSchema]
+    keys: ApiKeys
+
+
 class DrainingServer(uvicorn.Server):
-    """Ends when nothing runs any more, and when the worker is dead. A second signal ends it at once.
+    """Reads its files again on SIGHUP. Ends when nothing runs any more, and when the worker is dead.
+
+    A second signal ends it at once.
 
     Attributes:
         last_bytes_s: Seconds that connections have to take their last bytes after the drain.
         worker_died: Whether it has ended because the thread that runs the model has.
     """
 
-    def __init__(self, app: FastAPI, started: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        started: Callable[[str], None],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        files: Callable[[], ServedFiles] | None = None,
+    ) -> None:
         """Create a server.
 
         Args:
             host: Address to listen on.
             port: 0 takes a free one.
             started: Called with the URL once the server listens.
+            files: Reads the files again, on SIGHUP. None: SIGHUP ends the process.
         """
         settings: ServerSettings = app.state.settings
         self._limit = ConnectionLimit(settings.max_connections)
@@ -68,6 +97,9 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self._app = app
+        self._files = files
+        self._of_files: set[str] = set()  # names of the schemas that files have
+        self._reloading = asyncio.Lock()
         self._started = started
         self.last_bytes_s: float = _LAST_BYTES_S
         self.worker_died = False
@@ -79,14 +111,49 @@ class DrainingServer(uvicorn.Server):
         """Listen, and report the address."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
+        if self._files is not None and hasattr(signal, "SIGHUP"):
+            self._loop.add_signal_handler(signal.SIGHUP, self._begin_reload)
         if self.started:
             state: ServerState = self._app.state.server
+            self._of_files = {*state.engine.schemas}
             state.num_busy_connections = lambda: self._limit.num_busy
             for server in self.servers:
                 for listening in server.sockets:
                     _set_backlog(listening.fileno(), _BACKLOG)
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    def _begin_reload(self) -> None:
+        self._tasks.add(asyncio.create_task(self._reload()))
+
+    async def _reload(self) -> None:
+        async with self._reloading:
+            try:
+                changed = await asyncio.to_thread(self._read_files)
+                LOG.info(json.dumps({"time": now(), "event": "reload", "changed": changed}))
+            except (PromptCacheError, OSError) as error:
+                _LOG.error("reload: %s; nothing was changed", error)
+
+    def _read_files(self) -> list[str]:
+        """Take over schemas and keys from the files, and return the names of changed schemas.
+
+        Schemas that clients have added stay. Running requests keep what they were planned with.
+        """
+        assert self._files is not None, "the signal has a handler only with files"
+        found = self._files()
+        state: ServerState = self._app.state.server
+        known = state.engine.schemas
+        changed = [each for each in found.schemas if each.name not in known or known[each.name].source != each.source]
+        for each in changed:
+            state.engine.add_schema(each.source, keep=state.settings.keep)
+        names = {each.name for each in found.schemas}
+        for name in (self._of_files - names) & known.keys():
+            state.engine.remove_schema(name)
+        self._of_files = names
+        self._app.state.ring.keys = found.keys
+        for each in changed:
+            state.engine.warm(each.name)
+        return [each.name for each in changed]
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end."""
@@ -140,18 +207,26 @@ def _set_backlog(fileno: int, backlog: int) -> None:
         same.listen(backlog)
 
 
-def serve(app: FastAPI, *, host: str, port: int, started: Callable[[str], None]) -> bool:
+def serve(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    started: Callable[[str], None],
+    files: Callable[[], ServedFiles] | None = None,
+) -> bool:
     """Serve an application until SIGTERM or SIGINT, or until the thread that runs the model has ended.
 
     Args:
         host: Address to listen on.
         port: 0 takes a free one.
         started: Called with the URL once the server listens.
+        files: Reads the files of schemas and keys again, on SIGHUP. None: SIGHUP ends the process.
 
     Returns:
         Whether the thread that runs the model was alive at the end.
     """
-    server = DrainingServer(app, started, host=host, port=port)
+    server = DrainingServer(app, started, host=host, port=port, files=files)
     gc.collect()
     gc.freeze()  # a collection of all objects of torch, transformers and the schemas would stop all requests
     server.run()

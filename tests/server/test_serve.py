@@ -318,6 +318,49 @@ def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
+    """Schemas and keys are those of the files after SIGHUP, members too; a file with a fault changes nothing."""
+    document = '<schema name="{}"><module name="one">It is {}.</module><collection name="c" src="c.jsonl"/></schema>'
+    schema, keys, members = (tmp_path / name for name in ("s.xml", "keys", "c.jsonl"))
+    schema.write_text(document.format("s", "red"), encoding="utf-8")
+    members.write_text('{"name": "a", "text": "A."}\n', encoding="utf-8")
+    keys.write_text("old\n", encoding="utf-8")
+
+    def ask(path: str, key: str) -> httpx.Response:
+        return httpx.get(f"{url}{path}", headers={"authorization": f"Bearer {key}"})
+
+    log = tmp_path / "log"
+    with server_process("--schema", str(schema), "--api-key-file", str(keys), log=log) as (running, url):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        assert "red" in ask("/v1/schemas/s", "old").json()["xml"]
+
+        keys.write_text("new\n", encoding="utf-8")
+        schema.write_text(document.format("s", "blue"), encoding="utf-8")
+        members.write_text('{"name": "b", "text": "B."}\n', encoding="utf-8")
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: ask("/v1/schemas/s", "new").status_code == 200)
+        assert "blue" in ask("/v1/schemas/s", "new").json()["xml"]
+        assert [each["id"] for each in ask("/v1/schemas/s/members/c", "new").json()["data"]] == ["c/b"]
+        assert ask("/v1/schemas/s", "old").status_code == 401
+
+        schema.write_text(document.format("t", "green"), encoding="utf-8")
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: ask("/v1/schemas/t", "new").status_code == 200)
+        assert ask("/v1/schemas/s", "new").status_code == 404
+
+        keys.write_text("other\n", encoding="utf-8")
+        schema.write_text("<schema", encoding="utf-8")
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: "nothing was changed" in log.read_text(encoding="utf-8"))
+        assert ask("/v1/schemas/t", "new").status_code == 200
+
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    assert [line["changed"] for line in lines if line.get("event") == "reload"] == [["s"], ["t"]]
+    (fault,) = (line for line in lines if "reload: " in str(line.get("message")))
+    assert "nothing was changed" in fault["message"]
+
+
+@pytest.mark.process
 def test_sigterm_finishes_running_answers() -> None:
     """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
     body = {**CHAT, "stream": True, "min_tokens": 300, "max_tokens": 300}  # they end long after the signal
