@@ -29,7 +29,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
-from promptcache.layout import Layout, Plan
+from promptcache.layout import Layout, Plan, render
 from promptcache.runtime import (
     AutoPromotions,
     Catalog,
@@ -464,6 +464,18 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
         """
         return self._planner.plan(prompt, repair, template_kwargs, positions)
+
+    def render(
+        self,
+        prompt: PromptSource,
+        *,
+        repair: str | None = None,
+        positions: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> str:
+        """Return the text of a prompt as the model gets it, with what the chat template writes. As `plan`."""
+        planned = self.plan(prompt, repair=repair, positions=positions, template_kwargs=template_kwargs)
+        return render(planned, self.tokenizer).text
 
     def generate(
         self,

@@ -244,6 +244,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "MemoryStore.buffers": Call(function=memory.buffers, valid={"limit_bytes": 10}),
         "Engine.audit": Call(function=engine.audit, valid={"prompt": PROMPT, "max_new_tokens": 2}, use=repr),
+        "Engine.render": Call(function=engine.render, valid={"prompt": PROMPT}, use=repr),
         "Engine.plan": Call(function=engine.plan, valid={"prompt": PROMPT}, use=repr),
         **{
             f"Engine.{name}": Call(function=getattr(engine, name), valid={"prompt": PROMPT}, use=dict)

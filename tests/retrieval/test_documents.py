@@ -9,7 +9,6 @@ import pytest
 
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue, UnknownSchema
-from promptcache.layout import render
 from promptcache.retrieval import Documents, document_name, tool_member
 from promptcache.runtime import function_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -46,7 +45,7 @@ def test_order_and_question_are_those_given() -> None:
     for schema, turn in ((OPEN, "Question:\nWho?"), (SCHEMA.format(""), "Who?")):
         made = engine(schema)
         prompt = Documents(made, "kb", "docs").prompt(["B is second.", "The gate is blue."], "Who?")
-        text = render(made.plan(prompt), made.tokenizer).text
+        text = made.render(prompt)
         assert "Notes:\nB is second.\nThe gate is blue." in text
         assert turn in text
 

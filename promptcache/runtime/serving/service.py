@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from promptcache.diagnostics import (
     FLAG,
@@ -169,6 +169,12 @@ class Service(Unpicklable):
     def close(self) -> None:
         """End the service. Requests that have not ended get `ServiceClosed`."""
         self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 def _token_list(num_known_tokens: int) -> Kind:

@@ -689,6 +689,16 @@ def test_a_closed_service_ends_everything(service: Service) -> None:
     assert service.counts.tail_bytes == 0
 
 
+def test_a_service_ends_with_its_block(service: Service) -> None:
+    """Leaving `with` closes the service, also when the block fails."""
+    asked = ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0]
+    with pytest.raises(RuntimeError, match="mine"), service:
+        raise RuntimeError("mine")
+
+    with pytest.raises(ServiceClosed):
+        asked.result(10)
+
+
 def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed step fails the requests in it. Three in a row end the service."""
     step, failures = Batch.step, [1]
