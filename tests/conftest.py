@@ -53,6 +53,9 @@ settings.register_profile(
 settings.load_profile("shared machine")
 
 
+_NOT_LOADED = {"__main__", "ray_app", "ray_router", "langchain", "llama_index"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give each worker one thread, and load all modules under CI, where tests run.
 
@@ -61,13 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Hypothesis draws constants of the local modules that are loaded just then, derandomized or not: were these not all
     of them, a test's examples would depend on which tests the same worker happened to run before. Files of schemas are
-    never imported, and those that need Ray only by slow tests.
+    never imported, and those that need Ray or frameworks only by slow tests and those of clients.
     """
     os.environ["OMP_NUM_THREADS"] = os.environ.get("PROMPTCACHE_THREADS", "1")
     runs_tests = config.getoption("dist", "no") == "no"  # the process that distributes tests to workers runs none
     if "CI" in os.environ and runs_tests:
         for file in sorted(PACKAGE.rglob("*.py")):
-            if file.stem != "__main__" and "schemas" not in file.parts and not file.stem.startswith("ray_"):
+            if file.stem not in _NOT_LOADED and "schemas" not in file.parts:
                 parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
                 import_module(".".join(parts).removesuffix(".__init__"))
 
