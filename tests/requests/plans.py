@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from promptcache.kv import Codec
-from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt
+from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import Plan
 from promptcache.runtime import SchemaState, prefilled, promoted, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
@@ -48,5 +48,9 @@ def plan_of(
 
 
 def without_text(prompt: Prompt) -> Prompt:
-    """Return a prompt without its bare text, which a chat does not take."""
-    return replace(prompt, messages=tuple(each for each in prompt.messages if each.role is not None))
+    """Return a prompt without its bare text and the questions at its end, which a chat would answer first."""
+    prompt = replace(prompt, messages=tuple(each for each in prompt.messages if each.role is not None))
+    question: str | None = ""
+    while question is not None:
+        prompt, question = split_question(prompt)
+    return prompt
