@@ -17,13 +17,10 @@ from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language import (
     MAX_BYTES,
     Collection,
-    Item,
-    Module,
-    Turn,
-    Union,
     as_name,
     join_path,
     parse_members,
+    walk,
     write_members,
 )
 
@@ -74,7 +71,8 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
     document = read(schema, sources)
     if document.path is None:
         raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
-    known = dict(_collections(checked_schema(document).source.children, ""))
+    items = walk(checked_schema(document).source.children)
+    known = {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
     found = known.get(path.strip("/"))
     if found is None:
         fix = did_you_mean(path, known) or (f"there are {', '.join(known)}" if known else "it has none")
@@ -82,18 +80,6 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
     if found.src is None:
         raise UsageMistake(f"collection '{path}' has no file of members: write src=\"{found.name}.jsonl\" in {schema}")
     return document.folder / found.src, found
-
-
-def _collections(items: Iterable[Item], parent: str) -> Iterator[tuple[str, Collection]]:
-    """Yield the collections among items and inside them, with their paths."""
-    for item in items:
-        match item:
-            case Collection():
-                yield join_path(parent, item.name), item
-            case Module():
-                yield from _collections(item.children, join_path(parent, item.name))
-            case Union() | Turn():
-                yield from _collections(item.children, parent)
 
 
 def _texts(names: Iterable[str]) -> dict[str, str]:
