@@ -13,16 +13,33 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import parse_members
 from promptcache.server.bodies import read_text
 from promptcache.server.errors import ApiError
-from promptcache.server.schemas import as_admin, delete_schema, find_schema, put_schema, schema
+from promptcache.server.schemas import as_admin, find_schema
 from promptcache.server.state import ServerState
 
-router = APIRouter()
+
+class _MemberRoute(APIRoute):
+    """A route that takes a path only if `/members/` is written in it, and divides it there."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the route takes a request, with the schema and the path behind it."""
+        match, child = super().matches(scope)
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        name, found, path = raw.decode("latin-1").partition("/v1/schemas/")[2].partition("/members/")
+        if match is Match.NONE or not found:
+            return Match.NONE, {}
+        return match, {**child, "path_params": {"name": unquote(name), "path": unquote(path).strip("/")}}
+
+
+router = APIRouter(route_class=_MemberRoute)
 
 _LINES = ("application/jsonl", "application/x-ndjson")
 _MAX_LISTED = 1_000
@@ -33,11 +50,7 @@ async def members(
     request: Request, name: str, path: str, prefix: str = "", after: str = "", limit: int = 100
 ) -> dict[str, Any]:
     """Return a member with its text, or the names of a collection that begin with `prefix`, in order behind `after`."""
-    place = _place(request)
-    if place is None:
-        return await schema(request, f"{name}/members/{path}")
     state: ServerState = request.app.state.server
-    name, path = place
     checked = find_schema(state, name)
     if not 0 < limit <= _MAX_LISTED:
         raise ApiError(400, "invalid_value", f"limit is a number from 1 to {_MAX_LISTED}", param="limit")
@@ -60,11 +73,7 @@ async def members(
 @router.put("/v1/schemas/{name:path}/members/{path:path}")
 async def put_member(request: Request, name: str, path: str) -> Response:
     """Add or replace a member; the body is its text. Running requests keep the old one."""
-    place = _place(request)
-    if place is None:
-        return await put_schema(request, f"{name}/members/{path}")
     state = as_admin(request)
-    name, path = place
     find_schema(state, name)
     text = await read_text(request, "text/plain")
     collection, _, member = path.rpartition("/")
@@ -79,11 +88,9 @@ async def put_member(request: Request, name: str, path: str) -> Response:
 
 
 @router.post("/v1/schemas/{name:path}/members/{path:path}")
-async def post_members(request: Request, path: str) -> dict[str, Any]:
+async def post_members(request: Request, name: str, path: str) -> dict[str, Any]:
     """Add or replace members; the body is JSON lines. If a line is wrong, none is added."""
     state = as_admin(request)
-    place = _place(request)
-    name, path = place or (request.path_params["name"], path)
     find_schema(state, name)
     lines = await read_text(request, *_LINES)
 
@@ -103,24 +110,13 @@ async def post_members(request: Request, path: str) -> dict[str, Any]:
 @router.delete("/v1/schemas/{name:path}/members/{path:path}")
 async def delete_member(request: Request, name: str, path: str) -> dict[str, Any]:
     """Remove a member. Running requests keep it."""
-    place = _place(request)
-    if place is None:
-        return await delete_schema(request, f"{name}/members/{path}")
     state = as_admin(request)
-    name, path = place
     find_schema(state, name)
     collection, _, member = path.rpartition("/")
     if member not in state.engine.members(name, collection):
         raise _no_member(path)
     state.engine.remove_member(name, collection, member)
     return {"id": path, "object": "member", "deleted": True}
-
-
-def _place(request: Request) -> tuple[str, str] | None:
-    """Return the schema and the path behind it; None if the request names a schema with `members` in its name."""
-    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-    name, found, path = raw.decode("latin-1").partition("/v1/schemas/")[2].partition("/members/")
-    return (unquote(name), unquote(path).strip("/")) if found else None
 
 
 def _no_member(path: str) -> ApiError:

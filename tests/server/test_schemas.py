@@ -61,7 +61,7 @@ def test_administrator_changes_schemas(served: Served, name: str) -> None:
 
 def test_names_that_end_like_other_paths(served: Served) -> None:
     """A schema named a/grammar is not the grammar of a schema a, nor is a/layout.svg its picture."""
-    names = ["a", "a/grammar", "a/layout.svg", "a/warm"]
+    names = ["a", "a/grammar", "a/layout.svg", "a/warm", "a/members/b"]
     with served.http("root") as client:
         paths = [f"/v1/schemas/{quote(name, safe='')}" for name in names]
         made = [
@@ -73,7 +73,7 @@ def test_names_that_end_like_other_paths(served: Served) -> None:
         warmed = [client.post(f"{path}/warm").status_code for path in paths]
         gone = [client.delete(path).json()["id"] for path in paths]
 
-    assert [each.status_code for each in made] == [201] * 4
+    assert [each.status_code for each in made] == [201] * 5
     assert found == gone == names
     assert set(parts) == set(warmed) == {200}
 
