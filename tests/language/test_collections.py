@@ -226,6 +226,25 @@ def test_rules_name_members_that_come_later() -> None:
         checked(SCHEMA.replace('name="end"', 'name="end" requires="notes/gate"'))
 
 
+@pytest.mark.parametrize(
+    ("rule", "help_text"),
+    [
+        ('<require if="short" then="c/a"/>', 'add <use module="c/a"/>'),
+        ('<choose modules="short long c/a" min="2"/>', "add "),
+        ('<assert test="short implies c/a"/>', 'add <use module="c/a"/>'),
+    ],
+)
+def test_a_default_breaks_a_rule_over_members(rule: str, help_text: str) -> None:
+    """The prompt is the place of a fault that a default of a union makes."""
+    text = f"""<schema name="kb"><union default="short"><module name="short">S</module><module name="long">L</module>
+    </union><collection name="c"><module name="a">A</module></collection><rules>{rule}</rules></schema>"""
+
+    with pytest.raises(PromptError) as caught:
+        resolve_prompt(parse_prompt('<prompt schema="kb">Hi</prompt>'), checked(text))
+    (fault,) = caught.value.diagnostics
+    assert (fault.span.column, (fault.help or "").startswith(help_text)) == (1, True)
+
+
 def test_rules_over_members_are_included() -> None:
     """Rules move with their collection, and are dropped if it is left out."""
     text = '<schema name="s"><include href="kb.xml" select="notes tone end" prefix="x-"/></schema>'

@@ -278,10 +278,11 @@ def explain_members(
     """Yield a diagnostic for each broken rule over members; `places` has the members of the prompt too."""
     write = _References(parameters, places)
     for rule in broken:
-        named = [module for module in rule.when if module in places]
+        named = [module for module in rule.when if module and module in places]
         options = sorted(rule.then)[:_MAX_OPTIONS]
-        fix = f"add {' or '.join(map(write.added, options))}" if options else _remove(named)
-        yield _declared(rule, places[named[-1]], ((rule.span, describe(rule)),), fix)
+        added = f"add {' or '.join(map(write.added, options))}" if options else None
+        fix = added or (_remove(named) if named else None)  # without any, defaults of unions break the rule
+        yield _declared(rule, places[named[-1] if named else ""], ((rule.span, describe(rule)),), fix)
 
 
 def broken_rule(diagnostic: Diagnostic) -> Span | None:
