@@ -171,11 +171,13 @@ def server_process(
                     file.write(line)
                     file.flush()
 
-        threading.Thread(target=copy, daemon=True).start()
+        copying = threading.Thread(target=copy, daemon=True)
+        copying.start()
         try:
             yield running, found[0]
         finally:
             running.kill()
+            copying.join(30)  # it reads to the end before the pipe is closed
 
 
 class ScriptedService:
