@@ -128,32 +128,39 @@ class DrainingServer(uvicorn.Server):
 
     async def _reload(self) -> None:
         async with self._reloading:
+            assert self._files is not None, "the signal has a handler only with files"
             try:
-                changed = await asyncio.to_thread(self._read_files)
-                LOG.info(json.dumps({"time": now(), "event": "reload", "changed": changed}))
+                found = await asyncio.to_thread(self._files)
             except (PromptCacheError, OSError) as error:
                 _LOG.error("reload: %s; nothing was changed", error)
+                return
+            changed = await asyncio.to_thread(self._take_over, found)
+            LOG.info(json.dumps({"time": now(), "event": "reload", "changed": changed}))
 
-    def _read_files(self) -> list[str]:
-        """Take over schemas and keys from the files, and return the names of changed schemas.
+    def _take_over(self, found: ServedFiles) -> list[str]:
+        """Take over schemas and keys, and return the names of changed schemas.
 
-        Schemas that clients have added stay. Running requests keep what they were planned with.
+        Schemas that clients have added stay. Running requests keep what they were planned with. A schema that this
+        model cannot take keeps its version.
         """
-        assert self._files is not None, "the signal has a handler only with files"
-        found = self._files()
         state: ServerState = self._app.state.server
         known = state.engine.schemas
-        changed = [each for each in found.schemas if each.name not in known or known[each.name].source != each.source]
-        for each in changed:
-            state.engine.add_schema(each.source, keep=state.settings.keep)
+        changed: list[str] = []
+        for each in found.schemas:
+            if each.name not in known or known[each.name].source != each.source:
+                try:
+                    state.engine.add_schema(each.source, keep=state.settings.keep)
+                    changed.append(each.name)
+                except PromptCacheError as error:
+                    _LOG.error("reload: schema '%s' stays as it was: %s", each.name, error)
         names = {each.name for each in found.schemas}
         for name in (self._of_files - names) & known.keys():
             state.engine.remove_schema(name)
         self._of_files = names
         self._app.state.ring.keys = found.keys
-        for each in changed:
-            state.engine.warm(each.name)
-        return [each.name for each in changed]
+        for name in changed:
+            state.engine.warm(name)
+        return changed
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end."""

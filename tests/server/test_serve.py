@@ -348,6 +348,12 @@ def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
         wait_until(lambda: ask("/v1/schemas/t", "new").status_code == 200)
         assert ask("/v1/schemas/s", "new").status_code == 404
 
+        refused = '<schema name="t" positions="fixed"><collection name="c"/></schema>'  # no model can take it
+        schema.write_text(refused, encoding="utf-8")
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: "schema 't' stays as it was: " in log.read_text(encoding="utf-8"))
+        assert "green" in ask("/v1/schemas/t", "new").json()["xml"]
+
         keys.write_text("other\n", encoding="utf-8")
         schema.write_text("<schema", encoding="utf-8")
         running.send_signal(signal.SIGHUP)
@@ -355,9 +361,9 @@ def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
         assert ask("/v1/schemas/t", "new").status_code == 200
 
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-    assert [line["changed"] for line in lines if line.get("event") == "reload"] == [["s"], ["t"]]
-    (fault,) = (line for line in lines if "reload: " in str(line.get("message")))
-    assert "nothing was changed" in fault["message"]
+    assert [line["changed"] for line in lines if line.get("event") == "reload"] == [["s"], ["t"], []]
+    (fault,) = (line for line in lines if "nothing was changed" in str(line.get("message")))
+    assert fault["message"].startswith("reload: ")
 
 
 @pytest.mark.process
