@@ -140,7 +140,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def test_an_engine_loads_the_adapter(tiny: Path, tmp_path: Path) -> None:
-    """An engine with the adapter computes what peft's own model computes, and is told apart from one without it."""
+    """An engine with the adapter computes what peft's own model computes, and has another fingerprint than one without."""
     base = Engine.from_pretrained(tiny, pack=False)
     adapt_model(base, tmp_path / "out", schemas=[SCHEMA], settings=short(4, learning_rate=0.02))
     adapted = Engine.from_pretrained(tiny, adapter=tmp_path / "out")
