@@ -24,13 +24,17 @@ if TYPE_CHECKING:
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
     from promptcache.runtime import Completion, PrefixCache, frequent_prefixes
+    from promptcache.structured import Choice, Grammar, JSONSchema, Regex
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Choice": "promptcache.structured",
     "Completion": "promptcache.runtime",
     "Diagnostic": "promptcache.diagnostics",
     "Engine": "promptcache.engine",
+    "Grammar": "promptcache.structured",
+    "JSONSchema": "promptcache.structured",
     "Layout": "promptcache.layout",
     "Level": "promptcache.layout",
     "MemoryStore": "promptcache.kv",
@@ -39,6 +43,7 @@ _HOMES = {
     "Prompt": "promptcache.language",
     "PromptCacheError": "promptcache.diagnostics",
     "PromptError": "promptcache.diagnostics",
+    "Regex": "promptcache.structured",
     "Schema": "promptcache.language",
     "SchemaError": "promptcache.diagnostics",
     "Store": "promptcache.kv",
@@ -47,9 +52,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "Choice",
     "Completion",
     "Diagnostic",
     "Engine",
+    "Grammar",
+    "JSONSchema",
     "Layout",
     "Level",
     "MemoryStore",
@@ -58,6 +66,7 @@ __all__ = [
     "Prompt",
     "PromptCacheError",
     "PromptError",
+    "Regex",
     "Schema",
     "SchemaError",
     "Store",

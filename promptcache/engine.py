@@ -488,6 +488,7 @@ class Engine(Unpicklable):
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
         deterministic: bool = False,
+        output: Any = None,
         **generation: Any,
     ) -> Completion:
         """Answer a prompt.
@@ -503,6 +504,9 @@ class Engine(Unpicklable):
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
             deterministic: Whether the answer does not depend on automatic promotions: it is the modular one.
+            output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
+                dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
+                `Grammar` of `promptcache`. Reasoning before the answer is not restricted.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
                 penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
 
@@ -520,6 +524,7 @@ class Engine(Unpicklable):
             salt=salt,
             template_kwargs=template_kwargs,
             deterministic=deterministic,
+            output=output,
             generation=generation,
         )
         return answer(self._requests.build(prompt, settings), self._executor)

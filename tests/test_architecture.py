@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "diagnostics": set(),
     "lazy": set(),
     "locks": set(),
-    "language": {"diagnostics", "lazy", "locks"},
+    "structured": {"diagnostics"},
+    "language": {"diagnostics", "lazy", "locks", "structured"},
     "tokenizer": {"diagnostics", "language"},
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
-    "runtime": {"atomic", "diagnostics", "locks", "language", "tokenizer", "layout", "kv"},
+    "runtime": {"atomic", "diagnostics", "locks", "structured", "language", "tokenizer", "layout", "kv"},
     "audit": {"diagnostics", "locks", "language", "tokenizer", "layout", "kv", "runtime"},
     "engine": {"audit", "diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
@@ -173,7 +174,7 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
 
 def test_only_the_server_imports_web_frameworks() -> None:
     """The libraries of the extra `server` are imported by its room only, and by the application that needs it."""
-    web = {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client"}
+    web = {"fastapi", "starlette", "uvicorn", "prometheus_client"}
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for room, path in modules()
@@ -224,7 +225,8 @@ SUB_ROOMS = {
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
         ),
         *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
-        *(f"promptcache.runtime.{name}" for name in ("packed_rows", "request", "segments", "serving")),
+        *(f"promptcache.runtime.{name}" for name in ("packed_rows", "request", "segments", "serving", "token_masks")),
+        "promptcache.structured",
     ),
 }
 """Sub-rooms, and all that each may import of ours. Neither `kv/memory` nor `kv/files` imports the other."""

@@ -203,8 +203,19 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     def engine_of(**given: Any) -> Any:
         return promptcache.Engine(**{"model": model(), **given})
 
+    def used(output: Any) -> object:
+        return engine.generate(PROMPT, output=output, max_new_tokens=4)
+
     return {
         "Completion": Call(function=promptcache.Completion, valid=vars_of(done), use=lambda made: None),
+        "Choice": Call(function=promptcache.Choice, valid={"values": ["a"]}, use=used),
+        "Choice.parse": Call(function=promptcache.Choice(["a"]).parse, valid={"text": "a"}),
+        "Grammar": Call(function=promptcache.Grammar, valid={"lark": 'start: "a"'}, use=used),
+        "Grammar.parse": Call(function=promptcache.Grammar('start: "a"').parse, valid={"text": "a"}),
+        "JSONSchema": Call(function=promptcache.JSONSchema, valid={"schema": "{}", "load": str}, use=used),
+        "JSONSchema.parse": Call(function=promptcache.JSONSchema("{}").parse, valid={"text": "{}"}),
+        "Regex": Call(function=promptcache.Regex, valid={"pattern": "a"}, use=used),
+        "Regex.parse": Call(function=promptcache.Regex("a").parse, valid={"text": "a"}),
         "Diagnostic": Call(function=promptcache.Diagnostic, valid=vars_of(diagnostic)),
         "Engine": Call(
             function=engine_of,

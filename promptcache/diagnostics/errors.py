@@ -12,6 +12,7 @@ PromptCacheError
 │   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
 │   └── NotFinite            the model computes infinities or NaN for a text; also a FloatingPointError
 ├── TemplateRefusal          the chat template does not render a conversation
+├── InvalidOutput            an answer without the format that was asked for; also a ValueError
 ├── ContextLengthExceeded    positions or generated tokens beyond those of the model
 ├── ServiceError
 │   ├── QueueFull            too many requests wait
@@ -43,6 +44,10 @@ class InvalidValue(PromptCacheError, TypeError, ValueError):
 
 class InvalidGeneration(InvalidValue):
     """An option of `generate` that is unknown, that this library sets itself, or that it cannot support."""
+
+
+class InvalidOutput(PromptCacheError, ValueError):
+    """An answer without the format that was asked for: it was cut, or the type of the caller refuses it."""
 
 
 class Unpicklable:

@@ -68,6 +68,7 @@ def answer_by_transformers(
             max_new_tokens=request.max_new_tokens,
             options=_observed(request.options, on_token, is_cancelled),
             logprobs=request.logprobs,
+            matcher=request.matcher,
         )
         answer_ids = generated.sequences[0]
     finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from promptcache.diagnostics import Diagnostic, Short
+from promptcache.diagnostics import Diagnostic, InvalidOutput, Short
 from promptcache.kv import Codec, Tier
 from promptcache.layout import Level, Plan
 from promptcache.runtime.executor import Fetched
@@ -20,6 +20,7 @@ from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.request import Request
 from promptcache.runtime.text import whole_text
+from promptcache.structured import OutputFormat
 
 
 class FinishReason(StrEnum):
@@ -125,6 +126,7 @@ class Completion(Short):
         output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
             `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
             each step. Its `sequences` hold new tokens only; it has no cache.
+        output_format: The format that was asked for (`output`).
     """
 
     text: str
@@ -140,6 +142,23 @@ class Completion(Short):
     alternatives: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     output: Any = field(default=None, repr=False, compare=False)
+    output_format: OutputFormat | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the answer in the format that was asked for, such as an instance of the type; None without one.
+
+        Raises:
+            InvalidOutput: The limit of new tokens or a stop string cut the answer, or its type refuses the value.
+        """
+        if self.output_format is None:
+            return None
+        if self.finish_reason is FinishReason.LENGTH:
+            raise InvalidOutput(
+                f"the answer was cut at {len(self.token_ids)} tokens, before its format was complete; allow more with "
+                "max_new_tokens"
+            )
+        return self.output_format.parse(self.text)
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
@@ -220,6 +239,7 @@ def completion(
         timing=timing,
         plan=request.plan,
         alternatives=tuple(each for _, each in others),
+        output_format=request.output,
     )
 
 

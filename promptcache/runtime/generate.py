@@ -30,6 +30,8 @@ from promptcache.runtime.hf.options import (
 from promptcache.runtime.hf.whole_prompt import WholePrompt
 from promptcache.runtime.link import Linked
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
+from promptcache.runtime.token_masks import MaskProcessor
+from promptcache.structured import TokenMatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,7 @@ def generate(
     max_new_tokens: int,
     options: Mapping[str, Any],
     logprobs: int | None = None,
+    matcher: TokenMatcher | None = None,
 ) -> Generated:
     """Decode from a linked request.
 
@@ -121,6 +124,7 @@ def generate(
         max_new_tokens: At least 1.
         options: Other options of transformers' `generate`, as returned by `read_options`.
         logprobs: Number of the most probable tokens to keep for each token; None keeps no log-probabilities.
+        matcher: The state of the output format at the start of the answer. Not changed.
     """
     start = model.linking.prefill_before_generate(
         model,
@@ -151,8 +155,12 @@ def generate(
     if has_beams and isinstance(pad_id, int):
         chosen["pad_token_id"] = model.num_known_tokens  # padding of beams differs from all tokens
     kept = None if logprobs is None else LogprobRecorder(logprobs)
-    checks = [] if setting("remove_invalid_values", options, model) else [partial(_check_finite, model)]
-    generator = prompt.generator(model.linking.generator(model, linked.positions), checks)
+    first: list[Callable[..., torch.Tensor]] = []
+    if not setting("remove_invalid_values", options, model):
+        first.append(partial(_check_finite, model))
+    if matcher is not None:
+        first.append(MaskProcessor(matcher, token_ids.shape[1]))
+    generator = prompt.generator(model.linking.generator(model, linked.positions), first)
     hf = generator if kept is None else kept.watched(generator, cache)
     try:
         with model.without_autocast():

@@ -15,11 +15,14 @@ from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue
 from promptcache.language import Prompt
 from promptcache.layout import Plan, continued, recompute
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.options import check_for_logprobs, read_options
+from promptcache.runtime.generate import end_ids
+from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, read_options
 from promptcache.runtime.logprobs import LOGPROBS
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
 from promptcache.runtime.reasoning import ReasoningSplit, is_open_in
+from promptcache.runtime.token_masks import token_grammars
 from promptcache.runtime.turns import ChatTurn
+from promptcache.structured import OutputFormat, TokenGrammars, TokenMatcher, read_output
 from promptcache.tokenizer import Tokenizer
 
 _SALT = TEXT | None
@@ -40,6 +43,7 @@ class RequestSettings:
     salt: str | None = None
     template_kwargs: TemplateOptions = None
     deterministic: bool = False
+    output: Any = None
     generation: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -70,6 +74,8 @@ class Request:
             use. None for a request that is always answered by `plan`.
         promoted: Whether `plan` is such an exact plan.
         note: Called with the plan that is used, when the request begins; None calls nothing.
+        output: The format of the answer; None if it may be any text.
+        matcher: The state of the format at the start of the answer. Not changed.
     """
 
     plan: Plan
@@ -86,6 +92,8 @@ class Request:
     exact: Callable[[Plan, str | None], Plan | None] | None = None
     promoted: bool = False
     note: Callable[[Plan], None] | None = None
+    output: OutputFormat | None = None
+    matcher: TokenMatcher | None = None
 
     def reasoning_split(self) -> ReasoningSplit:
         """Return a splitter for the text of an answer."""
@@ -178,7 +186,7 @@ class RequestBuilder:
             made = self.planner.plan(prompt, settings.repair, settings.template_kwargs, settings.positions)
             return continued(made, given)
 
-        return self._build(plan, settings)
+        return self._build(plan, settings, given)
 
     def build_chat(
         self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings
@@ -193,7 +201,7 @@ class RequestBuilder:
             prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
         )
 
-    def _build(self, make_plan: Callable[[], Plan], settings: RequestSettings) -> Request:
+    def _build(self, make_plan: Callable[[], Plan], settings: RequestSettings, given: Sequence[int] = ()) -> Request:
         started = time.perf_counter()
         options = read_options(settings.generation, settings.max_new_tokens)
         self.executor.activity.note()
@@ -204,6 +212,8 @@ class RequestBuilder:
             check_for_logprobs(options, model)
         _SALT.check("salt", settings.salt, InvalidValue)
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
+        is_open = is_open_in(plan, self.tokenizer)
+        output = None if settings.output is None else read_output(settings.output)
         return Request(
             plan=plan,
             eos_ids=self.end_ids,
@@ -212,9 +222,26 @@ class RequestBuilder:
             started=started,
             text=self.tokenizer.decode,
             reasoning_tags=self.tokenizer.reasoning_tags,
-            reasoning_is_open=is_open_in(plan, self.tokenizer),
+            reasoning_is_open=is_open,
             logprobs=settings.logprobs,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
             note=self._note,
+            output=output,
+            matcher=None if output is None else self._matcher(output, options, is_open, given),
         )
+
+    @cached_property
+    def _grammars(self) -> TokenGrammars:
+        return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
+
+    def _matcher(
+        self, output: OutputFormat, options: Mapping[str, Any], reasoning_is_open: bool, given: Sequence[int]
+    ) -> TokenMatcher:
+        """Return the state of a format behind the given tokens of the answer."""
+        check_for_output(options, self.executor.model)
+        ends = end_ids(options, self.end_ids)
+        matcher = self._grammars.matcher(output, ends, self.tokenizer.reasoning_tags, reasoning_is_open)
+        if not all(map(matcher.add, given)):
+            raise InvalidGeneration("the tokens of the answer that are given do not have its format")
+        return matcher

@@ -17,7 +17,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import TEXT, TEXTS, InvalidValue, Kind, instance
 from promptcache.language import NOT_IN_XML, CheckedSchema, ancestors
-from promptcache.testing.prompt_xml import Choice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, PromptTree, draw_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import distinct_selections, selections_with
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject, read_schema
 from promptcache.testing.texts import MESSAGES, SOME_MESSAGES, Key, Said, Slots, draw_arguments, slots
@@ -178,7 +178,7 @@ def _prompt_trees(draw: DrawFn, source: _Source) -> tuple[PromptTree, ...]:
     said = draw(drawn if source.messages is None else source.messages)
     assume(never_empty or any(message.role or message.text for message in said))
     return tuple(
-        write_prompt(draw, source.schema, Choice(modules=modules, arguments=given, messages=said, members=own))
+        write_prompt(draw, source.schema, PromptChoice(modules=modules, arguments=given, messages=said, members=own))
         for modules, given, own in parts
     )
 

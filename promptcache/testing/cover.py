@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, whole
 from promptcache.language import CheckedSchema, RuleSolver, open_solver
-from promptcache.testing.prompt_xml import Choice, first_members, has_tokens, keep_rules, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, first_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Said, plain_argument
@@ -67,7 +67,7 @@ def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_T
     if not text and not has_tokens(subject.schema.children, modules, given, members):
         text = DEFAULT_TEXT
     said = (Said(text=text),) if text else ()
-    choice = Choice(modules=frozenset(modules), arguments=given, messages=said, members=members)
+    choice = PromptChoice(modules=frozenset(modules), arguments=given, messages=said, members=members)
     return subject.case(write_prompt(lambda _: 0, subject.schema, choice).document())
 
 

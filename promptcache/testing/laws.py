@@ -32,7 +32,7 @@ from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions,
 from promptcache.testing.cover import DEFAULT_TEXT
 from promptcache.testing.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_states
 from promptcache.testing.position_oracle import expected_tokens, planned_tokens
-from promptcache.testing.prompt_xml import Choice, first_members, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
 from promptcache.testing.rules_oracle import completed, is_understood, violations
 from promptcache.testing.selection import can_be_completed, list_selections, smallest_with
 from promptcache.testing.subject import PromptCase, Subject, published_grammar
@@ -322,7 +322,7 @@ def _judged(
         if parameter.required and owner in {"", *present}
     }
     members = first_members(subject.schema, named)
-    choice = Choice(modules=named, arguments=given, messages=(Said(text=DEFAULT_TEXT),), members=members)
+    choice = PromptChoice(modules=named, arguments=given, messages=(Said(text=DEFAULT_TEXT),), members=members)
     xml = write_prompt(lambda _: 0, subject.schema, choice, in_full=True).document()
     schema = replace(subject.schema, rules=replace(subject.schema.rules, of_members=()))
     try:

@@ -51,7 +51,7 @@ _MAX_MEMBERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PromptChoice:
     """The modules, arguments and messages of a prompt, and for collections, by path, the names of members in order."""
 
     modules: frozenset[str]
@@ -69,7 +69,7 @@ class PromptTree:
 
     root: etree._Element
     references: Mapping[str, etree._Element]
-    choice: Choice
+    choice: PromptChoice
     indented: bool
 
     def document(self, messages: Sequence[Said] | None = None) -> str:
@@ -82,7 +82,7 @@ class PromptTree:
         return to_text(root)
 
 
-def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: bool = False) -> PromptTree:
+def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_full: bool = False) -> PromptTree:
     """Write a prompt; if all draws are zero, in its shortest form.
 
     Args:
@@ -106,7 +106,7 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: Choice, *, in_full: 
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
 
 
-def _write_shortest(schema: CheckedSchema, choice: Choice, references: dict[str, etree._Element]) -> None:
+def _write_shortest(schema: CheckedSchema, choice: PromptChoice, references: dict[str, etree._Element]) -> None:
     given = {module for module, _ in choice.arguments} | {path for path, names in choice.members.items() if names}
     shortest = _Shortest(_in_order(schema, choice.modules), given, set(_defaults_taken(schema, choice.modules)))
     for path, outer, relative in shortest.references():
@@ -119,7 +119,7 @@ def _write_shortest(schema: CheckedSchema, choice: Choice, references: dict[str,
     _write_members(lambda _: 0, choice.members, references)
 
 
-def _needed(draw: Draw, schema: CheckedSchema, choice: Choice) -> set[str]:
+def _needed(draw: Draw, schema: CheckedSchema, choice: PromptChoice) -> set[str]:
     """Return modules that bring all others, as their ancestors or as the default of a union."""
     needed = {module for module, _ in choice.arguments if module}
     needed |= {path for path, names in choice.members.items() if names}

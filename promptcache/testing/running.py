@@ -18,7 +18,7 @@ from promptcache.language import CheckedParameter, Example, Role, example_prompt
 from promptcache.layout import fill_tokens
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over
-from promptcache.testing.prompt_xml import Choice, first_members, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Key, Said, fits, plain_argument
@@ -167,7 +167,7 @@ def _small_prompts(subject: Subject) -> Iterator[tuple[tuple[int, int], str]]:
         yield from sorted({((number, len(xml.encode())), xml) for xml in written})
 
 
-def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[Choice]:
+def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[PromptChoice]:
     options: dict[Key, list[str | None]] = {
         (owner, name): _options(parameter, subject)
         for owner in ("", *sorted(modules))
@@ -179,7 +179,7 @@ def _choices(subject: Subject, modules: frozenset[str]) -> Iterator[Choice]:
             arguments = {key: text for key, text in drawn.items() if text is not None}
             for said in _SAID:
                 members = first_members(subject.schema, modules)
-                yield Choice(modules=modules, arguments=arguments, messages=said, members=members)
+                yield PromptChoice(modules=modules, arguments=arguments, messages=said, members=members)
 
 
 def _options(parameter: CheckedParameter, subject: Subject) -> list[str | None]:

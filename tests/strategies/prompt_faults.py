@@ -24,7 +24,7 @@ from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, Rul
 from promptcache.language.syntax.names import ancestors, is_version
 from promptcache.language.syntax.values import refusal
 from promptcache.testing.cases import prompt_trees
-from promptcache.testing.prompt_xml import Choice, PromptTree, has_tokens, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, PromptTree, has_tokens, write_prompt
 from promptcache.testing.selection import can_be_completed, selections_with
 from promptcache.testing.texts import Slots, draw_arguments, slots
 from promptcache.tokenizer import Tokenizer
@@ -203,7 +203,7 @@ def _put(piece: Piece, tree: PromptTree, element: etree._Element) -> InvalidProm
 def _write(draw: DrawFn, source: _Source, tree: PromptTree, broken: BrokenSelection) -> InvalidPrompt:
     """Write a prompt that names the modules that break a rule, with all the arguments that they need."""
     filled = draw_arguments(draw, source.slots, broken.named)
-    choice = Choice(modules=broken.named, arguments=filled, messages=tree.choice.messages)
+    choice = PromptChoice(modules=broken.named, arguments=filled, messages=tree.choice.messages)
     written = write_prompt(draw, source.schema, choice, in_full=True)
     spots = [_at_module(written.references[path]) for path in broken.places]
     return _pointing(written.document(), broken.mutation, broken.code, spots)

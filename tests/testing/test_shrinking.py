@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.testing import ByteTokenizer, PromptCase, Subject
 from promptcache.testing.cases import subject_prompts
 from promptcache.testing.laws import BrokenLaw, Law, Over, hold, level_is_right, tokens_are_in_place
-from promptcache.testing.prompt_xml import Choice, has_tokens, write_prompt
+from promptcache.testing.prompt_xml import PromptChoice, has_tokens, write_prompt
 from promptcache.testing.running import check_law
 from promptcache.testing.selection import list_selections
 from promptcache.testing.texts import Said
@@ -77,7 +77,7 @@ def every_prompt() -> tuple[tuple[tuple[int, int], str], ...]:
     return tuple(sorted(found))
 
 
-def choices(modules: frozenset[str]) -> Iterator[Choice]:
+def choices(modules: frozenset[str]) -> Iterator[PromptChoice]:
     """Every choice of arguments and messages that is a prompt."""
     days = (None, "", "a", "abcd") if "policy" in modules else (None,)
     names = ("a", "Ada", "abcde") if "client" in modules else (None,)
@@ -86,7 +86,7 @@ def choices(modules: frozenset[str]) -> Iterator[Choice]:
         given_texts = {key: text for key, text in drawn.items() if text is not None}
         spoken = any(each.role or each.text for each in said)
         if spoken or has_tokens(checked(DESK).children, modules, given_texts, {}):
-            yield Choice(modules=modules, arguments=given_texts, messages=said)
+            yield PromptChoice(modules=modules, arguments=given_texts, messages=said)
 
 
 def smallest(fails: Callable[[PromptCase], bool]) -> tuple[int, int]:
@@ -150,7 +150,7 @@ def test_the_plainest_form_is_the_shortest(data: st.DataObject) -> None:
     schema = data.draw(strategies.schemas())
     case = data.draw(subject_prompts(Subject(schema, ByteTokenizer())))
     given_texts = {(each.module, each.parameter): each.text for each in case.selection.arguments}
-    choice = Choice(modules=frozenset(case.selection.modules), arguments=given_texts, messages=())
+    choice = PromptChoice(modules=frozenset(case.selection.modules), arguments=given_texts, messages=())
 
     shortest = write_prompt(lambda _: 0, schema, choice).document()
 

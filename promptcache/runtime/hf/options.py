@@ -197,6 +197,18 @@ def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
         raise InvalidGeneration(f"'logprobs' does not work with '{name}'{where}: leave one of them out")
 
 
+def check_for_output(options: Mapping[str, Any], model: Model) -> None:
+    """Refuse options with which token masks do not decide the next token.
+
+    Raises:
+        InvalidGeneration: Names the option.
+    """
+    others = (name for name in _NO_STEPS if setting(name, options, model) is not None)
+    for name in ("min_new_tokens",) if setting("min_new_tokens", options, model) else others:
+        where = "" if name in options else ", which the model's generation configuration sets"
+        raise InvalidGeneration(f"'output' does not work with '{name}'{where}: leave one of them out")
+
+
 def check_for_stream(options: Mapping[str, Any], model: Model) -> None:
     """Refuse a second streamer, and several sequences, whose tokens would be mixed.
 

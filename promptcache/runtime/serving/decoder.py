@@ -9,7 +9,7 @@ from itertools import compress
 
 import torch
 
-from promptcache.diagnostics import InvalidGeneration
+from promptcache.diagnostics import InvalidGeneration, PromptCacheError
 from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
@@ -20,6 +20,8 @@ from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample
+from promptcache.runtime.token_masks import masked
+from promptcache.structured import Mask
 
 
 class Decoder:
@@ -113,19 +115,26 @@ class Decoder:
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        is_finite = has_finite_logits(logits)
-        if not is_finite.all():
-            good = is_finite.tolist()
-            for job in compress(jobs, [not each for each in good]):
-                self.end(job, self._executor.model.not_finite("the logits of this request"))
-            jobs, logits = [*compress(jobs, good)], logits[is_finite]
+        masks, good = list[Mask | None](), list[bool]()
+        for job, is_finite in zip(jobs, has_finite_logits(logits).tolist(), strict=True):
+            try:
+                if not is_finite:
+                    raise self._executor.model.not_finite("the logits of this request")
+                masks.append(None if job.matcher is None else job.matcher.mask())
+            except PromptCacheError as error:
+                self.end(job, error)
+                good.append(False)
+            else:
+                good.append(True)
+        if not all(good):
+            jobs, logits = [*compress(jobs, good)], logits[torch.tensor(good, device=logits.device)]
             if not jobs:
                 return
         rows = [
             SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen[0], num_new=len(job.token_ids))
             for job in jobs
         ]
-        for index, (job, token_id) in enumerate(zip(jobs, sample(logits, rows), strict=True)):
+        for index, (job, token_id) in enumerate(zip(jobs, sample(masked(logits, masks), rows), strict=True)):
             if token_id < 0:
                 self.end(job, InvalidGeneration("under these options, no token has a probability above 0"))
                 continue
@@ -137,6 +146,8 @@ class Decoder:
         """Add a token to the answer of a job, and end it if the answer is complete."""
         job.first_token_at = job.first_token_at or time.perf_counter()
         job.token_ids.append(token_id)
+        if job.matcher is not None:
+            job.matcher.add(token_id)
         if job.reads_tokens:
             job.seen[0, -1] = token_id
         try:

@@ -23,6 +23,7 @@ from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
 from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.sampling import SamplingSettings, sampling_settings
+from promptcache.structured import TokenMatcher
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Job:
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         fetching: Its KV, while another thread reads or encodes it.
         missing_keys: Keys of the KV that was not in memory at the last check.
+        matcher: The state of the answer in its format; None if it may be any text.
     """
 
     request: Request
@@ -61,6 +63,7 @@ class Job:
     missing_keys: frozenset[str] = frozenset()
     fetched: Fetched | None = None
     recalled: Recalled | None = None
+    matcher: TokenMatcher | None = None
     row: Row | None = None
     seen_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
     pending: deque[int] = field(default_factory=deque)
@@ -125,6 +128,7 @@ def jobs_of(
             is_seeded=seed is not None,
             criteria=criteria,
             ends=ends,
+            matcher=None if request.matcher is None else request.matcher.copy(),
         )
         for request, listener in zip(requests, listeners, strict=True)
     )

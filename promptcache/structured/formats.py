@@ -1,0 +1,205 @@
+"""Output formats: what an answer must look like, and the value that its text stands for.
+
+A format is a grammar of llguidance, which reads JSON schemas, regular expressions and grammars in the notation of Lark.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+
+from promptcache.diagnostics import TEXT, InvalidGeneration, InvalidOutput, first_line, shown
+
+_WHITE_SPACE = r"\n?[ ]{0,20}"
+"""White space between the parts of JSON. It is bounded, because some models never end it."""
+
+_MAX_CHARACTERS = 1_000_000
+"""Limit of a grammar. A JSON schema of this size compiles in about half a second."""
+
+_ASCII = "dws"
+"""Classes of characters, such as `\\d`, that are ASCII only, as in patterns of parameters."""
+
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+"""Limits of one grammar in memory (a state has up to two kilobytes) and in steps."""
+
+
+class OutputFormat(ABC):
+    """Base class of output formats. Formats that are equal have the same grammar."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def grammar(self) -> Mapping[str, Any]:
+        """The grammar, in the JSON form of llguidance."""
+
+    def parse(self, text: str) -> Any:
+        """Return the value of an answer of this format.
+
+        Raises:
+            InvalidOutput: The text does not have the format.
+        """
+        TEXT.check("text", text, InvalidOutput)
+        try:
+            return self._value(text)
+        except ValueError as error:
+            raise InvalidOutput(
+                f"the answer does not have the format that was asked for: {first_line(error)}"
+            ) from error
+
+    @abstractmethod
+    def _value(self, text: str) -> Any:
+        """Return the value of a text; a ValueError if it has none."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Choice(OutputFormat):
+    """One of several texts.
+
+    Attributes:
+        values: The texts, not empty.
+    """
+
+    values: tuple[str, ...]
+
+    def __init__(self, values: Iterable[str]) -> None:
+        """Create a format.
+
+        Raises:
+            InvalidGeneration: There are no texts, or one of them is empty or not text.
+        """
+        found = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+        if not found or not all(isinstance(each, str) and each and TEXT.takes(each) for each in found):
+            raise InvalidGeneration(
+                f"Choice({shown(values)}) is not allowed: it takes a list of texts, none of them empty"
+            )
+        object.__setattr__(self, "values", found)
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """A grammar with one alternative for each text."""
+        return {"lark_grammar": f"start: {' | '.join(map(json.dumps, self.values))}"}
+
+    def _value(self, text: str) -> str:
+        if text not in self.values:
+            raise ValueError(f"{shown(text)} is not one of {shown(self.values)}")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(OutputFormat):
+    """Text that a regular expression matches as a whole.
+
+    Attributes:
+        pattern: In the syntax of RE2, without look-around and backreferences.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        _check_text(self, self.pattern)
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """The pattern as a grammar."""
+        return {"lark_grammar": f"start: /{regex_to_lark(self.pattern, _ASCII)}/"}
+
+    def _value(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(OutputFormat):
+    """Text of a context-free grammar.
+
+    Attributes:
+        lark: The grammar, in llguidance's variant of the notation of Lark; its rule `start` is the answer.
+    """
+
+    lark: str
+
+    def __post_init__(self) -> None:
+        _check_text(self, self.lark)
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """The grammar itself."""
+        return {"lark_grammar": self.lark}
+
+    def _value(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class JSONSchema(OutputFormat):
+    """JSON of a schema.
+
+    Attributes:
+        schema: The JSON schema, as JSON text.
+        load: Makes the value of a text; by default `json.loads`.
+    """
+
+    schema: str
+    load: Callable[[str], Any] = field(default=json.loads, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            read = json.loads(self.schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidGeneration(f"the JSON schema of the answer is not JSON: {error}") from error
+        if not isinstance(read, dict | bool):
+            raise InvalidGeneration(f"a JSON schema is an object, and this is {shown(read)}")
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """The schema, with bounded white space."""
+        schema = json.loads(self.schema)
+        if isinstance(schema, dict):
+            schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE}
+        return {"json_schema": schema}
+
+    def _value(self, text: str) -> Any:
+        return self.load(text)
+
+
+def check_format(output: OutputFormat) -> None:
+    """Refuse a format that llguidance does not support. Takes no tokenizer.
+
+    Raises:
+        InvalidGeneration: It is not valid, has a keyword that is not supported, or is too large; says which.
+    """
+    if fault := LLMatcher.validate_grammar(grammar_text(output), limits=LIMITS):
+        raise refused_format(fault)
+
+
+def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
+    """Return the grammar of a format for llguidance, behind outer ones that name it as `@body`.
+
+    Raises:
+        InvalidGeneration: It is too large, or nested too deeply.
+    """
+    try:
+        text = json.dumps({"grammars": [*outer, {"name": "body", **output.grammar}]})
+    except RecursionError as error:
+        raise refused_format("it is nested too deeply") from error
+    if len(text) > _MAX_CHARACTERS:
+        raise refused_format(f"it has {len(text)} characters, and the limit is {_MAX_CHARACTERS}")
+    return text
+
+
+def refused_format(fault: str) -> InvalidGeneration:
+    """Return the error for a format that llguidance refuses, with its message."""
+    reason = fault.removesuffix("<non-verbose/>").strip()
+    if reason.startswith("NoExtension"):
+        reason = "no answer has it"
+    return InvalidGeneration(f"the format of the answer cannot be used: {reason}")
+
+
+def _check_text(output: OutputFormat, text: object) -> None:
+    if not isinstance(text, str) or not TEXT.takes(text):
+        raise InvalidGeneration(f"{type(output).__name__}({shown(text)}) is not allowed: it takes text")

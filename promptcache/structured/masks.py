@@ -1,0 +1,138 @@
+"""Token masks: the tokens that may come next, so that the answer gets its format.
+
+llguidance computes a mask from the grammar of the format and the bytes of all tokens of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from promptcache.diagnostics import InvalidGeneration
+from promptcache.structured.formats import LIMITS, OutputFormat, grammar_text, refused_format
+
+Mask: TypeAlias = NDArray[np.bool_]
+"""Whether each token may come next, `[V]`."""
+
+_MAX_COMPILED = 64
+"""Number of compiled grammars that are kept, those used last."""
+
+_SPACE = r"space: /[ \n]{0,4}/"
+
+
+class TokenMatcher:
+    """The state of one answer in its grammar. Not thread-safe."""
+
+    def __init__(self, matcher: LLMatcher, num_tokens: int, ends: Sequence[int]) -> None:
+        self._matcher, self._num_tokens = matcher, num_tokens
+        self._ends = np.array([each for each in ends if each < num_tokens], dtype=np.intp)
+
+    def copy(self) -> TokenMatcher:
+        """Return a matcher in the same state."""
+        return TokenMatcher(self._matcher.deep_copy(), self._num_tokens, self._ends.tolist())
+
+    def mask(self) -> Mask:
+        """Return the tokens that may come next: an end token exactly where the answer is complete.
+
+        Raises:
+            InvalidGeneration: No token may come next, or the grammar needs more memory or steps than llguidance allows.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise refused_format(self._matcher.get_error())
+        allowed = np.unpackbits(bits, count=self._num_tokens + 1, bitorder="little").view(np.bool_)
+        mask = allowed[: self._num_tokens]
+        mask[self._ends] = allowed[self._num_tokens]
+        if not mask.any():
+            raise InvalidGeneration("the format of the answer allows no further token here")
+        return mask
+
+    def is_end(self, token_id: int) -> bool:
+        """Whether a token ends an answer."""
+        return token_id in self._ends
+
+    def add(self, token_id: int) -> bool:
+        """Add a token to the answer. Return False if its format does not allow it; an end token is always taken."""
+        return self.is_end(token_id) or bool(self._matcher.consume_token(token_id))
+
+
+class TokenGrammars:
+    """Compiled grammars of output formats for one tokenizer. Thread-safe."""
+
+    def __init__(self, tokens: Sequence[bytes], tokenize: Callable[[str], Sequence[int]]) -> None:
+        """Create grammars; this takes about a second for a vocabulary of 150,000 tokens.
+
+        Args:
+            tokens: The bytes of each token, `[V]`; empty for tokens that are no text.
+            tokenize: Returns the token IDs of a text.
+        """
+        self._num_tokens = len(tokens)
+        # llguidance needs an end token. It gets one of its own, behind all others, because requests choose theirs.
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary([*tokens, b"<end>"], tokenize)))
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def matcher(
+        self, output: OutputFormat, ends: Sequence[int], reasoning_tags: tuple[str, str] | None, is_open: bool
+    ) -> TokenMatcher:
+        """Return a matcher at the start of an answer.
+
+        Args:
+            output: The format of the answer.
+            ends: Tokens that end an answer.
+            reasoning_tags: The texts around reasoning, which may come before the answer and has any form; None if there
+                is none.
+            is_open: Whether the prompt ends with the first of them.
+
+        Raises:
+            InvalidGeneration: llguidance does not support the format, or no answer has it.
+        """
+        if not ends:
+            raise InvalidGeneration("'output' needs an end token, and 'eos_token_id' names none")
+        start = _start(reasoning_tags, is_open)
+        grammar = grammar_text(output, {"lark_grammar": start})
+        with self._lock:
+            compiled = self._compiled.get(grammar)
+        if compiled is None:
+            compiled = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+            if compiled.is_error():
+                raise refused_format(compiled.get_error())
+            TokenMatcher(compiled, self._num_tokens, ends).mask()  # also prepares what all copies share
+        with self._lock:
+            self._compiled[grammar] = compiled
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _MAX_COMPILED:
+                self._compiled.popitem(last=False)
+            return TokenMatcher(compiled.deep_copy(), self._num_tokens, ends)
+
+
+def _start(tags: tuple[str, str] | None, is_open: bool) -> str:
+    """Return the grammar of an answer with its reasoning; `@body` is that of the format."""
+    if tags is None:
+        return "start: @body"
+    opening, closing = map(json.dumps, tags)
+    reasoning = f"reasoning[suffix={closing}]: /(.|\\n)*/\n{_SPACE}"
+    if is_open:
+        return f"start: reasoning space @body\n{reasoning}"
+    return f"start: (space {opening} reasoning space)? @body\n{reasoning}"
+
+
+class _Vocabulary:
+    """What `TokenizerWrapper` reads."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: Sequence[bytes], tokenize: Callable[[str], Sequence[int]]) -> None:
+        self.tokens, self._tokenize = tokens, tokenize
+        self.eos_token_id = len(tokens) - 1
+        self.special_token_ids = [self.eos_token_id]
+
+    def __call__(self, text: str) -> list[int]:
+        return list(self._tokenize(text))

@@ -1,0 +1,227 @@
+"""Answers with a format: valid, equal to those of transformers under the same masks, and independent of other rows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Literal
+
+import jsonschema  # type: ignore[import-untyped]
+import llguidance.hf
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+
+from promptcache import Choice, Completion, Engine, Regex
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import InvalidGeneration, InvalidOutput
+from promptcache.runtime import FinishReason
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+from tests.strategies.json_schemas import json_schemas
+
+SCHEMA = """<schema name="travel">You plan trips.
+<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
+<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
+</schema>"""
+PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/><user>Where to?</user></prompt>'
+OTHER = '<prompt schema="travel"><miami/><user>Tell me more about all of it, please.</user></prompt>'
+
+MODEL = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float64)
+HF_TOKENIZER: Any = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+GUIDANCE = llguidance.hf.from_tokenizer(HF_TOKENIZER)
+
+
+def engine_of(model: Any, tokenizer: Any) -> Engine:
+    """Return an engine with the travel schema."""
+    engine = Engine(model, tokenizer)
+    engine.add_schema(SCHEMA)
+    return engine
+
+
+ENGINE = engine_of(MODEL, HF_TOKENIZER)
+BYTES = engine_of(tiny_model(dtype=torch.float64), ByteTokenizer())
+
+
+class Masks(LogitsProcessor):
+    """The masks of llguidance, from a new matcher and llguidance's own reading of the tokenizer in each step."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        bounded = {**schema, "x-guidance": {"whitespace_pattern": r"\n?[ ]{0,20}"}}
+        self._grammar = llguidance.LLMatcher.grammar_from_json_schema(bounded)
+        self._num_before: int | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Mask the scores of one row."""
+        if self._num_before is None:
+            self._num_before = input_ids.shape[1]
+        matcher = llguidance.LLMatcher(GUIDANCE, self._grammar)
+        assert matcher.consume_tokens(input_ids[0, self._num_before :].tolist())
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = torch.from_numpy(bits[: scores.shape[1]].astype(bool))
+        return scores.masked_fill(~allowed, -torch.inf)
+
+
+def answers_of(*requests: tuple[str, dict[str, Any]]) -> list[Any]:
+    """Return the completions or errors of requests that a service of `BYTES` runs together."""
+    results: list[Any] = [None] * len(requests)
+    ended = [threading.Event() for _ in requests]
+
+    def listener(index: int) -> Any:
+        def take(result: Any) -> None:
+            if isinstance(result, Completion | BaseException):
+                results[index] = result
+                ended[index].set()
+
+        return take
+
+    with BYTES.service() as service:
+        for index, (prompt, options) in enumerate(requests):
+            service.submit(prompt, listener(index), **options)
+        for each in ended:
+            each.wait()
+    return results
+
+
+def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:
+    """Whether an answer that ended is JSON of the schema."""
+    if answer.finish_reason is FinishReason.LENGTH:
+        return True
+    jsonschema.validate(answer.parsed, schema, format_checker=jsonschema.FormatChecker())
+    return bool(answer.parsed == json.loads(answer.text))
+
+
+@settings(max_examples=law_examples(0.5))
+@given(schema=json_schemas())
+def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> None:
+    """Rows, and transformers' `generate` over linked KV, choose what transformers chooses under the same masks."""
+    answer = ENGINE.generate(PROMPT, output=schema, do_sample=False, max_new_tokens=48)
+    assert is_valid(answer, schema)
+    expected = ENGINE.generate(
+        PROMPT, do_sample=False, max_new_tokens=48, logits_processor=LogitsProcessorList([Masks(schema)])
+    )
+    assert answer.token_ids == expected.token_ids
+
+
+@settings(max_examples=law_examples(0.5))
+@given(schemas=st.lists(json_schemas() | st.none(), min_size=2, max_size=5), seed=st.integers(0, 2**32))
+def test_answers_do_not_depend_on_other_rows(schemas: list[dict[str, Any] | None], seed: int) -> None:
+    """Rows with different formats, and without one, get the answers that they get alone. Finished ones are valid."""
+    asked = [
+        (
+            PROMPT if index % 2 else OTHER,
+            {"do_sample": True, "top_k": 0, "max_new_tokens": 40, "seed": seed + index, "output": schema},
+        )
+        for index, schema in enumerate(schemas)
+    ]
+    for request, schema, answer in zip(asked, schemas, answers_of(*asked), strict=True):
+        assert answer.token_ids == answers_of(request)[0].token_ids
+        assert schema is None or is_valid(answer, schema)
+
+
+class Person(BaseModel):
+    """A model of pydantic."""
+
+    name: Literal["Ann", "Bob"]
+    age: Literal[3, 4]
+
+
+class Grown(BaseModel):
+    """A type that refuses what its JSON schema allows."""
+
+    age: Literal[3, 4]
+
+    @field_validator("age")
+    @classmethod
+    def is_grown(cls, value: int) -> int:
+        """Refuse all values."""
+        raise ValueError("too young")
+
+
+def test_every_way_of_asking_gives_the_value() -> None:
+    """`generate`, a stream, a batch and a chat take `output`."""
+    answer = ENGINE.generate(PROMPT, output=Person, do_sample=False)
+    assert isinstance(answer.parsed, Person)
+    stream = ENGINE.stream(PROMPT, output=Person, do_sample=False)
+    assert "".join(stream) == answer.text
+    assert stream.completion is not None
+    assert stream.completion.parsed == answer.parsed
+    batch = ENGINE.generate_batch([PROMPT, PROMPT], output=Person, do_sample=False)
+    assert [each.parsed for each in batch] == [answer.parsed] * 2
+    chat = ENGINE.chat(PROMPT)
+    assert chat.say(output=Person, do_sample=False).parsed == answer.parsed
+    assert chat.say("And?", output=Choice(["a", "b"])).parsed in ("a", "b")
+    assert ENGINE.generate(PROMPT, max_new_tokens=2).parsed is None
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_beams_have_the_format(options: dict[str, Any]) -> None:
+    """Each beam has a state of its own in the format."""
+    answer = ENGINE.generate(PROMPT, output=Person, do_sample=False, **options)
+    for text in (answer.text, *answer.alternatives):
+        assert Person.model_validate_json(text)
+    assert isinstance(answer.parsed, Person)
+
+
+def test_sampled_sequences_have_the_format() -> None:
+    """Several sequences of one prompt have the format, also behind the first one that ends."""
+    answer = ENGINE.generate(
+        PROMPT, output=Regex("(ab){1,9}"), do_sample=True, num_return_sequences=4, max_new_tokens=40
+    )
+    for text in (answer.text, *answer.alternatives):
+        assert text.replace("ab", "") == ""
+        assert text
+
+
+def test_a_resumed_answer_keeps_its_format() -> None:
+    """Tokens that were given are part of the format."""
+    whole = BYTES.generate(PROMPT, output=Person, do_sample=False)
+    (rest,) = answers_of((PROMPT, {"output": Person, "do_sample": False, "given": whole.token_ids[:5]}))
+    assert rest.token_ids == whole.token_ids[5:]
+    with BYTES.service() as service, pytest.raises(InvalidGeneration, match="do not have its format"):
+        service.submit(PROMPT, lambda _: None, output=Person, given=[ord("x")])
+
+
+def test_a_cut_answer_has_no_value() -> None:
+    """The error says what to do."""
+    answer = ENGINE.generate(PROMPT, output=Person, max_new_tokens=2)
+    with pytest.raises(InvalidOutput, match=r"cut at 2 tokens.*max_new_tokens"):
+        answer.parsed  # noqa: B018 - raises
+
+
+def test_a_type_may_refuse_its_value() -> None:
+    """The reason of the type is in the error."""
+    answer = ENGINE.generate(PROMPT, output=Grown, do_sample=False)
+    with pytest.raises(InvalidOutput, match=r"does not have the format.*Grown"):
+        answer.parsed  # noqa: B018 - raises
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": 3}, "output=3 is not allowed"),
+        ({"output": Person, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
+        ({"output": Person, "prompt_lookup_num_tokens": 3}, "'output' does not work with 'prompt_lookup_num_tokens'"),
+        ({"output": Person, "eos_token_id": []}, "needs an end token"),
+    ],
+)
+def test_what_is_not_possible_is_refused(options: dict[str, Any], message: str) -> None:
+    """Before anything is computed."""
+    with pytest.raises(InvalidGeneration, match=message):
+        ENGINE.generate(PROMPT, **options)
+
+
+def test_an_answer_without_a_next_token_fails_alone() -> None:
+    """A format that ends in a dead end ends its own request only."""
+    dead, alive = answers_of(
+        (PROMPT, {"output": Regex("ab?b"), "eos_token_id": ord("b"), "max_new_tokens": 4}),
+        (PROMPT, {"output": Choice(["abc"]), "max_new_tokens": 8}),
+    )
+    assert isinstance(dead, InvalidGeneration)
+    assert "allows no further token" in str(dead)
+    assert alive.parsed == "abc"
