@@ -12,8 +12,9 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ from promptcache.scale.resume import Attempt, TokenGroup
 from promptcache.server import ServerSettings, create_app, read_keys, start_log
 
 _DEAD = 3  # the exit code of `promptcache serve` if the thread that runs the model has ended
+_LAST_BYTES_S = 2.0
+"""Seconds that answers have to pass Ray's proxy after the drain. Ray ends the proxy before all else."""
+
 _LOST = (RayActorError, WorkerCrashedError, ObjectLostError)
 
 
@@ -132,7 +136,12 @@ class FrontActor:
         self._engine.set_schemas(packed)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return create_app(self._engine, self._settings)
+        self._app = create_app(self._engine, self._settings)
+        return self._app
+
+    async def drain(self) -> None:
+        """Refuse new requests, and wait for the others; those that take longer than `drain_s` get an error."""
+        await self._app.state.server.drain(self._settings.drain_s)
 
     async def _send(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
         """Send an attempt to the replica that the router chooses."""
@@ -224,6 +233,8 @@ def serve_here(
 ) -> None:
     """Start Ray and the application on this machine, and serve until SIGTERM or SIGINT.
 
+    Running requests are then finished, as by `promptcache.server.serve`. A second signal ends them at once.
+
     Args:
         host: Address to listen on.
         port: Port to listen on.
@@ -236,18 +247,27 @@ def serve_here(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cores = max(os.cpu_count() or 1, math.ceil((options.max_replicas or options.num_replicas) * options.num_cpus))
     stop = threading.Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
     logging.getLogger("ray").setLevel(logging.WARNING)
     try:
         ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
         for each in (signal.SIGTERM, signal.SIGINT):  # after Ray has set its own
-            signal.signal(each, lambda *_: stop.set())
+            signal.signal(each, end)
         serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
         try:
-            serve.run(made)
+            front = serve.run(made)
         except RuntimeError as error:
             raise ServiceError(_reason(error)) from None
         started(f"http://{host}:{port}")
         stop.wait()
+        with suppress(KeyboardInterrupt):
+            front.drain.remote().result()
+            time.sleep(_LAST_BYTES_S)
     finally:
         serve.shutdown()
         ray.shutdown()

@@ -189,7 +189,6 @@ class DrainingServer(uvicorn.Server):
 
     def _begin_drain(self) -> None:
         state: ServerState = self._app.state.server
-        state.draining = True
         self._tasks.add(asyncio.create_task(self._finish(state, state.settings.drain_s)))
 
     def _end_at_once(self) -> None:
@@ -198,8 +197,7 @@ class DrainingServer(uvicorn.Server):
 
     async def _finish(self, state: ServerState, drain_s: float) -> None:
         try:
-            await asyncio.to_thread(state.service.drain, drain_s)
-            await asyncio.to_thread(state.service.close)  # what has not ended gets an error, while connections are open
+            await state.drain(drain_s)  # what has not ended gets an error, while connections are open
         finally:
             self.should_exit = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -219,6 +220,12 @@ class ServerState:
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, and end the service once the others have ended; after the timeout they get an error."""
+        self.draining = True
+        await to_thread(self.service.drain, timeout_s)
+        await to_thread(self.service.close)
 
     def close(self) -> None:
         """End the service; requests that still run fail."""

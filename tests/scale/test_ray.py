@@ -258,18 +258,31 @@ def test_the_example_is_a_configuration_of_ray(monkeypatch: pytest.MonkeyPatch) 
     build(made.args)
 
 
-def test_the_command_serves_and_ends(tmp_path: Path) -> None:
-    """`promptcache serve --ray` answers, keeps KV in its store, and ends at SIGTERM."""
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_the_command_serves_and_ends(tmp_path: Path, num_signals: int) -> None:
+    """At SIGTERM `promptcache serve --ray` refuses new requests and finishes a running one, which a second one ends.
+
+    Its store has KV then.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     command = [sys.executable, "-m", "promptcache", "serve", "--ray", "--schema", str(TRAVEL), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
     with subprocess.Popen([*command, "--store", "kv"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         assert any("listening on" in line for line in running.stderr)
-        answer = httpx.post(
-            f"http://127.0.0.1:{port}/v1/chat/completions", json={**body(0), "stream": False}, timeout=60
-        )
-        running.send_signal(signal.SIGTERM)
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body(0, tokens=400), timeout=60) as answer:
+            lines = answer.iter_lines()
+            assert any('"content":' in each for each in lines)
+            running.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
+            refused = httpx.post(f"{url}/v1/chat/completions", json=body(1))
+            if num_signals > 1:
+                running.send_signal(signal.SIGTERM)
+                with suppress(httpx.RemoteProtocolError):
+                    assert "data: [DONE]" not in list(lines)
+            else:
+                assert "data: [DONE]" in list(lines)
         assert running.wait(60) == 0
-    assert answer.status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert list((tmp_path / "kv").rglob("*.safetensors")) or list((tmp_path / "kv" / "encodings").iterdir())
