@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from contextvars import Context
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,12 @@ class FrontActor:
         await self._app.state.server.drain(self._settings.drain_s)
 
     async def _send(self, request: RemoteRequest, attempt: Attempt) -> AsyncGenerator[TokenGroup]:
-        """Send an attempt to the replica that the router chooses."""
-        groups = self._replicas.answer.remote(request, attempt)
+        """Send an attempt to the replica that the router chooses.
+
+        Ray's router takes requests with one internal ID as one request, and the rows of an answer have inherited that
+        of their HTTP request. In an empty context, each of them gets an ID of its own.
+        """
+        groups = Context().run(self._replicas.answer.remote, request, attempt)
         has_ended = False
         try:
             async for group in groups:

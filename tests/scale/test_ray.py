@@ -202,6 +202,18 @@ def test_requests_of_a_schema_meet_one_replica(url: str) -> None:
     assert least < 0.2 * most
 
 
+def test_each_of_several_answers_is_a_request_of_its_own(url: str) -> None:
+    """Bodies with `n`, several at the same time, are answered: Ray's router gives a replica to each row."""
+    data = {**body(0, tokens=2), "stream": False, "n": 8}
+    del data["stream_options"]
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        asking = (client.post("/v1/chat/completions", json=data, timeout=60) for _ in range(8))
+        return await asyncio.gather(*asking)
+
+    assert [len(each.json()["choices"]) for each in asked(url, work)] == [8] * 8
+
+
 def test_schemas_and_replicas_are_replaced_under_load(url: str) -> None:
     """No request fails, and each answer is that of the old schema or that of the new one."""
     old = TRAVEL.read_text(encoding="utf-8")
