@@ -131,16 +131,14 @@ class QueueFull(ServiceError):
 
     Attributes:
         reason: "queue_full" or "queue_tokens_full".
-        num_tokens: Tokens of the refused request, prompt and answer; 0 if they do not matter.
     """
 
-    def __init__(self, message: str, reason: str, num_tokens: int = 0) -> None:
+    def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
-        self.num_tokens = num_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.reason, self.num_tokens)
+        return type(self), (str(self), self.reason)
 
 
 class QueueTimeout(ServiceError):

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -61,10 +61,11 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRequest:
-    """A prompt and how it is to be answered.
+    """Prompts and how they are to be answered.
 
     Attributes:
-        schema: The name of its schema, or None.
+        prompts: One prompt, or several of completions, each of which has `n` answers.
+        schema: The name of their schema, or None.
         positions: Where cached text stands, as for `Engine.generate`.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
@@ -73,7 +74,7 @@ class ServerRequest:
     """
 
     endpoint: Endpoint
-    prompt: PromptSource
+    prompts: tuple[PromptSource, ...]
     schema: str | None
     body: GenerationBody
     repair: str | None = None
@@ -83,11 +84,23 @@ class ServerRequest:
     deterministic: bool = False
     template_kwargs: TemplateOptions = None
 
-    def plan(self, state: ServerState) -> Plan:
-        """Return the plan of the prompt; errors are those of `Engine.plan`."""
-        return state.engine.plan(
-            self.prompt, repair=self.repair, positions=self.positions, template_kwargs=self.template_kwargs
-        )
+    @property
+    def num_rows(self) -> int:
+        """The number of answers."""
+        return len(self.prompts) * self.body.num_choices
+
+    def plans(self, state: ServerState) -> Iterator[Plan]:
+        """Yield the plans of the prompts; errors are those of `Engine.plan`."""
+        for prompt in self.prompts:
+            made = state.engine.plan(
+                prompt, repair=self.repair, positions=self.positions, template_kwargs=self.template_kwargs
+            )
+            yield made if self.reuse else prefilled(made)
+
+    def limit(self, plan: Plan, state: ServerState) -> int:
+        """Return the maximum number of tokens of an answer; errors are those of `check_room`."""
+        options = read_options(self.body.generation, _max_new_tokens(self.body, state))
+        return check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,10 +202,9 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
         PromptCacheError: As `respond`, for a prompt or an option that is not valid.
     """
     _check(question, state)
-    options = read_options(question.body.generation, _max_new_tokens(question.body, state))
-    plan = question.plan(state)
-    check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
-    return plan if question.reuse else prefilled(plan)
+    (plan,) = question.plans(state)
+    question.limit(plan, state)
+    return plan
 
 
 def _max_new_tokens(body: GenerationBody, state: ServerState) -> int | None:
@@ -212,10 +224,13 @@ def _check(question: ServerRequest, state: ServerState) -> None:
         if value is not None and value > most:
             message = f"{param}={value} is more than {most}, the limit of this server"
             raise ApiError(400, "invalid_value", message, param=param)
+    if question.num_rows > limits.max_waiting:
+        message = f"the prompts have {question.num_rows} answers, and at most {limits.max_waiting} may wait here"
+        raise ApiError(400, "invalid_value", message, param="prompt")
 
 
 class _Answer:
-    """The answer to one question, which may have several rows."""
+    """The answer to one question, which may have several rows: `n` of the first prompt, then those of the next."""
 
     def __init__(self, request: Request, question: ServerRequest, state: ServerState) -> None:
         max_unread = MAX_UNREAD if question.body.stream else math.inf  # a whole answer waits for no client
@@ -235,7 +250,7 @@ class _Answer:
                 split=ReasoningSplit(None, is_open=False),
                 logprobs=AnswerLogprobs(tokenizer),
             )
-            for _ in range(question.body.num_choices)
+            for _ in range(question.num_rows)
         ]
         self._reads_tokens = question.body.stream or question.logprobs is not None
         self._form = _FORMS[question.endpoint]
@@ -256,8 +271,8 @@ class _Answer:
             try:
                 for row in range(len(self._rows)):
                     tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
-            except QueueFull as error:
-                self._check_waiting_tokens(error)
+            except QueueFull:
+                self._check_waiting_tokens()
                 raise
 
         try:
@@ -272,26 +287,29 @@ class _Answer:
         tags = engine.tokenizer.reasoning_tags
         if tags is None or question.endpoint is Endpoint.COMPLETIONS:
             return
-        plan = question.plan(self._state)
+        (plan,) = question.plans(self._state)
         for row in self._rows:
             row.split = ReasoningSplit(tags, is_open=is_open_in(plan, engine.tokenizer))
 
-    def _check_waiting_tokens(self, error: QueueFull) -> None:
+    def _check_waiting_tokens(self) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
-        most, num = self._state.settings.limits.max_waiting_tokens, len(self._rows)
-        if num > 1 and num * error.num_tokens > most:
-            message = (
-                f"n={num} answers of {error.num_tokens} tokens, with the prompt, are more than {most} that may wait"
-            )
-            raise ApiError(400, "invalid_value", message, param="n") from None
+        question, state = self._question, self._state
+        most, num = state.settings.limits.max_waiting_tokens, question.num_rows
+        if num == 1:
+            return
+        tokens = [plan.num_new_tokens + question.limit(plan, state) for plan in question.plans(state)]
+        if (total := sum(tokens) * question.body.num_choices) > most:
+            message = f"{num} answers of {total} tokens, with their prompts, are more than {most} that may wait"
+            raise ApiError(400, "invalid_value", message, param="n" if len(tokens) == 1 else "prompt")
 
     def _submit(self, row: int) -> ServedTicket:
         body = self._question.body
         generation = body.generation
+        prompt, choice = divmod(row, body.num_choices)
         if body.seed is not None:
-            generation["seed"] = body.seed + row
+            generation["seed"] = body.seed + choice
         return self._state.service.submit(
-            self._question.prompt,
+            self._question.prompts[prompt],
             self.events.listener(row),
             max_new_tokens=_max_new_tokens(body, self._state),
             repair=self._question.repair,
@@ -397,12 +415,15 @@ class _Answer:
 
     @property
     def _usage(self) -> dict[str, Any]:
-        usage = self._first.usage
-        encoded = sum(each.num_tokens for each in usage.modules if each.source is KVSource.MISS)
-        cached = usage.num_reused_tokens + usage.num_history_tokens - encoded
-        prompt = cached + encoded + usage.num_new_tokens
-        ended = [row.completion for row in self._rows if row.completion is not None]
-        generated = sum(each.usage.num_generated_tokens for each in ended)
+        """The tokens of all answers. A prompt with several answers counts once."""
+        usages = [row.completion.usage for row in self._rows if row.completion is not None]
+        prompt = cached = 0
+        for usage in usages[:: self._question.body.num_choices]:
+            encoded = sum(each.num_tokens for each in usage.modules if each.source is KVSource.MISS)
+            reused = usage.num_reused_tokens + usage.num_history_tokens
+            prompt += reused + usage.num_new_tokens
+            cached += reused - encoded
+        generated = sum(each.num_generated_tokens for each in usages)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": generated,

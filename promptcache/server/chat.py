@@ -32,16 +32,19 @@ async def chat(request: Request) -> Response:
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
-    """Continue a text, after the text of a schema if the model id names one."""
+    """Continue a text or several, after the text of a schema if the model id names one."""
     state: ServerState = request.app.state.server
     return await respond(request, await read_body(request, PlainBody, lambda body: _plain_request(body, state)))
 
 
 def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
     schema = state.schema_of(body.model)
+    texts = {f"prompt[{index}]": text for index, text in enumerate(body.prompt)}
+    if isinstance(body.prompt, str):
+        texts = {"prompt": body.prompt}
     return ServerRequest(
         endpoint=Endpoint.COMPLETIONS,
-        prompt=Prompt(schema or CHAT_SCHEMA, span=_place("prompt")).text(body.prompt),
+        prompts=tuple(Prompt(schema or CHAT_SCHEMA, span=_place(place)).text(text) for place, text in texts.items()),
         schema=schema,
         body=body,
         repair=body.repair,
@@ -60,7 +63,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
     prompt, schema = _chat_prompt(body, state)
     return ServerRequest(
         endpoint=Endpoint.CHAT,
-        prompt=prompt,
+        prompts=(prompt,),
         schema=schema,
         body=body,
         repair=body.prompt_cache.repair,

@@ -225,20 +225,11 @@ class ChatBody(_LogprobsBody):
     )
 
 
-def _single(prompt: Any) -> Any:
-    """Return the text of a list with one text."""
-    if not isinstance(prompt, list):
-        return prompt
-    if len(prompt) != 1:
-        raise ValueError(f"one text is expected, or a list of one; this has {len(prompt)} items")
-    return prompt[0]
-
-
 class PlainBody(GenerationBody):
     """The body of `/v1/completions`."""
 
     model: str
-    prompt: Annotated[str, BeforeValidator(_single)]
+    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
     repair: _Repair | None = None
     positions: _Positions | None = None
     logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)

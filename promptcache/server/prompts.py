@@ -90,7 +90,7 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return ServerRequest(
         endpoint=Endpoint.PROMPTS,
-        prompt=parsed,
+        prompts=(parsed,),
         schema=parsed.schema,
         body=body,
         repair=body.repair,

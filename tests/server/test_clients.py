@@ -55,16 +55,48 @@ def test_other_fields_are_refused_by_name(served: Served, fields: dict[str, Any]
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-def test_a_list_with_one_text_is_a_prompt(served: Served) -> None:
-    """Clients of completions write one; two are refused."""
+def test_a_list_of_prompts_has_the_answers_of_each(served: Served) -> None:
+    """Clients of completions write lists: the choices of the first prompt come first, whole and in a stream."""
+    prompts = ["The best dish of Oslo is cod. The best", "The colour of the car is"]
+    body = {"model": "demo", "max_tokens": 5, "temperature": 2, "seed": 3, "n": 2}
     with served.http() as client:
-        body = {"model": "demo", "max_tokens": 2, "temperature": 0}
-        one, text, two = (
-            client.post("/v1/completions", json={**body, "prompt": each}) for each in (["a"], "a", ["a"] * 2)
-        )
 
-    assert one.json()["choices"] == text.json()["choices"]
-    assert two.json()["error"]["param"] == "prompt"
+        def answer(**fields: Any) -> httpx.Response:
+            return client.post("/v1/completions", json={**body, **fields})
+
+        alone = [answer(prompt=each).json() for each in prompts]
+        one, both = answer(prompt=prompts[:1]).json(), answer(prompt=prompts).json()
+        lines = answer(prompt=prompts, stream=True, stream_options={"include_usage": True}).text.splitlines()
+
+    chunks = [json.loads(each.removeprefix("data: ")) for each in lines if each.startswith("data: {")]
+    texts = [""] * 4
+    for choice in (each for chunk in chunks for each in chunk["choices"]):
+        texts[choice["index"]] += choice["text"]
+    expected = [choice["text"] for made in alone for choice in made["choices"]]
+    assert one["choices"] == alone[0]["choices"]
+    assert [each["index"] for each in both["choices"]] == [0, 1, 2, 3]
+    assert [each["text"] for each in both["choices"]] == texts == expected
+    assert len(set(expected)) == 4
+    for usage in (both["usage"], chunks[-1]["usage"]):
+        for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            assert usage[count] == sum(made["usage"][count] for made in alone)
+
+
+LISTS: list[tuple[Any, str]] = [
+    ([], "prompt"),
+    ([1, 2], "prompt[0]"),
+    ([["a"]], "prompt[0]"),
+    (["a"] * 129, "prompt"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "param"), LISTS, ids=lambda each: str(each)[:20])
+def test_other_lists_are_no_prompts(served: Served, prompt: Any, param: str) -> None:
+    """Lists without a text, token IDs, and more answers than may wait are refused."""
+    with served.http() as client:
+        response = client.post("/v1/completions", json={"model": "demo", "prompt": prompt, "n": 2})
+
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_paths(served: Served) -> None:

@@ -239,18 +239,20 @@ def test_paths_with_a_slash_at_the_end_are_unknown(served: Served) -> None:
 def test_answers_that_could_never_wait_together_are_refused_for_good(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows of a request wait first, so `n` of them have to fit into the queue: 429 would be repeated for ever."""
+    """All rows of a request wait first, so they have to fit into the queue together: 429 would be repeated for ever."""
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         asked = [{**CHAT, "n": n, "max_tokens": 20} for n in (1, 4)]
-        return [await client.post("/v1/chat/completions", json=each) for each in asked]
+        found = [await client.post("/v1/chat/completions", json=each) for each in asked]
+        prompts = {"model": "demo", "prompt": ["a", "b" * 40, "c", "d", "e"], "max_tokens": 20}
+        return [*found, await client.post("/v1/completions", json=prompts)]
 
     settings = ServerSettings(model="demo", limits=ServiceLimits(max_waiting_tokens=50))
-    one, four = in_process(create_app(engine, settings), ask)
+    one, *others = in_process(create_app(engine, settings), ask)
 
     assert one.status_code == 200
-    assert (four.status_code, four.json()["error"]["param"]) == (400, "n")
-    assert "are more than 50 that may wait" in four.json()["error"]["message"]
+    assert [(each.status_code, each.json()["error"]["param"]) for each in others] == [(400, "n"), (400, "prompt")]
+    assert all("are more than 50 that may wait" in each.json()["error"]["message"] for each in others)
 
 
 def test_streams_have_no_line_ends_of_unicode(engine: Engine) -> None:

@@ -219,7 +219,6 @@ class _Loop:
                     f"waiting requests have {tokens} tokens, and this one {job.num_tokens}: the limit is "
                     f"{limits.max_waiting_tokens}; try later",
                     "queue_tokens_full",
-                    job.num_tokens,
                 )
             self.scheduler.add(job)
             self._is_idle = False
