@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from promptcache.server import ApiKeys, ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
-_SEVERAL = ("schema", "allow_host")
+_SEVERAL = ("schema", "allow_host", "allow_origin")
 _CONFIG = f"{__name__}.config"
 """The path of `--config` in the data of a context."""
 
@@ -189,6 +189,12 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     metavar="NAME",
     multiple=True,
     help="A name under which a server without keys answers, beside localhost; may be given several times.",
+)
+@click.option(
+    "--allow-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Let pages of this origin read answers in a browser (CORS), or of all with *; may be given several times.",
 )
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
 @_count("--max-rows", 32, "Requests that are computed together.")
@@ -350,6 +356,7 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
         model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
         keys=_api_keys(options),
         hosts=options["allow_host"],
+        origins=options["allow_origin"],
         keep=Codec(options["keep"]),
         limits=limits,
         max_new_tokens=options["max_new_tokens"],

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
@@ -51,6 +52,14 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
         max_connections=settings.max_connections,
         client_timeout_s=settings.client_timeout_s,
     )
+    if settings.origins:  # outside of the gate, so that a browser may read refusals, too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "x-should-retry"],
+        )
     for each in (chat, prompts, members, schemas):
         app.include_router(each.router)
     app.add_api_route("/livez", _livez)

@@ -32,7 +32,7 @@ from promptcache.runtime import (
     WarmReport,
 )
 from promptcache.server.errors import ApiError
-from promptcache.server.limits import ApiKeys
+from promptcache.server.limits import ApiKeys, is_origin
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
@@ -141,13 +141,19 @@ class ServedEngine(Protocol):
         """Start the service that answers requests."""
 
 
+def _list_of(words: str, takes: Callable[[str], bool]) -> Kind:
+    """Return the kind of a list of texts that `takes` accepts."""
+    return Kind(
+        f"a list of {words}",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) and takes(each) for each in value),
+    )
+
+
 _KINDS = {
     "model": TEXT,
     "keys": instance("an ApiKeys", ApiKeys),
-    "hosts": Kind(
-        "a list of names of hosts",
-        lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value),
-    ),
+    "hosts": _list_of("names of hosts", bool),
+    "origins": _list_of("'*' or of origins such as 'https://app.example.com'", is_origin),
     "keep": one_of(Codec),
     "limits": instance("a ServiceLimits", ServiceLimits),
     "max_new_tokens": whole(1, unit="tokens"),
@@ -167,6 +173,7 @@ class ServerSettings:
         model: The name of the model for clients.
         keys: Digests of the keys.
         hosts: Names under which it answers without keys, beside `localhost` and addresses.
+        origins: Origins whose pages may read answers in a browser (CORS); `*` allows all.
         keep: Codec of schemas that clients add.
         limits: Limits of the queue and the batch.
         max_new_tokens: Limit of the tokens of one answer.
@@ -185,6 +192,7 @@ class ServerSettings:
     model: str
     keys: ApiKeys = field(default_factory=ApiKeys)
     hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
     keep: Codec = Codec.FULL
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     max_new_tokens: int = 1024

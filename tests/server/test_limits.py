@@ -14,7 +14,7 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.server import ApiKeys, ServerSettings, create_app, read_keys
 from promptcache.server.limits import digests
-from tests.server.conftest import CHAT, ScriptedService, Served, in_process, scripted, wait_until
+from tests.server.conftest import CHAT, KEYS, ScriptedService, Served, in_process, scripted, wait_until
 
 
 def test_everything_but_health_needs_the_key(served: Served) -> None:
@@ -184,3 +184,38 @@ def test_metrics_need_a_key_of_their_own(engine: Engine, monkeypatch: pytest.Mon
         return found
 
     assert in_process(app, ask) == [(403, 200), (200, 200), (200, 401), (401, 401)]
+
+
+ORIGINS = [
+    (["https://app.example"], "https://app.example", "https://app.example"),
+    (["https://app.example"], "https://evil.example", None),
+    (["*"], "https://app.example", "*"),
+    ([], "https://app.example", None),
+]
+
+
+@pytest.mark.parametrize(("allowed", "origin", "header"), ORIGINS)
+def test_pages_of_allowed_origins_read_answers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, allowed: list[str], origin: str, header: str | None
+) -> None:
+    """A browser may send a chat with a key, and read the answer, a refusal and the request ID, from these pages only."""
+    app = scripted(engine, ScriptedService(), monkeypatch, keys=KEYS, origins=allowed)
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        client.headers["origin"] = origin
+        path = "/v1/chat/completions"
+        return [
+            await client.options(path, headers=asked),
+            await client.post(path, json={}, headers={"authorization": "Bearer alice"}),
+            await client.post(path, json={}),
+        ]
+
+    preflight, refused, unknown = in_process(app, ask)
+    names = [each.headers.get("access-control-allow-origin") for each in (preflight, refused, unknown)]
+    assert (refused.status_code, unknown.status_code) == (400, 401)
+    assert names == [header] * 3
+    assert (preflight.status_code == 200) == (header is not None)
+    if header is not None:
+        assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
+        assert "x-request-id" in refused.headers["access-control-expose-headers"]

@@ -86,6 +86,8 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--metrics-key-file", "keys"], 2, "--metrics-key-file needs --api-key-file"),
         (["--metrics-key-file", "empty", "--api-key-file", "keys"], 2, "--metrics-key-file empty: at least one key"),
         (["--allow-host", "gpu.example"], 0, ""),
+        (["--allow-origin", "*", "--allow-origin", "https://app.example:8080"], 0, ""),
+        (["--allow-origin", "app.example"], 2, "origins=('app.example',) is not allowed: a list of '*' or of origins"),
         (["--api-key-file", "nowhere"], 3, "No such file"),
         (["--config", "wrong.toml"], 2, "no option 'max_row'"),
         (["--config", "broken.toml"], 2, "is not TOML"),
@@ -184,6 +186,7 @@ def test_values_that_are_not_allowed_are_reported_with_their_place(
     [
         ("model", None),
         ("keys", {"alice"}),
+        ("origins", ["https://app.example/"]),
         ("keep", "int2"),
         ("limits", {}),
         ("max_new_tokens", 0),
