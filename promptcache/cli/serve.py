@@ -147,6 +147,12 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     help="A schema to serve; may be given several times.",
     shell_complete=complete_schemas,
 )
+@click.option(
+    "--schema-folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep schemas that clients add over HTTP in this folder, and serve those that it has.",
+)
 @model_option()
 @device_option
 @dtype_option
@@ -299,6 +305,8 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
         raise UsageMistake("--port 0: with --ray, name a port")
     if options["admin_key_file"] is not None:
         raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
+    if options["schema_folder"] is not None:
+        raise UsageMistake("--schema-folder needs a server without --ray: clients add no schemas there")
     if options["watch"]:
         raise UsageMistake("--watch needs a server without --ray")
     is_default = click.get_current_context().get_parameter_source("promote") is ParameterSource.DEFAULT
@@ -341,8 +349,9 @@ def _serve_ray(
 def _settings(options: dict[str, Any]) -> ServerSettings:
     from promptcache.kv import Codec
     from promptcache.runtime import ServiceLimits
-    from promptcache.server import ServerSettings
+    from promptcache.server import SchemaFolder, ServerSettings
 
+    folder = options["schema_folder"]
     limits = ServiceLimits(
         max_rows=options["max_rows"],
         step_tokens=options["step_tokens"],
@@ -357,6 +366,7 @@ def _settings(options: dict[str, Any]) -> ServerSettings:
         keys=_api_keys(options),
         hosts=options["allow_host"],
         origins=options["allow_origin"],
+        schema_folder=None if folder is None else SchemaFolder(folder),
         keep=Codec(options["keep"]),
         limits=limits,
         max_new_tokens=options["max_new_tokens"],

@@ -8,10 +8,12 @@ from promptcache.server.connections import raise_file_limit
 from promptcache.server.limits import ApiKeys, read_keys
 from promptcache.server.log import start_log
 from promptcache.server.run import ServedFiles, serve
+from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerSettings
 
 __all__ = [
     "ApiKeys",
+    "SchemaFolder",
     "ServedFiles",
     "ServerSettings",
     "create_app",

@@ -74,6 +74,8 @@ def _warm(state: ServerState) -> None:
         if state.draining:
             raise _Stopped
 
+    for fault in state.load_schemas():
+        _LOG.error("a schema is left out: %s", fault)
     try:
         reports = state.engine.warm(progress=progress)
     except _Stopped:

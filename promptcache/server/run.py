@@ -129,37 +129,41 @@ class DrainingServer(uvicorn.Server):
     async def _reload(self) -> None:
         async with self._reloading:
             assert self._files is not None, "the signal has a handler only with files"
+            state: ServerState = self._app.state.server
             try:
                 found = await asyncio.to_thread(self._files)
             except (PromptCacheError, OSError) as error:
                 _LOG.error("reload: %s; nothing was changed", error)
                 return
-            changed = await asyncio.to_thread(self._take_over, found)
+            changed = await asyncio.to_thread(self._take_over, state, found)
+            for name in changed:
+                await asyncio.to_thread(state.engine.warm, name)
             LOG.info(json.dumps({"time": now(), "event": "reload", "changed": changed}))
 
-    def _take_over(self, found: ServedFiles) -> list[str]:
+    def _take_over(self, state: ServerState, found: ServedFiles) -> list[str]:
         """Take over schemas and keys, and return the names of changed schemas.
 
-        Schemas that clients have added stay. Running requests keep what they were planned with. A schema that this
-        model cannot take keeps its version.
+        Schemas that clients have added stay, and so do those in the folder. Running requests keep what they were
+        planned with. A schema that this model cannot take keeps its version.
         """
-        state: ServerState = self._app.state.server
-        known = state.engine.schemas
         changed: list[str] = []
-        for each in found.schemas:
-            if each.name not in known or known[each.name].source != each.source:
+        kept = () if state.settings.schema_folder is None else state.settings.schema_folder
+        names = {each.name for each in found.schemas}
+        with state.changing:
+            known = state.engine.schemas
+            for each in found.schemas:
+                if each.name in known and (each.name in kept or known[each.name].source == each.source):
+                    continue
                 try:
                     state.engine.add_schema(each.source, keep=state.settings.keep)
                     changed.append(each.name)
                 except PromptCacheError as error:
                     _LOG.error("reload: schema '%s' stays as it was: %s", each.name, error)
-        names = {each.name for each in found.schemas}
-        for name in (self._of_files - names) & known.keys():
-            state.engine.remove_schema(name)
+            for name in (self._of_files - names) & known.keys():
+                if name not in kept:
+                    state.engine.remove_schema(name)
         self._of_files = names
         self._app.state.ring.keys = found.keys
-        for name in changed:
-            state.engine.warm(name)
         return changed
 
     async def on_tick(self, counter: int) -> bool:

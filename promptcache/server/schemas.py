@@ -89,7 +89,7 @@ async def put_schema(request: Request, name: str) -> Response:
             raise ApiError(
                 400, "invalid_value", f"the document is the schema '{parsed.name}', not '{name}'", param="name"
             )
-        return state.engine.add_schema(parsed, keep=state.settings.keep)
+        return state.put_schema(parsed, document)
 
     return JSONResponse(_summary(await run_in_threadpool(add)), 201 if is_new else 200)
 
@@ -99,7 +99,7 @@ async def delete_schema(request: Request, name: str) -> dict[str, Any]:
     """Remove a schema. Running requests keep it."""
     state = as_admin(request)
     find_schema(state, name)
-    state.engine.remove_schema(name)
+    await run_in_threadpool(state.delete_schema, name)
     return {"id": name, "object": "schema", "deleted": True}
 
 

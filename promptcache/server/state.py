@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from types import NoneType
 from typing import Any, Protocol
 
 from promptcache.diagnostics import (
@@ -21,6 +24,7 @@ from promptcache.diagnostics import (
 from promptcache.kv import Codec, Store
 from promptcache.language import CheckedSchema, Placement, Schema
 from promptcache.layout import Layout, Plan
+from promptcache.locks import new_lock
 from promptcache.runtime import (
     EngineStats,
     Listener,
@@ -36,6 +40,7 @@ from promptcache.server.limits import ApiKeys, is_origin
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
+from promptcache.server.schema_folder import SchemaFolder
 from promptcache.tokenizer import Tokenizer
 
 
@@ -154,6 +159,7 @@ _KINDS = {
     "keys": instance("an ApiKeys", ApiKeys),
     "hosts": _list_of("names of hosts", bool),
     "origins": _list_of("'*' or of origins such as 'https://app.example.com'", is_origin),
+    "schema_folder": instance("a SchemaFolder, or None,", SchemaFolder, NoneType),
     "keep": one_of(Codec),
     "limits": instance("a ServiceLimits", ServiceLimits),
     "max_new_tokens": whole(1, unit="tokens"),
@@ -174,6 +180,7 @@ class ServerSettings:
         keys: Digests of the keys.
         hosts: Names under which it answers without keys, beside `localhost` and addresses.
         origins: Origins whose pages may read answers in a browser (CORS); `*` allows all.
+        schema_folder: The folder in which schemas that clients add survive a restart; None forgets them.
         keep: Codec of schemas that clients add.
         limits: Limits of the queue and the batch.
         max_new_tokens: Limit of the tokens of one answer.
@@ -193,6 +200,7 @@ class ServerSettings:
     keys: ApiKeys = field(default_factory=ApiKeys)
     hosts: Sequence[str] = ()
     origins: Sequence[str] = ()
+    schema_folder: SchemaFolder | None = None
     keep: Codec = Codec.FULL
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     max_new_tokens: int = 1024
@@ -211,6 +219,7 @@ class ServerState:
     """Engine, service and metrics of a running server.
 
     Attributes:
+        changing: The lock of changes of schemas.
         warming: Whether schemas are being encoded; no request is answered until then.
         draining: Whether the server is about to end.
         num_busy_connections: Returns the number of connections whose request is being answered.
@@ -224,10 +233,40 @@ class ServerState:
         self.warming = True
         self.draining = False
         self.num_busy_connections: Callable[[], int] = lambda: 0
+        self.changing = new_lock()
         self.calls = LoopCalls()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
+
+    def put_schema(self, schema: Schema, document: str) -> CheckedSchema:
+        """Add or replace a schema, and keep its document in the folder.
+
+        Raises:
+            SchemaError: The model cannot take the schema. Nothing is changed.
+            OSError: The file cannot be written.
+        """
+        folder = self.settings.schema_folder
+        with self.changing, nullcontext() if folder is None else folder.writing(schema.name, document):
+            return self.engine.add_schema(schema, keep=self.settings.keep)
+
+    def delete_schema(self, name: str) -> None:
+        """Remove a schema, and its document in the folder.
+
+        Raises:
+            UnknownSchema: There is no such schema.
+            OSError: The file cannot be removed.
+        """
+        with self.changing:
+            if self.settings.schema_folder is not None:
+                self.settings.schema_folder.remove(name)
+            self.engine.remove_schema(name)
+
+    def load_schemas(self) -> Iterator[str]:
+        """Add the schemas of the folder. They replace others of their names. Yield the faults of their files."""
+        if self.settings.schema_folder is not None:
+            with self.changing:
+                yield from self.settings.schema_folder.load(partial(self.engine.add_schema, keep=self.settings.keep))
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, and end the service once the others have ended; after the timeout they get an error."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 from lxml import etree
 
+from promptcache import Engine
 from promptcache.language import parse_schema
-from tests.server.conftest import Served
+from promptcache.server import SchemaFolder, ServerSettings, create_app
+from tests.server.conftest import KEYS, TRAVEL, Served, in_process
 
 XML = {"content-type": "application/xml"}
 DOCUMENT = '<schema name="{}"><module name="one">The colour of the car is {}.</module></schema>'
@@ -111,3 +118,95 @@ def test_clients_change_nothing(served: Served) -> None:
         ]
 
     assert [(each.status_code, each.json()["error"]["type"]) for each in found] == [(403, "permission_error")] * 3
+
+
+def _restarted(engine: Engine, folder: Path, work: Callable[[httpx.AsyncClient], Awaitable[None]]) -> dict[str, str]:
+    """Start a server with the travel schema and a folder, do some work, and return the documents of its schemas."""
+    fresh = Engine(engine.model, engine.tokenizer)
+    fresh.add_schema(TRAVEL)
+
+    async def run(client: httpx.AsyncClient) -> dict[str, str]:
+        client.headers["authorization"] = "Bearer root"
+        await work(client)
+        names = [each["id"] for each in (await client.get("/v1/schemas")).json()["data"]]
+        return {each: (await client.get(f"/v1/schemas/{quote(each, safe='')}")).json()["xml"] for each in names}
+
+    return in_process(
+        create_app(fresh, ServerSettings(model="demo", keys=KEYS, schema_folder=SchemaFolder(folder))), run
+    )
+
+
+async def _nothing(_client: httpx.AsyncClient) -> None:
+    pass
+
+
+def test_schemas_of_clients_survive_a_restart(engine: Engine, tmp_path: Path) -> None:
+    """They are as they were added, replaced and removed, also in the place of a schema of the command."""
+
+    async def change(client: httpx.AsyncClient) -> None:
+        for name, colour in (
+            ("cars", "red"),
+            ("Cars", "white"),
+            ("fleet/cars", "grey"),
+            ("cars", "blue"),
+            ("gone", "x"),
+        ):
+            path, document = f"/v1/schemas/{quote(name, safe='')}", DOCUMENT.format(name, colour)
+            assert (await client.put(path, content=document, headers=XML)).status_code in (200, 201)
+        travel = TRAVEL.read_text(encoding="utf-8").replace("stone crab", "key lime pie")
+        assert (await client.put("/v1/schemas/travel", content=travel, headers=XML)).status_code == 200
+        assert (await client.delete("/v1/schemas/gone")).status_code == 200
+
+    before = _restarted(engine, tmp_path / "kept", change)
+    after = _restarted(engine, tmp_path / "kept", _nothing)
+
+    assert {name: "blue" in each for name, each in after.items()}["cars"]
+    assert "key lime pie" in after["travel"]
+    assert sorted(after) == ["Cars", "cars", "fleet/cars", "travel"]
+    assert after == before
+
+
+def test_files_with_faults_are_named_and_others_are_served(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is cut, one under another name, and one that the model cannot take stop no other schema."""
+
+    async def add(client: httpx.AsyncClient) -> None:
+        for name in ("a", "b", "c", "d"):
+            made = await client.put(f"/v1/schemas/{name}", content=DOCUMENT.format(name, "red"), headers=XML)
+            assert made.status_code == 201
+
+    _restarted(engine, tmp_path, add)
+    first, second, third, _ = sorted(tmp_path.iterdir())
+    first.write_text(first.read_text(encoding="utf-8")[:40], encoding="utf-8")
+    second.rename(tmp_path / "b.xml")
+    third.write_text('<schema name="c" positions="fixed"><collection name="x"/></schema>', encoding="utf-8")
+    with caplog.at_level(logging.ERROR, "promptcache.server"):
+        after = _restarted(engine, tmp_path, _nothing)
+
+    assert sorted(after) == ["d", "travel"]
+    faults = [each.getMessage() for each in caplog.records]
+    assert [each.startswith("a schema is left out: ") for each in faults] == [True] * 3
+    assert [file in fault for fault, file in zip(faults, (first.name, "b.xml", third.name), strict=True)] == [True] * 3
+    assert f"the file of the schema 'b' is {second.name}" in faults[1]
+
+
+def test_a_change_that_fails_changes_nothing(engine: Engine, tmp_path: Path) -> None:
+    """A schema that the model refuses leaves the earlier file; one that cannot be written is not added."""
+    refused = '<schema name="cars" positions="fixed"><collection name="c"/></schema>'
+
+    async def refuse(client: httpx.AsyncClient) -> None:
+        await client.put("/v1/schemas/cars", content=DOCUMENT.format("cars", "red"), headers=XML)
+        made = await client.put("/v1/schemas/cars", content=refused, headers=XML)
+        assert made.status_code == 400, made.text
+
+    async def lose(client: httpx.AsyncClient) -> None:
+        shutil.rmtree(tmp_path / "kept")
+        made = await client.put("/v1/schemas/trucks", content=DOCUMENT.format("trucks", "red"), headers=XML)
+        assert (made.status_code, made.json()["error"]["code"]) == (500, "internal_error")
+
+    _restarted(engine, tmp_path / "kept", refuse)
+    after = _restarted(engine, tmp_path / "kept", lose)
+
+    assert "red" in after["cars"]
+    assert "trucks" not in after

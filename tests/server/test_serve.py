@@ -27,6 +27,8 @@ from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, TRAVEL, server_process, wait_until
 
+DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
+
 
 @pytest.fixture(autouse=True)
 def _log_level() -> Iterator[None]:
@@ -187,6 +189,7 @@ def test_values_that_are_not_allowed_are_reported_with_their_place(
         ("model", None),
         ("keys", {"alice"}),
         ("origins", ["https://app.example/"]),
+        ("schema_folder", "schemas"),
         ("keep", "int2"),
         ("limits", {}),
         ("max_new_tokens", 0),
@@ -306,6 +309,16 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         assert f"{store}: cannot write: " in errors
 
 
+def test_a_schema_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The command ends with exit code 3 and the reason, before the model is loaded."""
+    (tmp_path / "file").touch()
+
+    code, errors = _serve("--schema-folder", str(tmp_path / "file" / "kept"))
+
+    assert code == 3, errors
+    assert errors == f"error: Not a directory: {tmp_path / 'file' / 'kept'}\n"
+
+
 @pytest.mark.process
 def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
     """A server that waits for the encodings of another replica ends at SIGTERM, although it never gets them."""
@@ -367,6 +380,29 @@ def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
     assert [line["changed"] for line in lines if line.get("event") == "reload"] == [["s"], ["t"], []]
     (fault,) = (line for line in lines if "nothing was changed" in str(line.get("message")))
     assert fault["message"].startswith("reload: ")
+
+
+@pytest.mark.process
+def test_sighup_leaves_schemas_of_the_folder(tmp_path: Path) -> None:
+    """A schema that a client has put in the place of one of --schema stays, also if --schema is changed."""
+    (tmp_path / "s.xml").write_text(DOCUMENT.format("red"), encoding="utf-8")
+    (tmp_path / "keys").write_text("root\n", encoding="utf-8")
+    headers = {"authorization": "Bearer root", "content-type": "application/xml"}
+    options = ("--schema", str(tmp_path / "s.xml"), "--schema-folder", str(tmp_path / "kept"))
+    log = tmp_path / "log"
+    with server_process(*options, "--admin-key-file", str(tmp_path / "keys"), log=log) as (running, url):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        assert httpx.put(f"{url}/v1/schemas/s", content=DOCUMENT.format("blue"), headers=headers).status_code == 200
+        (tmp_path / "s.xml").write_text(DOCUMENT.format("green"), encoding="utf-8")
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: '"event": "reload"' in log.read_text(encoding="utf-8"))
+        found = [httpx.get(f"{url}/v1/schemas/s", headers=headers).json()["xml"]]
+        assert httpx.delete(f"{url}/v1/schemas/s", headers=headers).status_code == 200
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.read_text(encoding="utf-8").count('"event": "reload"') == 2)
+        found.append(httpx.get(f"{url}/v1/schemas/s", headers=headers).json()["xml"])
+
+    assert ["blue" in found[0], "green" in found[1]] == [True, True]
 
 
 @pytest.mark.process
