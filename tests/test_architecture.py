@@ -200,7 +200,7 @@ SUB_ROOMS = {
     "language/format": (
         "promptcache.diagnostics",
         "promptcache.language.check",
-        "promptcache.language.read_prompt",
+        "promptcache.language.prompt",
         "promptcache.language.schema",
         "promptcache.language.syntax",
         "promptcache.language.format",

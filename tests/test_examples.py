@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from promptcache.engine import Engine
-from promptcache.language import Doc, Schema, check_schema, load_prompt, resolve_prompt
+from promptcache.language import Doc, Prompt, Schema, check_schema, resolve_prompt
 from tests import notebook
 
 pytestmark = pytest.mark.long
@@ -55,7 +55,7 @@ def test_schemas_show_how_they_are_used(path: Path) -> None:
 
     assert any(isinstance(child, Doc) for child in schema.source.children)
     assert {example.valid for example in schema.examples} == {True, False}
-    assert any(load_prompt(prompt).schema == schema.name for prompt in PROMPTS)
+    assert any(Prompt.from_file(prompt).schema == schema.name for prompt in PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_demo_model_answers_where_it_is_said_to(path: str, answer: str) -> N
 @pytest.mark.parametrize("path", PROMPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_prompts_can_be_answered(path: Path) -> None:
     """Every prompt is valid for its schema, and the model has room for it."""
-    prompt = load_prompt(path)
+    prompt = Prompt.from_file(path)
     resolve_prompt(prompt, engine().schemas[prompt.schema])
 
     assert engine().plan(path).num_new_tokens > 0

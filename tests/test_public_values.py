@@ -108,6 +108,7 @@ def _world(folder: Path) -> SimpleNamespace:
     kv = torch.zeros((shape.num_layers, shape.num_kv_heads, 2, shape.head_dim), dtype=shape.dtype)
     completion = engine.generate(PROMPT, max_new_tokens=1)
     (folder / "travel.xml").write_text(SCHEMA)
+    (folder / "prompt.xml").write_text(PROMPT)
     engine.chat().save(folder / "chat.json")
     _save_tiny_model(folder / "tiny")
     return SimpleNamespace(engine=engine, shape=shape, recipe=recipe, kv=kv, completion=completion, folder=folder)
@@ -309,6 +310,11 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             for name in ("text", "system", "user", "assistant")
         },
         "Prompt.to_xml": Call(function=prompt.to_xml),
+        "Prompt.from_xml": Call(function=promptcache.Prompt.from_xml, valid={"text": PROMPT}, use=try_prompt),
+        "Prompt.from_file": Call(
+            function=promptcache.Prompt.from_file, valid={"path": world.folder / "prompt.xml"}, use=try_prompt
+        ),
+        "Prompt.of": Call(function=promptcache.Prompt.of, valid={"document": prompt}, use=try_prompt),
         "PromptCacheError": Call(function=promptcache.PromptCacheError, valid={"args": ("a",)}),
         "PromptError": Call(function=promptcache.PromptError, valid={"diagnostics": [diagnostic]}, use=str),
         "PromptError.excerpt": Call(function=promptcache.PromptError([diagnostic]).excerpt),

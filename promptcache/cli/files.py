@@ -28,7 +28,6 @@ from promptcache.language import (
     Schema,
     check_schema,
     is_template,
-    load_prompt,
     parse_prompt,
     parse_schema,
     read_document,
@@ -150,9 +149,9 @@ def parsed_prompt(document: InputDocument) -> Prompt:
     if not is_template(document.name):
         return parse_prompt(document.data, source=document.name)
     if document.context is None:
-        return load_prompt(document.name)
+        return Prompt.from_file(document.name)
     document.context.used = True
-    return load_prompt(document.name, context=document.context.values)
+    return Prompt.from_file(document.name, context=document.context.values)
 
 
 def files_read(sources: Sources, *schemas: CheckedSchema) -> frozenset[str]:

@@ -32,10 +32,9 @@ from promptcache.language.format.formatter import format_document
 from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.print_schema import print_schema
-from promptcache.language.prompt import Argument, Message, Prompt, Reference, split_question
+from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
-from promptcache.language.read_prompt import load_prompt, parse_prompt
 from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
 from promptcache.language.rules.combinations import Combinations, Extreme
@@ -90,6 +89,7 @@ from promptcache.language.syntax.nodes import (
     walk,
 )
 from promptcache.language.syntax.patterns import python_pattern
+from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import (
     HEAD_BYTES,
@@ -197,7 +197,6 @@ __all__ = [
     "join_path",
     "limited_solver",
     "list_selections",
-    "load_prompt",
     "module",
     "module_docs",
     "new_member",

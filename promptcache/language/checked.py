@@ -12,10 +12,10 @@ from itertools import islice
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, Short, Span
-from promptcache.language.prompt import Message
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.nodes import Context, Example, Member, Parameter, Placement, Role, Sees, join_path
+from promptcache.language.syntax.prompt_nodes import Message
 from promptcache.language.syntax.repair import Repair
 
 

@@ -17,8 +17,7 @@ from promptcache.language.checked import (
     FinalText,
     Selection,
 )
-from promptcache.language.prompt import Prompt
-from promptcache.language.read_prompt import parse_prompt_at
+from promptcache.language.prompt import Prompt, parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
 from promptcache.language.syntax.names import quoted

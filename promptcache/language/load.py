@@ -12,8 +12,7 @@ from typing import Any, TypeGuard
 
 from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
 from promptcache.language.messages import ChatMessages
-from promptcache.language.prompt import Prompt
-from promptcache.language.read_prompt import load_prompt, parse_prompt
+from promptcache.language.prompt import Prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
 from promptcache.language.syntax.files import no_template
 
@@ -53,7 +52,7 @@ def open_prompt(source: str | os.PathLike[str] | Prompt | ChatMessages) -> Promp
         return Prompt.from_messages(CHAT_SCHEMA, source)
     if is_markup(source):
         return parse_prompt(source)
-    return load_prompt(_path(source, "prompt", 'Prompt("schema").user("…"), or a list of chat messages'))
+    return Prompt.from_file(_path(source, "prompt", 'Prompt("schema").user("…"), or a list of chat messages'))
 
 
 def are_messages(source: object) -> TypeGuard[ChatMessages]:

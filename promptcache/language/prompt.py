@@ -1,4 +1,4 @@
-"""Types of a prompt as written, and a builder for prompts in Python.
+"""Parse a prompt document, or build a prompt in Python. Its nodes are those of `syntax.prompt_nodes`.
 
 `resolve_prompt` checks that the schema has the modules of a prompt.
 """
@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from promptcache.diagnostics import (
+    PATH,
     TEXT,
     Diagnostic,
     InvalidValue,
     Kind,
     PromptError,
-    Short,
     Span,
     instance,
     is_text,
@@ -23,56 +24,25 @@ from promptcache.diagnostics import (
     tuple_of,
 )
 from promptcache.language.messages import ChatMessages, read_messages
-from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range, quoted
+from promptcache.language.read_prompt import read_prompt
+from promptcache.language.syntax.files import is_template, no_template, open_document
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
-from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.prompt_nodes import (
+    Argument,
+    Message,
+    PromptDocument,
+    Reference,
+    bad_range,
+    misplaced_text,
+)
+from promptcache.language.syntax.source import decode, diagnostic, read_document
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 
-__all__ = ["IN_PYTHON", "Argument", "Message", "Prompt", "Reference", "bad_range", "misplaced_text", "split_question"]
-
-
 _MAX_SHOWN = 30
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Argument(Short):
-    """Text for a parameter, exactly as given."""
-
-    name: str
-    text: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Reference(Short):
-    """Reference of a prompt to a module.
-
-    `path` is relative to the enclosing reference, or starts at the root if `absolute`. It has one step in element
-    form, and any number of steps in `<use module="…">` form.
-    """
-
-    path: str
-    span: Span
-    absolute: bool = False
-    arguments: tuple[Argument, ...] = ()
-    children: tuple[Reference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Message(Short):
-    """A turn that the prompt adds; `role` None is bare text.
-
-    Attributes:
-        reasoning: The reasoning before an answer of the assistant, for the chat template. XML has no form for it.
-    """
-
-    role: Role | None
-    text: str
-    span: Span
-    reasoning: str = ""
-
-
+_DOCUMENT = instance("a prompt document", PromptDocument)
 _FIELDS = {
     "schema": TEXT,
     "references": tuple_of("a tuple of Reference", Reference),
@@ -84,32 +54,17 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Prompt(Short):
+class Prompt(PromptDocument):
     """One request against a schema, as written.
 
     `Prompt("travel").use("cities/miami", days="three").user("…")` builds a prompt without XML. Every method
     returns a new prompt. Arguments and texts are used exactly as given.
 
-    Attributes:
-        schema: Name of the schema.
-        references: References to modules, nested as written.
-        arguments: Arguments for the schema's own parameters (those outside any module).
-        messages: The prompt's own turns in order. A bare text (`role` None) is alone, or comes before turns and
-            continues the open turn of the schema.
-        version: Range of accepted schema versions, for example ">=1.2,<2".
-        warnings: Problems of the document that do not prevent its use.
+    `str(prompt)` is its document, or its repr if XML cannot express the prompt (`to_xml` says why).
 
     Raises:
         PromptError: bare text is combined with turns, or `version` is not a valid range.
     """
-
-    schema: str = field(kw_only=False)
-    references: tuple[Reference, ...] = ()
-    arguments: tuple[Argument, ...] = ()
-    messages: tuple[Message, ...] = ()
-    version: str | None = None
-    span: Span = IN_PYTHON
-    warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, kind in _FIELDS.items():
@@ -120,6 +75,45 @@ class Prompt(Short):
             raise PromptError(faults)
         if self.version is not None and not is_range(self.version):
             raise PromptError([bad_range(self.version, self.span)])
+
+    def __str__(self) -> str:
+        try:
+            return self.to_xml()
+        except PromptError:  # in the message of another error, for example
+            return repr(self)
+
+    @classmethod
+    def from_xml(cls, text: str | bytes) -> Prompt:
+        """Return the prompt of a document.
+
+        Raises:
+            PromptError: as `parse_prompt`.
+        """
+        return parse_prompt(text)
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
+        """Load a prompt file.
+
+        Args:
+            path: A document, or a template of one, `*.xml.j2`.
+            context: Values for the template: plain data, as in JSON.
+
+        Raises:
+            PromptError: the file cannot be read, or as `parse_prompt`.
+        """
+        PATH.check("path", path, InvalidValue)
+        name = str(path)
+        data = read_document(Path(path), PromptError)
+        if context is not None and not is_template(name):
+            raise PromptError([no_template(name)])
+        return cls.of(read_prompt(open_document(data, name, context, PromptError)))
+
+    @classmethod
+    def of(cls, document: PromptDocument) -> Prompt:
+        """Return a `Prompt` with the content of a document."""
+        _DOCUMENT.check("document", document, InvalidValue)
+        return cls(**{each.name: getattr(document, each.name) for each in fields(document)})
 
     @classmethod
     def from_messages(cls, schema: str, messages: ChatMessages) -> Prompt:
@@ -193,23 +187,27 @@ class Prompt(Short):
         return replace(self, messages=(*self.messages, Message(role=role, text=text, span=span)))
 
 
-def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for every bare text that is not the first message."""
-    for message in messages[1:]:
-        if message.role is None:
-            words = "bare text can only come before the turns of a prompt"
-            yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
+def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
+    """Parse a prompt document.
+
+    Args:
+        text: The document; bytes must be UTF-8.
+        source: Name of the document in diagnostics.
+
+    Raises:
+        PromptError: all faults of XML or structure, in document order.
+    """
+    return Prompt.of(read_prompt(decode(text, source, PromptError)))
+
+
+def parse_prompt_at(text: str, span: Span) -> Prompt:
+    """Parse a prompt at `span` inside another document; errors are those of `parse_prompt`."""
+    return Prompt.of(read_prompt(replace(decode(text, span.source, PromptError), first=(span.line, span.column))))
 
 
 def _no_form(message: Message) -> Diagnostic:
     words = "the reasoning of an answer has no form in XML"
     return diagnostic("PC011", words, message.span, "leave it out, or keep the prompt as messages")
-
-
-def bad_range(version: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for an invalid version range."""
-    message = f"version={quoted(version)} is not allowed: a range of versions is expected"
-    return diagnostic("PC105", message, span, "write bounds separated by commas, such as >=1.2,<2")
 
 
 _NUMBER = number(-sys.float_info.max)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Set
 from typing import TypeAlias
 
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.prompt import Argument, Prompt, Reference
+from promptcache.language.prompt import Prompt
 from promptcache.language.syntax.nodes import IN_PYTHON
+from promptcache.language.syntax.prompt_nodes import Argument, Reference
 
 SlotArguments: TypeAlias = Mapping[tuple[str, str], str]
 """Texts for parameters by module path ("" for the schema) and name."""

@@ -1,32 +1,34 @@
-"""Parse a prompt document into a `Prompt` with a span on every part, or report all faults of its structure.
+"""Read a prompt document into nodes with a span on every part, or report all faults of its structure.
 
 `resolve_prompt` checks that the schema has the modules of a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from promptcache.diagnostics import (
     MAX_FAULTS,
-    PATH,
     Diagnostic,
     FaultList,
-    InvalidValue,
     PromptError,
     Span,
     did_you_mean,
     in_order,
 )
 from promptcache.language.lint import lint_text, lint_value
-from promptcache.language.prompt import Argument, Message, Prompt, Reference, bad_range, misplaced_text
 from promptcache.language.syntax.attributes import AttributeReader
-from promptcache.language.syntax.files import is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
-from promptcache.language.syntax.source import Source, decode, diagnostic, read_document
+from promptcache.language.syntax.prompt_nodes import (
+    Argument,
+    Message,
+    PromptDocument,
+    Reference,
+    bad_range,
+    misplaced_text,
+)
+from promptcache.language.syntax.source import Source, diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
@@ -35,43 +37,12 @@ _ROLES = frozenset(Role)
 _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
-def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
-    """Parse a prompt document.
-
-    Args:
-        text: The document; bytes must be UTF-8.
-        source: Name of the document in diagnostics.
+def read_prompt(source: Source) -> PromptDocument:
+    """Read a prompt document.
 
     Raises:
         PromptError: all faults of XML or structure, in document order.
     """
-    return _read(decode(text, source, PromptError))
-
-
-def parse_prompt_at(text: str, span: Span) -> Prompt:
-    """Parse a prompt at `span` inside another document; errors are those of `parse_prompt`."""
-    return _read(replace(decode(text, span.source, PromptError), first=(span.line, span.column)))
-
-
-def load_prompt(path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
-    """Load a prompt file.
-
-    Args:
-        path: A document, or a template of one, `*.xml.j2`.
-        context: Values for the template: plain data, as in JSON.
-
-    Raises:
-        PromptError: the file cannot be read, or as `parse_prompt`.
-    """
-    PATH.check("path", path, InvalidValue)
-    name = str(path)
-    data = read_document(Path(path), PromptError)
-    if context is not None and not is_template(name):
-        raise PromptError([no_template(name)])
-    return _read(open_document(data, name, context, PromptError))
-
-
-def _read(source: Source) -> Prompt:
     root = parse_xml(source, source.name, PromptError)
     if root.name != "prompt":
         advice = (
@@ -95,7 +66,7 @@ class _PromptReader:
         self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
-    def prompt(self, root: Element) -> Prompt:
+    def prompt(self, root: Element) -> PromptDocument:
         schema = next((attribute.value for attribute in root.attributes if attribute.name == "schema"), None)
         if schema is None:
             self._fault("PC104", "<prompt> needs the attribute 'schema'", root.name_span, 'add schema="…"')
@@ -107,7 +78,7 @@ class _PromptReader:
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
         self.faults += misplaced_text(messages)
-        return Prompt(
+        return PromptDocument(
             schema or "",
             references=references,
             arguments=self._arguments(own, naming),

@@ -21,7 +21,7 @@ from promptcache.diagnostics import (
     shown,
 )
 from promptcache.language.checked import CheckedSchema, CheckedUnion, FilledSlot, Selection, walk_checked
-from promptcache.language.prompt import Argument, Prompt, Reference
+from promptcache.language.prompt import Prompt
 from promptcache.language.rules.explain import explain_broken, explain_members
 from promptcache.language.syntax.names import (
     MAX_SUGGESTIONS,
@@ -40,6 +40,7 @@ from promptcache.language.syntax.names import (
     quoted,
 )
 from promptcache.language.syntax.nodes import Member, Parameter, join_path
+from promptcache.language.syntax.prompt_nodes import Argument, Reference
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 

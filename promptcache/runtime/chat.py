@@ -150,7 +150,7 @@ class Chat(Unpicklable):
         The next answer prefills all tokens above the first difference; its usage says how many.
         """
         if not isinstance(prompt, Prompt):
-            raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; load_prompt reads documents")
+            raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; Prompt.from_file reads documents")
         return self._with(prompt)
 
     def _with(self, prompt: Prompt) -> Chat:

@@ -15,8 +15,7 @@ from promptcache.cli import diff
 from promptcache.cli.diff import SchemaChanges, compare_prompts, compare_schemas
 from promptcache.cli.layout_changes import compare_encodings
 from promptcache.diagnostics import PromptError
-from promptcache.language import CheckedSchema, Placement, resolve_prompt
-from promptcache.language.prompt import Prompt
+from promptcache.language import CheckedSchema, Placement, Prompt, resolve_prompt
 from promptcache.layout import Encoding, Layout, lay_out, run_states
 from promptcache.testing.selection import list_selections
 from tests import strategies

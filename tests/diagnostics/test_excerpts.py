@@ -24,7 +24,6 @@ from promptcache.language import (
     Prompt,
     Schema,
     check_schema,
-    load_prompt,
     module,
     parse_prompt,
     parse_schema,
@@ -190,7 +189,7 @@ def test_error_shows_files_and_survives_a_process(tmp_path: Path) -> None:
     (tmp_path / "p.xml").write_bytes(b'<prompt schema="law">\n caf\xe9</prompt>')
 
     with pytest.raises(PromptError) as caught:
-        load_prompt(tmp_path / "p.xml")
+        Prompt.from_file(tmp_path / "p.xml")
 
     copy: LanguageError = pickle.loads(pickle.dumps(caught.value))
     assert copy.excerpt() == caught.value.excerpt()

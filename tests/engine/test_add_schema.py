@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
-from promptcache.language import CheckedSchema, Placement, Schema, check_schema, load_prompt, module, slot
+from promptcache.language import CheckedSchema, Placement, Prompt, Schema, check_schema, module, slot
 from promptcache.layout import check_length, lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
@@ -95,7 +95,7 @@ def test_templates_answer_like_their_documents(tmp_path: Path) -> None:
     written = engine.generate('<prompt schema="s"><m/>Why?</prompt>', do_sample=False, max_new_tokens=4)
 
     engine.add_schema(tmp_path / "s.xml.j2", context={"text": "Low < high."})
-    prompt = load_prompt(tmp_path / "p.xml.j2", context={"question": "Why?"})
+    prompt = Prompt.from_file(tmp_path / "p.xml.j2", context={"question": "Why?"})
 
     assert engine.generate(prompt, do_sample=False, max_new_tokens=4).token_ids == written.token_ids
 

@@ -28,8 +28,8 @@ from promptcache.language import (
     Whitespace,
     join_path,
 )
-from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.rules.rules import Rules
+from promptcache.language.syntax.nodes import IN_PYTHON
 
 TEXTS = st.text(alphabet="ab \n\t<&é", max_size=6)
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -9,10 +9,10 @@ import pytest
 
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import (
+    Prompt,
     Schema,
     check_schema,
     count_combinations,
-    load_prompt,
     parse_prompt,
     parse_schema,
 )
@@ -181,11 +181,11 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
     with pytest.raises(LanguageError, match="PC010 this is a pipe or a device"):
         Schema.from_file(tmp_path / "pipe.xml")
     with pytest.raises(LanguageError, match="PC605"):
-        load_prompt(tmp_path / "p.xml", context={})
+        Prompt.from_file(tmp_path / "p.xml", context={})
     with pytest.raises(LanguageError, match="PC211"):
         Schema.from_file(tmp_path / "s.xml")
     with pytest.raises(LanguageError, match="PC010 the file cannot be read"):
-        load_prompt(tmp_path / f"{name}.xml")
+        Prompt.from_file(tmp_path / f"{name}.xml")
 
 
 @pytest.mark.parametrize(

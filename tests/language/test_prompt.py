@@ -11,12 +11,12 @@ from promptcache.language import (
     Prompt,
     Role,
     check_schema,
-    load_prompt,
     parse_prompt,
     parse_schema,
     resolve_prompt,
 )
-from promptcache.language.prompt import IN_PYTHON, Argument, Message, Reference
+from promptcache.language.syntax.nodes import IN_PYTHON
+from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, without_spans
 
@@ -56,9 +56,31 @@ PROMPTS = st.builds(
 
 @settings(max_examples=law_examples())
 @given(prompt=PROMPTS)
-def test_parsing_a_printed_prompt_gives_the_prompt(prompt):
-    """Parsing a printed prompt gives the same prompt, except for spans, with every character of its texts."""
-    assert without_spans(parse_prompt(prompt.to_xml())) == without_spans(prompt)
+def test_the_text_of_a_prompt_is_its_document(prompt):
+    """Reading `str(prompt)` gives an equal prompt, with every character of its texts."""
+    again = Prompt.from_xml(str(prompt))
+
+    assert again == prompt
+    assert without_spans(again) == without_spans(prompt)
+    assert again != again.use("another")
+
+
+def test_a_prompt_without_a_document_has_a_text():
+    """Where XML cannot hold a text, `str` shows the prompt as `repr` does, so an error message can name it."""
+    prompt = Prompt("s").user("\x00")
+
+    assert str(prompt) == repr(prompt)
+
+
+def test_a_file_and_its_text_are_one_prompt(tmp_path):
+    """`from_file` reads what `str` writes; the places are those of the file."""
+    prompt = Prompt("travel").use("miami").user("Where?")
+    path = tmp_path / "p.xml"
+    path.write_text(str(prompt))
+
+    found = Prompt.from_file(path)
+    assert found == prompt
+    assert found.messages[0].span.source == str(path)
 
 
 def test_the_builder_writes_what_the_document_says():
@@ -142,7 +164,7 @@ def test_a_prompt_file_is_named_in_diagnostics(tmp_path):
     path = tmp_path / "prompt.xml"
     path.write_text("<prompt/>", encoding="utf-8")
     with pytest.raises(PromptError) as caught:
-        load_prompt(path)
+        Prompt.from_file(path)
     assert str(caught.value).startswith(f"{path}:1:2: PC104")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CODES, Diagnostic, LanguageError, Severity
-from promptcache.language import Schema, check_schema, load_prompt, resolve_prompt
+from promptcache.language import Prompt, Schema, check_schema, resolve_prompt
 from tests.language.documents import SCHEMAS
 
 FOLDER = Path(__file__).parent / "rejects"
@@ -41,7 +41,7 @@ def diagnose(path: Path) -> tuple[Diagnostic, ...]:
     try:
         if not re.search(rb"^<prom", path.read_bytes(), re.MULTILINE):
             return check_schema(Schema.from_file(path)).warnings
-        prompt = load_prompt(path)
+        prompt = Prompt.from_file(path)
         known = SCHEMAS / f"{prompt.schema}.xml"
         resolve_prompt(prompt, check_schema(Schema.from_file(known if known.exists() else SCHEMAS / "travel.xml")))
     except LanguageError as error:

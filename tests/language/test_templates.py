@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import LanguageError, SchemaError
-from promptcache.language import Schema, Text, check_schema, load_prompt, parse_schema, print_schema
+from promptcache.language import Prompt, Schema, Text, check_schema, parse_schema, print_schema
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
 from promptcache.language.syntax.xml import Element, parse_xml
@@ -371,7 +371,7 @@ def test_bombs_are_refused_in_time_and_memory():
 
 
 def test_files_are_templates_by_their_name(tmp_path):
-    """Schema.from_file and load_prompt render *.xml.j2, and refuse a context for other files."""
+    """Schema.from_file and Prompt.from_file render *.xml.j2, and refuse a context for other files."""
     (tmp_path / "s.xml.j2").write_text(
         '<schema name="{{ name }}">{% for n in names %}<module name="{{ n }}">{{ n }}</module>{% endfor %}</schema>'
     )
@@ -379,7 +379,7 @@ def test_files_are_templates_by_their_name(tmp_path):
     (tmp_path / "s.xml").write_text('<schema name="s"/>')
     schema = check_schema(Schema.from_file(tmp_path / "s.xml.j2", context={"name": "s", "names": ["a", "b"]}))
     assert outline(schema.children) == [["a", "a"], ["b", "\nb"]]
-    prompt = load_prompt(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
+    prompt = Prompt.from_file(tmp_path / "p.xml.j2", context={"name": "s", "text": "<b/>"})
     assert prompt.messages[0].text == "<b/>"
     with pytest.raises(LanguageError) as caught:
         Schema.from_file(tmp_path / "s.xml", context={})

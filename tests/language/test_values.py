@@ -24,8 +24,8 @@ from promptcache.language import (
     slot,
     text_of,
 )
-from promptcache.language.prompt import IN_PYTHON
 from promptcache.language.syntax.names import in_range, is_range, is_version
+from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.patterns import Pattern, PatternError, python_pattern
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples

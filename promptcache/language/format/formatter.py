@@ -14,7 +14,7 @@ from typing import NamedTuple
 from promptcache.diagnostics import LanguageError, suggest
 from promptcache.language.check import check_schema
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
-from promptcache.language.read_prompt import parse_prompt
+from promptcache.language.prompt import parse_prompt
 from promptcache.language.schema import parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Files
