@@ -94,7 +94,6 @@ _CHOICES = Kind(
     lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
 )
 _PLACES = whole(1, unit="tokens")
-_CALL_OPTIONS = ("logprobs", "deterministic")  # of `Chat.say`, beside those of transformers' `generate`
 _PACK = FLAG | None
 
 
@@ -485,6 +484,7 @@ class Engine(Unpicklable):
         repair: str | None = None,
         positions: str | None = None,
         logprobs: int | None = None,
+        seed: int | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
         deterministic: bool = False,
@@ -501,6 +501,8 @@ class Engine(Unpicklable):
             logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
                 probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
                 other processors.
+            seed: Seed of the random numbers, if the answer is sampled. The same seed gives the same answer, in every
+                way of asking. None takes them from the random state of torch.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
             deterministic: Whether the answer does not depend on automatic promotions: it is the modular one.
@@ -521,6 +523,7 @@ class Engine(Unpicklable):
             repair=repair,
             positions=positions,
             logprobs=logprobs,
+            seed=seed,
             salt=salt,
             template_kwargs=template_kwargs,
             deterministic=deterministic,
@@ -545,7 +548,8 @@ class Engine(Unpicklable):
             prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these
                 end.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
-            settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer.
+            settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer. With a
+                `seed`, each answer is that of `generate` with this seed.
 
         Raises:
             As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model

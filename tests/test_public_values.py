@@ -73,7 +73,7 @@ class Call:
 NOT_WRONG = {("Level", "hostile"), ("Level", "5,000 digits")}
 """Values that Python's own enum shows before it asks us."""
 
-SETTINGS = {"max_new_tokens": 1, "logprobs": None, "repair": None, "positions": None, "salt": None}
+SETTINGS = {"max_new_tokens": 1, "logprobs": None, "seed": None, "repair": None, "positions": None, "salt": None}
 
 GENERATION = {
     "num_beams": 2,

@@ -61,7 +61,8 @@ class AnswerOptions:
             UsageMistake: `--temperature` is not a temperature.
         """
         limit = {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
-        return sampling(self.temperature) | limit
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return sampling(self.temperature) | limit | seed
 
     def load_engine(self) -> Engine:
         """Load the model and open the store. Raises the errors of `optional_store` and `load_engine`."""

@@ -19,7 +19,6 @@ from click.exceptions import Exit
 
 from promptcache.cli.answer_options import AnswerOptions, answer_options
 from promptcache.cli.completion import complete_documents
-from promptcache.cli.engine import set_seed
 from promptcache.cli.exits import (
     EnvironmentMissing,
     ExitCode,
@@ -90,7 +89,6 @@ def command(
             engine.add_schema(request.schema.source, keep=options.keep)
             read = files_read(sources, request.schema)
         chat = engine.load_chat(load) if load else engine.chat(prompt, repair=options.repair_text)
-        set_seed(options.seed)
         if code := _Conversation(chat, generation, read).hold(question):
             raise Exit(code)
 

@@ -73,14 +73,6 @@ def sampling(temperature: float | None) -> dict[str, Any]:
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
-def set_seed(seed: int | None) -> None:
-    """Seed the random numbers of sampling, if `--seed` was given."""
-    if seed is not None:
-        import torch
-
-        torch.manual_seed(seed)
-
-
 def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig | None:
     """Return the configuration of a command that can do without a store, or None; arguments as for `store_config`.
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from promptcache.cli.answer_options import AnswerOptions, answer_options
-from promptcache.cli.engine import set_seed
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import repaired_text, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
@@ -50,7 +49,6 @@ def command(sources: Sources, prompt: str, schema: tuple[str, ...], options: Ans
     engine.clear_history()
 
     def answer(write: Callable[[str], object]) -> Completion:
-        set_seed(options.seed)
         with engine.stream(request.prompt, **generation) as stream:
             for piece in stream:
                 write(piece)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue
+from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, whole
 from promptcache.language import Prompt
 from promptcache.layout import Plan, continued, recompute
 from promptcache.runtime.executor import Executor
@@ -26,6 +26,7 @@ from promptcache.structured import OutputFormat, TokenGrammars, TokenMatcher, re
 from promptcache.tokenizer import Tokenizer
 
 _SALT = TEXT | None
+_SEED = whole(0, 2**64 - 1) | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class RequestSettings:
     repair: str | None = None
     positions: str | None = None
     logprobs: int | None = None
+    seed: int | None = None
     salt: str | None = None
     template_kwargs: TemplateOptions = None
     deterministic: bool = False
@@ -68,6 +70,7 @@ class Request:
         reasoning_tags: The texts around reasoning, or None.
         reasoning_is_open: Whether the prompt ends with the first of them.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
+        seed: Seed of the random generator; None draws one from the random state of torch.
         salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
         exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
@@ -87,6 +90,7 @@ class Request:
     reasoning_tags: tuple[str, str] | None = None
     reasoning_is_open: bool = False
     logprobs: int | None = None
+    seed: int | None = None
     salt: str | None = None
     history: bool = True
     exact: Callable[[Plan, str | None], Plan | None] | None = None
@@ -210,6 +214,7 @@ class RequestBuilder:
         LOGPROBS.check("logprobs", settings.logprobs, InvalidGeneration)
         if settings.logprobs is not None:
             check_for_logprobs(options, model)
+        _SEED.check("seed", settings.seed, InvalidGeneration)
         _SALT.check("salt", settings.salt, InvalidValue)
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
         is_open = is_open_in(plan, self.tokenizer)
@@ -224,6 +229,7 @@ class RequestBuilder:
             reasoning_tags=self.tokenizer.reasoning_tags,
             reasoning_is_open=is_open,
             logprobs=settings.logprobs,
+            seed=settings.seed,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
             note=self._note,

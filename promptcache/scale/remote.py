@@ -270,7 +270,6 @@ class RemoteService:
         prompt: PromptSource,
         listener: Listener,
         *,
-        seed: int | None = None,
         reuse: bool = True,
         **settings: Any,
     ) -> Future[None]:
@@ -297,7 +296,7 @@ class RemoteService:
         attempt = Attempt(
             max_new_tokens=limit,
             min_new_tokens=options.pop("min_new_tokens", 0),
-            seed=secrets.randbits(62) if seed is None else seed,
+            seed=secrets.randbits(62) if asked.seed is None else asked.seed,
         )
         request = RemoteRequest(
             affinity=_affinity(prompt) if packed is None else state.schema.name,

@@ -17,6 +17,7 @@ from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.decoder import Decoder
 from promptcache.runtime.serving.job import jobs_of
 from promptcache.runtime.serving.scheduler import Scheduler
+from promptcache.runtime.serving.seeded_draws import draws_of
 
 
 def answer(
@@ -46,7 +47,8 @@ def answer(
     with executor.activity:
         (job,) = jobs_of([begun(request, executor)], [listen], executor)
         if job.settings is None:
-            return answer_by_transformers(job.request, executor, on_token, is_cancelled)
+            with draws_of(job):
+                return answer_by_transformers(job.request, executor, on_token, is_cancelled)
         decoder = Decoder(executor)
         try:
             decoder.join(job, executor.fetch(part.encoding for part in job.request.plan.tokens.parts))

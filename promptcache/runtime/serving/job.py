@@ -41,7 +41,6 @@ class Job:
 
     Attributes:
         settings: None if rows do not support the options; then transformers' `generate` answers the request.
-        is_seeded: Whether the caller gave the seed of the generator.
         seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty or a criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
@@ -54,7 +53,6 @@ class Job:
     listener: Listener
     settings: SamplingSettings | None
     generator: torch.Generator
-    is_seeded: bool
     criteria: Sequence[Callable[..., Any]]
     ends: tuple[int, ...]
     submitted: float = field(default_factory=time.perf_counter)
@@ -106,14 +104,8 @@ class Job:
             _log.exception("a listener raised an error when its request ended")
 
 
-def jobs_of(
-    requests: Sequence[Request], listeners: Sequence[Listener], executor: Executor, seed: int | None = None
-) -> tuple[Job, ...]:
-    """Return a job for each request. They have the same options, and share stopping criteria.
-
-    Args:
-        seed: Seed of the random generator; None draws one from the random state of torch.
-    """
+def jobs_of(requests: Sequence[Request], listeners: Sequence[Listener], executor: Executor) -> tuple[Job, ...]:
+    """Return a job for each request. They have the same options, and share stopping criteria."""
     model = executor.model
     options = dict(requests[0].options)
     criteria = pop_stopping_criteria(options, model)
@@ -124,8 +116,7 @@ def jobs_of(
             request=request,
             listener=listener,
             settings=settings,
-            generator=_generator(settings, seed),
-            is_seeded=seed is not None,
+            generator=_generator(settings, request.seed),
             criteria=criteria,
             ends=ends,
             matcher=None if request.matcher is None else request.matcher.copy(),

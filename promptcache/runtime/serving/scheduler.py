@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from functools import partial
 
 from promptcache.diagnostics import Cancelled, QueueTimeout
@@ -23,7 +22,7 @@ from promptcache.runtime.serving.decoder import Decoder
 from promptcache.runtime.serving.job import Job, Listener, jobs_of
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import draw
-from promptcache.runtime.serving.seeded_draws import SeededDraws
+from promptcache.runtime.serving.seeded_draws import draws_of
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
@@ -88,14 +87,13 @@ class Scheduler:
     def _running(self) -> list[Job]:
         return [] if self._decoder is None else self._decoder.running
 
-    def job(self, request: Request, listener: Listener, seed: int | None = None, num_drawn: int = 0) -> Job:
+    def job(self, request: Request, listener: Listener, num_drawn: int = 0) -> Job:
         """Return a job for `add`.
 
         Args:
-            seed: Seed of the random generator; None draws one from the random state of torch.
-            num_drawn: Number of tokens that were drawn with this seed before.
+            num_drawn: Number of tokens that were drawn with the seed of the request before.
         """
-        (job,) = jobs_of([request], [listener], self._executor, seed)
+        (job,) = jobs_of([request], [listener], self._executor)
         if job.settings is None or job.settings.temperature:
             for _ in range(num_drawn):
                 draw(job.generator)
@@ -211,7 +209,7 @@ class Scheduler:
     def _answered_alone(self, job: Job) -> Completion:
         is_one = num_sequences(job.request.options, self._executor.model) == 1
         passes_tokens = is_one and job.request.logprobs is None and job.streamer is None
-        with SeededDraws(job.generator) if job.is_seeded else nullcontext():
+        with draws_of(job):
             made = answer_by_transformers(
                 job.request, self._executor, job.listener if passes_tokens else None, lambda: job.is_cancelled
             )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.sampling import draw
+
+
+def draws_of(job: Job) -> AbstractContextManager[Any]:
+    """Return the context in which transformers answers a job: it draws from the generator of a seeded one."""
+    return nullcontext() if job.request.seed is None else SeededDraws(job.generator)
 
 
 class SeededDraws(TorchFunctionMode):

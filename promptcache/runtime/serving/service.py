@@ -30,7 +30,6 @@ from promptcache.runtime.serving.scheduler import Scheduler
 MAX_FAILED_STEPS = 3
 """A service is dead after this number of failed forward passes in a row."""
 
-_SEED = whole(0, 2**64 - 1) | None
 _TIMEOUT = number(0, threading.TIMEOUT_MAX)
 
 
@@ -121,7 +120,6 @@ class Service(Unpicklable):
         prompt: PromptSource,
         listener: Listener,
         *,
-        seed: int | None = None,
         reuse: bool = True,
         given: Sequence[int] = (),
         **settings: Any,
@@ -132,14 +130,12 @@ class Service(Unpicklable):
             prompt: As for `Engine.generate`.
             listener: Called in the service's thread: with each token ID, or its `TokenLogprobs` if `logprobs` is
                 given, then with the `Completion` or an error. It must not block.
-            seed: Seed of the request's random generator. The same seed gives the same answer, whatever other requests
-                run.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
             given: Tokens of the answer that were generated already, by another service for example. The answer
                 continues after them, with the random numbers of a request that generated them. They are part of the
                 prompt: `max_new_tokens` and `Completion` do not count them.
-            settings: As for `Engine.generate`: `max_new_tokens`, `repair`, options of transformers' `generate`, ….
+            settings: As for `Engine.generate`: `max_new_tokens`, `seed`, options of transformers' `generate`, ….
 
         Raises:
             QueueFull: Too many requests or tokens wait.
@@ -147,13 +143,12 @@ class Service(Unpicklable):
             As `Engine.generate`, for requests that are not valid.
         """
         FUNCTION.check("listener", listener, InvalidValue)
-        _SEED.check("seed", seed, InvalidValue)
         FLAG.check("reuse", reuse, InvalidValue)
         self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
         request = self._requests.build(prompt, RequestSettings.of(settings), given)
         request = request if reuse else request.without_reuse()
-        job = self._loop.scheduler.job(request, listener, seed, len(given))
+        job = self._loop.scheduler.job(request, listener, len(given))
         self._loop.add(job, self.limits)
         return Ticket(job)
 
