@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -99,6 +100,8 @@ _PACK = FLAG | None
 
 class Engine(Unpicklable):
     """Serves prompts written against schemas. The KV of every module is computed once.
+
+    `close` ends an engine, and so does the end of its `with` block.
 
     Attributes:
         model: The model; the engine changes it in place.
@@ -207,6 +210,7 @@ class Engine(Unpicklable):
             exact=None if self._promoter is None else self._promoter.exact,
             note=None if self._watcher is None else self._watcher.note,
         )
+        self._services: WeakSet[Service] = WeakSet()
 
     @classmethod
     def from_pretrained(
@@ -267,6 +271,28 @@ class Engine(Unpicklable):
             watch=watch,
             max_divergence=max_divergence,
         )
+
+    def close(self) -> None:
+        """End the services and the work in idle time, remove all schemas, and free their KV and history.
+
+        Other methods then raise `EngineClosed`. Requests in flight and streams go on to their end; those of services
+        get `ServiceClosed`. Answers stay, and so do the model, KV in folders and under URLs, and a `Store` of the
+        caller. Closing again does nothing.
+        """
+        self._catalog.close()
+        for each in (self._promoter, self._watcher):
+            if each is not None:
+                each.end()
+        for service in tuple(self._services):
+            service.close()
+        self.clear_history()
+
+    def __enter__(self) -> Self:
+        self._catalog.check_open()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
@@ -357,6 +383,7 @@ class Engine(Unpicklable):
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
         """
         (FUNCTION | None).check("progress", progress, InvalidValue)
+        self._catalog.check_open()
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(warm(each, self._executor, progress) for each in chosen)
 
@@ -579,7 +606,10 @@ class Engine(Unpicklable):
             limits: Its limits; None means those of `ServiceLimits`.
             observer: Gets figures of its work, in its thread.
         """
-        return Service(self._requests, limits, observer)
+        self._catalog.check_open()
+        service = Service(self._requests, limits, observer)
+        self._services.add(service)
+        return service
 
     def chat(
         self,
@@ -603,6 +633,7 @@ class Engine(Unpicklable):
             InvalidValue: The prompt has bare text and other turns.
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
+        self._catalog.check_open()
         settings = RequestSettings(repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs)
         return Chat(self._requests, chat_prompt(prompt), settings)
 
@@ -616,6 +647,7 @@ class Engine(Unpicklable):
             InvalidValue: The file is not a saved chat, or cannot be read.
             UnknownSchema: The file has KV, and no schema of that name was added.
         """
+        self._catalog.check_open()
         return Chat.load(self._requests, path, salt, template_kwargs)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:

@@ -243,6 +243,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.unpin": Call(function=engine.unpin, valid={"schema": "travel"}),
         "Engine.promote": Call(function=engine.promote, valid={"prompt": PROMPT, "promote_bytes": 2**30}, use=repr),
         "Engine.demote": Call(function=engine.demote, valid={"prompt": None, "schema": "travel"}),
+        "Engine.close": Call(function=promptcache.Engine(engine.model, engine.tokenizer).close),
         "Engine.stats": Call(function=engine.stats),
         "Engine.clear_history": Call(function=engine.clear_history),
         "Engine.chat": Call(

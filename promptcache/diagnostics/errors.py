@@ -7,6 +7,7 @@ PromptCacheError
 │   ├── SchemaError          a schema document, PC0xx to PC3xx, PC5xx
 │   └── PromptError          a prompt document, PC0xx, PC4xx, PC5xx
 ├── UnknownSchema            a prompt names a schema that the engine does not have
+├── EngineClosed             a call of an engine that was closed
 ├── ModelError
 │   ├── ModelNotFound        no such folder or hub id, or files missing in it
 │   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
@@ -96,6 +97,10 @@ class PromptError(LanguageError):
 
 class UnknownSchema(PromptCacheError):
     """A prompt names a schema that was not added."""
+
+
+class EngineClosed(PromptCacheError):
+    """An engine was used after `close`, or after its `with` block."""
 
 
 class ModelError(PromptCacheError):

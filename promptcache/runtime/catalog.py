@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from promptcache.diagnostics import TEXT, InvalidValue, PromptCacheError, UnknownSchema, did_you_mean, one_of, shown
+from promptcache.diagnostics import (
+    TEXT,
+    EngineClosed,
+    InvalidValue,
+    PromptCacheError,
+    UnknownSchema,
+    did_you_mean,
+    one_of,
+    shown,
+)
 from promptcache.kv import Codec, Store
 from promptcache.language import CheckedSchema, Member, Placement, Repair, Selection, declared_members, join_path
 from promptcache.layout import (
@@ -157,6 +166,7 @@ class Catalog:
         self._members_in_use: Counter[str] = Counter()  # of their digests
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self.on_drop: Callable[[], None] | None = None
+        self._is_closed = False
         self._lock = new_lock()
 
     @property
@@ -165,8 +175,13 @@ class Catalog:
         return tuple(self._states.values())
 
     def add(self, state: SchemaState) -> None:
-        """Add a schema. A schema of the same name is replaced; requests in flight keep the old one."""
+        """Add a schema. A schema of the same name is replaced; requests in flight keep the old one.
+
+        Raises:
+            EngineClosed: The catalog was closed.
+        """
         with self._lock:
+            self.check_open()
             self._add(state)
 
     def replace(self, old: SchemaState, new: SchemaState) -> bool:
@@ -208,6 +223,18 @@ class Catalog:
             old = self.find(name)
             del self._states[name]
             self._drop(old)
+
+    def close(self) -> None:
+        """Remove all schemas, and take no others. Requests in flight keep theirs."""
+        with self._lock:
+            self._is_closed = True
+            for name in tuple(self._states):
+                self._drop(self._states.pop(name))
+
+    def check_open(self) -> None:
+        """Raise `EngineClosed` after `close`."""
+        if self._is_closed:
+            raise EngineClosed("this engine is closed: make another one, Engine(engine.model, engine.tokenizer)")
 
     def placed(self, state: SchemaState, placement: Placement, make: Callable[[], SchemaState]) -> SchemaState:
         """Return a state of the same schema with other positions. `make` makes it once; it lasts as long as `state`."""
@@ -334,8 +361,10 @@ class Catalog:
         """Return the schema of this name.
 
         Raises:
+            EngineClosed: The catalog was closed.
             UnknownSchema: With the nearest name, or all of them.
         """
+        self.check_open()
         TEXT.check("schema", name, InvalidValue)
         state = self.get(name)
         if state is None:

@@ -210,6 +210,7 @@ class Planner:
         return today[1]
 
     def _state(self, prompt: Prompt) -> SchemaState:
+        self._catalog.check_open()
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
 
     def _placement(self, positions: str | None) -> Placement | None:

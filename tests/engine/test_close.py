@@ -1,0 +1,169 @@
+"""`Engine.close`: what ends with an engine, what stays, and the error of calls after it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcache.diagnostics import EngineClosed, ServiceClosed
+from promptcache.engine import Engine
+from promptcache.kv import MemoryStore
+from promptcache.runtime import Completion, Service, ServiceState
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+SCHEMA = """<schema name="travel"><system>You plan trips.</system>
+<module name="paris">Paris has soup.</module><collection name="notes" max="2"/></schema>"""
+PROMPT = '<prompt schema="travel"><paris/><user>Where to?</user></prompt>'
+CHAT = [{"role": "user", "content": "Hello"}]
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4}
+
+
+def opened(**settings: Any) -> Engine:
+    """Return an engine with a schema that has answered a prompt."""
+    engine = Engine(tiny_model(), ByteTokenizer(), **settings)
+    engine.add_schema(SCHEMA)
+    engine.generate(PROMPT, **GREEDY)
+    return engine
+
+
+CALLS: dict[str, Callable[[Engine], object]] = {
+    "add_schema": lambda engine: engine.add_schema(SCHEMA),
+    "remove_schema": lambda engine: engine.remove_schema("travel"),
+    "add_member": lambda engine: engine.add_member("travel", "notes", "a", "A"),
+    "remove_member": lambda engine: engine.remove_member("travel", "notes", "a"),
+    "members": lambda engine: engine.members("travel", "notes"),
+    "layout": lambda engine: engine.layout("travel"),
+    "warm": lambda engine: engine.warm(),
+    "promote": lambda engine: engine.promote(PROMPT),
+    "demote": lambda engine: engine.demote(PROMPT),
+    "demote a schema": lambda engine: engine.demote(schema="travel"),
+    "keys": lambda engine: engine.keys("travel"),
+    "pin": lambda engine: engine.pin("travel"),
+    "unpin": lambda engine: engine.unpin("travel"),
+    "plan": lambda engine: engine.plan(PROMPT),
+    "render": lambda engine: engine.render(PROMPT),
+    "generate": lambda engine: engine.generate(PROMPT),
+    "generate without a schema": lambda engine: engine.generate(CHAT),
+    "generate_batch": lambda engine: engine.generate_batch([PROMPT]),
+    "stream": lambda engine: engine.stream(PROMPT),
+    "service": lambda engine: engine.service(),
+    "chat": lambda engine: engine.chat(),
+    "load_chat": lambda engine: engine.load_chat("chat.json"),
+    "logits": lambda engine: engine.logits(PROMPT),
+    "logits_batch": lambda engine: engine.logits_batch([PROMPT]),
+    "score": lambda engine: engine.score(PROMPT, ["a"]),
+    "reference": lambda engine: engine.reference(PROMPT),
+    "link": lambda engine: engine.link(PROMPT),
+    "to_dynamic_cache": lambda engine: engine.to_dynamic_cache(PROMPT),
+    "audit": lambda engine: engine.audit(PROMPT),
+    "with": lambda engine: engine.__enter__(),
+}
+STAYS = {"close", "stats", "clear_history", "from_pretrained"}
+
+
+def test_every_method_is_tried() -> None:
+    """A method is in the table of calls after the end, or works then."""
+    public = {name for name, made in vars(Engine).items() if not name.startswith("_") and callable(made)}
+
+    assert {each.split()[0] for each in CALLS} - {"with"} | STAYS == public | {"from_pretrained"}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_after_the_end_are_refused(call: Callable[[Engine], object]) -> None:
+    """The error says that the engine is closed, for prompts that were planned before, too."""
+    with pytest.raises(EngineClosed, match="this engine is closed: make another one"):
+        call(CLOSED)
+
+
+CLOSED = opened()
+CLOSED.close()
+
+
+def test_what_works_after_the_end() -> None:
+    """The engine can be shown and closed again, and its answers stay."""
+    with opened() as engine:
+        answer = engine.generate(PROMPT, **GREEDY)
+    engine.close()
+
+    assert "none yet" in repr(engine)
+    assert (engine.schemas, engine.stats().promotions.num_combinations) == ({}, 0)
+    assert answer.plan.num_reused_tokens > 0
+    assert Engine(engine.model, engine.tokenizer).generate(CHAT, **GREEDY).token_ids
+
+
+def test_nothing_of_an_engine_runs_after_its_end() -> None:
+    """Threads of services, promotion and watching have ended, and no KV is left in memory."""
+    before = set(threading.enumerate())
+    with opened(promote="auto", watch=1) as engine:
+        services = [engine.service(), engine.service()]
+        items: queue.Queue[Any] = queue.Queue()
+        services[0].submit(PROMPT, items.put, **GREEDY)
+        while not isinstance(items.get(timeout=60), Completion):
+            pass
+        engine.generate(PROMPT, **GREEDY)
+        assert engine.store.nbytes() > 0
+
+    for thread in set(threading.enumerate()) - before:  # threads without work, which need a moment
+        thread.join(1)
+    assert set(threading.enumerate()) <= before
+    assert (engine.store.nbytes(), [*engine.store.keys()]) == (0, [])
+    with pytest.raises(ServiceClosed):
+        services[1].submit(PROMPT, print)
+
+
+def test_an_error_in_the_block_closes_too() -> None:
+    """The error of the block passes."""
+    with pytest.raises(KeyError), opened() as engine:
+        raise KeyError
+
+    with pytest.raises(EngineClosed):
+        engine.plan(PROMPT)
+
+
+def runs_on(service: Service) -> bool:
+    """Return False, for a criterion, once the service is to end."""
+    while service.state is ServiceState.READY:
+        threading.Event().wait(0.01)
+    return False
+
+
+def test_requests_in_flight() -> None:
+    """A stream goes on to its end, and a request of a service gets an error."""
+    engine = opened()
+    whole = engine.generate(PROMPT, **GREEDY).text
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(*_: Any, **__: Any) -> bool:
+        held.set()
+        return not go_on.wait(60)
+
+    items: queue.Queue[Any] = queue.Queue()
+    with engine.stream(PROMPT, stopping_criteria=[hold], **GREEDY) as stream:
+        assert held.wait(60)
+        service = engine.service()
+        service.submit(PROMPT, items.put, stopping_criteria=[lambda *_, **__: runs_on(service)], **GREEDY)
+        engine.close()
+        go_on.set()
+        assert "".join(stream) == whole
+
+    while isinstance(item := items.get(timeout=60), int):
+        pass
+    assert isinstance(item, ServiceClosed)
+
+
+def test_what_is_not_the_engines_stays(tmp_path: Path) -> None:
+    """KV in a folder, and in a store of the caller, serves the next engine."""
+    model = tiny_model()
+    for store in (tmp_path, MemoryStore(model.shape)):
+        with Engine(model, ByteTokenizer(), store=store) as engine:
+            engine.add_schema(SCHEMA)
+            engine.warm()
+        with Engine(model, ByteTokenizer(), store=store) as engine:
+            engine.add_schema(SCHEMA)
+            assert engine.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
