@@ -32,6 +32,8 @@ from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_name
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
 from promptcache.runtime import (
+    AsyncService,
+    AsyncStream,
     AutoPromotions,
     Catalog,
     Chat,
@@ -170,24 +172,26 @@ class Engine(Unpicklable):
         (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
         _PACK.check("pack", pack, InvalidValue)
         FLAG.check("strict_template", strict_template, InvalidValue)
-        self.model = as_model(model, context_length)
+        self.model = own_model = as_model(model, context_length)
         self.model.pack_weights(pack)
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
+        own_tokenizer = self.tokenizer
         choose_linking(self.model)
         self.positions = choose_placement(self.model, positions)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)
         self._history = open_history(self.store, self.model.shape, history_bytes)
+        # The threads of services have no reference to the engine, so an engine that is dropped ends.
         self._executor = Executor(
             self.model,
             self.store,
-            lambda: self.fingerprint,
+            lambda: f"{own_model.fingerprint}:{own_tokenizer.fingerprint}",
             open_pool(self.model, self.store),
             self._history,
-            lambda encodings: self._catalog.forget_unused(encodings),
-            lambda: self._catalog.announce(),
+            lambda encodings: catalog.forget_unused(encodings),
+            lambda: catalog.announce(),
         )
-        self._catalog = Catalog(
+        self._catalog = catalog = Catalog(
             self.store, self._executor.key, self._executor.keys_of, owns_store=self.store is not store
         )
         self._planner = Planner(
@@ -201,8 +205,8 @@ class Engine(Unpicklable):
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
         if self._promoter is not None:
             self._catalog.on_drop = self._promoter.end_unneeded
-        self._watcher = open_watcher(self._executor, self.tokenizer, lambda: self.end_ids, watch, max_divergence)
-        self._requests = RequestBuilder(
+        self._watcher = open_watcher(self._executor, self.tokenizer, lambda: requests.end_ids, watch, max_divergence)
+        self._requests = requests = RequestBuilder(
             self._planner,
             self._executor,
             self.tokenizer,
@@ -211,6 +215,7 @@ class Engine(Unpicklable):
             note=None if self._watcher is None else self._watcher.note,
         )
         self._services: WeakSet[Service] = WeakSet()
+        self._async_service = AsyncService(self._requests, self.service)
 
     @classmethod
     def from_pretrained(
@@ -305,7 +310,7 @@ class Engine(Unpicklable):
     @property
     def fingerprint(self) -> str:
         """Digest of model and tokenizer as they are now. KV with another fingerprint is never used."""
-        return f"{self.model.fingerprint}:{self.tokenizer.fingerprint}"
+        return self._executor.fingerprint
 
     def add_schema(
         self,
@@ -598,6 +603,23 @@ class Engine(Unpicklable):
         check_for_stream(request.options, self.model)
 
         return Stream(partial(answer, request, self._executor), request.text, request.reasoning_split())
+
+    async def agenerate(self, prompt: PromptSource, **settings: Any) -> Completion:
+        """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.
+
+        All asynchronous calls are answered together, by one service of the engine. If the task is cancelled, so is the
+        request.
+        """
+        return await self._async_service.answer(prompt, RequestSettings.of(settings))
+
+    def astream(self, prompt: PromptSource, **settings: Any) -> AsyncStream:
+        """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
+
+        Returns:
+            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors are raised
+            there. Closing it, or cancelling the task that reads it, stops generation.
+        """
+        return self._async_service.stream(prompt, RequestSettings.of(settings))
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.

@@ -220,6 +220,7 @@ SUB_ROOMS = {
         "promptcache.diagnostics",
         "promptcache.kv",
         "promptcache.layout",
+        "promptcache.locks",
         *(
             f"promptcache.runtime.{name}"
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")

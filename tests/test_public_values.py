@@ -6,6 +6,7 @@ time, and what comes back is used. `inspect.signature` finds the parameters, so 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import shutil
 import time
@@ -269,6 +270,16 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.reference": Call(function=engine.reference, valid={"prompt": PROMPT}),
         "Engine.generate": Call(function=engine.generate, valid=generation, use=repr),
         "Engine.stream": Call(function=engine.stream, valid={"prompt": PROMPT, "settings": SETTINGS}),
+        "Engine.agenerate": Call(
+            function=lambda prompt, **settings: asyncio.run(engine.agenerate(prompt, **settings)),
+            valid={"prompt": PROMPT, "settings": SETTINGS},
+            use=repr,
+        ),
+        "Engine.astream": Call(
+            function=engine.astream,
+            valid={"prompt": PROMPT, "settings": SETTINGS},
+            use=lambda made: asyncio.run(anext(made, "")),
+        ),
         "Engine.generate_batch": Call(
             function=engine.generate_batch,
             valid={"prompts": [PROMPT, PROMPT], "settings": SETTINGS},

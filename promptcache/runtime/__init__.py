@@ -4,6 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.answer import answer_by_transformers
+from promptcache.runtime.async_service import AsyncService, AsyncStream
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
@@ -78,6 +79,8 @@ __all__ = [
     "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
+    "AsyncService",
+    "AsyncStream",
     "AutoPromotions",
     "Batch",
     "Catalog",

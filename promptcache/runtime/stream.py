@@ -14,8 +14,37 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import Unpicklable
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.reasoning import ReasoningSplit
+from promptcache.runtime.reasoning import ReasoningSplit, SplitText
 from promptcache.runtime.text import IncrementalText, whole_text
+
+
+class AnswerPieces:
+    """Turns the tokens of an answer into pieces of its text. `reasoning` is the reasoning before it up to now."""
+
+    def __init__(self, text: Callable[[Sequence[int]], str], split: ReasoningSplit) -> None:
+        """Create the pieces of one answer.
+
+        Args:
+            text: Returns the text of tokens.
+            split: Splits the reasoning from the answer.
+        """
+        self.reasoning = ""
+        self._decode = text
+        self._text = IncrementalText(text)
+        self._split = split
+
+    def add(self, token_id: int) -> str:
+        """Add a token and return the text of the answer that is certain now."""
+        return self._answer(self._split.add(self._text.add(token_id)))
+
+    def finish(self, token_ids: Sequence[int]) -> str:
+        """Return the rest of the answer, whose tokens are these."""
+        rest = self._text.finish(whole_text(self._decode, token_ids))
+        return self._answer(self._split.add(rest)) + self._answer(self._split.rest())
+
+    def _answer(self, part: SplitText) -> str:
+        self.reasoning += part.reasoning
+        return part.answer
 
 
 class _Queue:
@@ -51,17 +80,13 @@ class Stream(Unpicklable, Iterator[str]):
 
         Args:
             answer: Generates the answer.
-            text: Returns the text of tokens.
-            split: Splits the reasoning from the answer.
+            text, split: As for `AnswerPieces`.
             on_end: Called in the reading thread with the completion, once all tokens are read.
         """
         self.completion: Completion | None = None
-        self.reasoning = ""
         self._on_end = on_end
         self._queue = _Queue()
-        self._decode = text
-        self._text = IncrementalText(text)
-        self._split = split
+        self._pieces = AnswerPieces(text, split)
         self._over = False
         self._reading = threading.RLock()  # one thread waits for an item; others would wait for ever at the end
         self._thread = threading.Thread(
@@ -70,6 +95,11 @@ class Stream(Unpicklable, Iterator[str]):
         # The thread has no reference to the stream, so an unread stream can be deleted.
         weakref.finalize(self, self._queue.closed.set).atexit = False
         self._thread.start()
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning before the answer, as far as it was generated."""
+        return self._pieces.reasoning
 
     def __next__(self) -> str:
         with self._reading:
@@ -83,12 +113,10 @@ class Stream(Unpicklable, Iterator[str]):
                     self.close()
                     if self._on_end is not None:
                         self._on_end(item)
-                    rest = self._text.finish(whole_text(self._decode, item.token_ids))
-                    parts = [self._split.add(rest), self._split.rest()]
+                    piece = self._pieces.finish(item.token_ids)
                 else:
-                    parts = [self._split.add(self._text.add(item))]
-                self.reasoning += "".join(each.reasoning for each in parts)
-                if piece := "".join(each.answer for each in parts):
+                    piece = self._pieces.add(item)
+                if piece:
                     return piece
         raise StopIteration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable
@@ -51,6 +52,8 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "generate": lambda engine: engine.generate(PROMPT),
     "generate without a schema": lambda engine: engine.generate(CHAT),
     "generate_batch": lambda engine: engine.generate_batch([PROMPT]),
+    "agenerate": lambda engine: asyncio.run(engine.agenerate(PROMPT)),
+    "astream": lambda engine: asyncio.run(anext(engine.astream(PROMPT))),
     "stream": lambda engine: engine.stream(PROMPT),
     "service": lambda engine: engine.service(),
     "chat": lambda engine: engine.chat(),

@@ -20,8 +20,9 @@ from promptcache.diagnostics import (
     number,
     whole,
 )
+from promptcache.locks import new_rlock
 from promptcache.runtime.planner import PromptSource
-from promptcache.runtime.request import RequestBuilder, RequestSettings
+from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.job import Job, Listener
 from promptcache.runtime.serving.metrics import ServiceObserver
@@ -57,9 +58,14 @@ class ServiceCounts:
 
 
 class Ticket:
-    """A request that was submitted."""
+    """A request that was submitted.
+
+    Attributes:
+        request: The request as planned.
+    """
 
     def __init__(self, job: Job) -> None:
+        self.request = job.request
         self._job = job
 
     def cancel(self) -> None:
@@ -101,8 +107,9 @@ class Service(Unpicklable):
 
     @property
     def state(self) -> ServiceState:
-        """Whether it takes requests."""
-        return self._loop.state
+        """Whether it takes requests. In a forked process, which does not have its thread, it is dead."""
+        state = self._loop.state
+        return state if self._thread.is_alive() or state is not ServiceState.READY else ServiceState.DEAD
 
     @property
     def counts(self) -> ServiceCounts:
@@ -147,8 +154,11 @@ class Service(Unpicklable):
         self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
         request = self._requests.build(prompt, RequestSettings.of(settings), given)
-        request = request if reuse else request.without_reuse()
-        job = self._loop.scheduler.job(request, listener, len(given))
+        return self.submit_request(request if reuse else request.without_reuse(), listener, len(given))
+
+    def submit_request(self, request: Request, listener: Listener, num_given: int = 0) -> Ticket:
+        """Submit a request that is planned. As `submit`; `num_given` tokens of its answer are part of the prompt."""
+        job = self._loop.scheduler.job(request, listener, num_given)
         self._loop.add(job, self.limits)
         return Ticket(job)
 
@@ -193,7 +203,7 @@ class _Loop:
         self.scheduler = scheduler
         self.state = ServiceState.READY
         self._is_closed = False
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(new_rlock())
         self._is_idle = True
 
     def check_open(self) -> None:

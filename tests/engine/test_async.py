@@ -1,0 +1,324 @@
+"""`agenerate` and `astream`: the answers of `generate` in event loops, and requests that end with their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import EngineClosed, InvalidGeneration, PromptError, ServiceClosed, UnknownSchema
+from promptcache.engine import Engine
+from promptcache.runtime import Service, ServiceState
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+
+SCHEMA = """<schema name="travel"><system>You plan trips.</system>
+<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
+</schema>"""
+PROMPTS: list[Any] = [
+    '<prompt schema="travel"><paris/><user>Where to?</user></prompt>',
+    '<prompt schema="travel"><miami/><user>Tell me more.</user></prompt>',
+    [{"role": "user", "content": "Hello"}],
+]
+OPTIONS: list[dict[str, Any]] = [
+    {"do_sample": False},
+    {"do_sample": False, "logprobs": 1},
+    {"do_sample": True, "seed": 3, "temperature": 2.0},
+    {"do_sample": True, "seed": 3, "typical_p": 0.9},  # transformers answers
+    {"do_sample": False, "repair": "all"},
+]
+GREEDY: dict[str, Any] = {"do_sample": False}
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine with the travel schema."""
+    with opened() as engine:
+        yield engine
+
+
+def opened() -> Engine:
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(SCHEMA)
+    return engine
+
+
+ENGINE = opened()
+ASKED = st.tuples(st.sampled_from(PROMPTS), st.sampled_from(OPTIONS), st.integers(1, 9))
+
+
+@settings(max_examples=law_examples(0.2))
+@given(asked=st.lists(ASKED, min_size=1, max_size=5))
+def test_answers_are_those_of_generate(asked: list[tuple[Any, dict[str, Any], int]]) -> None:
+    """So are the pieces of streams. All run at the same time, and each event loop is a new one."""
+
+    async def streamed(prompt: Any, options: dict[str, Any]) -> tuple[str, Any]:
+        async with ENGINE.astream(prompt, **options) as stream:
+            text = "".join([piece async for piece in stream])
+        return text, stream.completion
+
+    async def run() -> list[Any]:
+        chosen = [(prompt, {"max_new_tokens": size, **options}) for prompt, options, size in asked]
+        whole = [ENGINE.agenerate(prompt, **options) for prompt, options in chosen]
+        return await asyncio.gather(*whole, *(streamed(*each) for each in chosen))
+
+    answers = asyncio.run(run())
+    for (prompt, options, size), whole, (text, made) in zip(
+        asked, answers[: len(asked)], answers[len(asked) :], strict=True
+    ):
+        expected = ENGINE.generate(prompt, max_new_tokens=size, **options)
+        assert whole.token_ids == made.token_ids == expected.token_ids
+        assert whole.text == made.text == text == expected.text
+        assert (whole.logprobs is None) == (expected.logprobs is None)
+
+
+class Held:
+    """A stopping criterion that stops nothing. It waits at its first call until it may go on."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, *_: Any, **__: Any) -> bool:
+        self.num_calls += 1
+        self.reached.set()
+        assert self.go_on.wait(60)
+        return False
+
+    async def wait(self) -> None:
+        """Wait for the first call."""
+        assert await asyncio.to_thread(self.reached.wait, 60)
+
+
+async def cancelled_task(engine: Engine, options: dict[str, Any], held: Held) -> None:
+    """Cancel a task that awaits an answer."""
+    task = asyncio.create_task(engine.agenerate(PROMPTS[0], **options))
+    await held.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def cancelled_reader(engine: Engine, options: dict[str, Any], held: Held) -> None:
+    """Cancel a task that waits for a piece."""
+
+    async def read() -> None:
+        async for _ in engine.astream(PROMPTS[0], **options):
+            pass
+
+    task = asyncio.create_task(read())
+    await held.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def left_block(engine: Engine, options: dict[str, Any], held: Held) -> None:
+    """Leave the block of a stream."""
+    async with engine.astream(PROMPTS[0], **options) as stream:
+        task = asyncio.create_task(anext(stream))
+        await held.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [piece async for piece in stream] == []
+
+
+async def deleted_stream(engine: Engine, options: dict[str, Any], held: Held) -> None:
+    """Delete a stream that was not read to its end."""
+    stream = engine.astream(PROMPTS[0], **options)
+    task = asyncio.create_task(anext(stream))
+    await held.wait()
+    del stream
+    held.go_on.set()
+    await task
+    del task
+    gc.collect()
+
+
+@pytest.mark.parametrize("leave", [cancelled_task, cancelled_reader, left_block, deleted_stream])
+def test_the_end_of_a_task_cancels_its_request(engine: Engine, leave: Callable[..., Any]) -> None:
+    """A request that no task waits for takes no more steps, while another one is answered."""
+    held = Held()
+
+    async def run() -> int:
+        await leave(engine, {"max_new_tokens": 500, "stopping_criteria": [held], **GREEDY}, held)
+        before = held.num_calls
+        held.go_on.set()
+        await engine.agenerate(PROMPTS[1], max_new_tokens=20, **GREEDY)
+        return held.num_calls - before
+
+    assert asyncio.run(run()) <= 2
+
+
+def test_a_task_that_is_cancelled_while_its_request_is_planned(engine: Engine) -> None:
+    """The request is cancelled as soon as it was submitted."""
+    held, planning, plan = Held(), threading.Event(), engine._requests.build
+    held.go_on.set()
+
+    def slow(*asked: Any) -> Any:
+        planning.set()
+        assert released.wait(60)
+        return plan(*asked)
+
+    released = threading.Event()
+
+    async def run() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine._requests, "build", slow)
+            task = asyncio.create_task(
+                engine.agenerate(PROMPTS[0], max_new_tokens=500, stopping_criteria=[held], **GREEDY)
+            )
+            assert await asyncio.to_thread(planning.wait, 60)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            released.set()
+        await engine.agenerate(PROMPTS[1], max_new_tokens=20, **GREEDY)
+
+    asyncio.run(run())
+    assert held.num_calls <= 2
+
+
+def test_requests_leave_no_threads(engine: Engine) -> None:
+    """Many requests, in several event loops at once, leave the thread of one service; `close` ends it."""
+    before = set(threading.enumerate())
+    expected = engine.generate(PROMPTS[0], max_new_tokens=2, **GREEDY).token_ids
+
+    def loop(_: int) -> list[Any]:
+        async def run() -> list[Any]:
+            asked = [engine.agenerate(PROMPTS[0], max_new_tokens=2, **GREEDY) for _ in range(9)]
+            return await asyncio.gather(*asked)
+
+        return asyncio.run(run())
+
+    with ThreadPoolExecutor(4) as loops:
+        found = [answer.token_ids for answers in loops.map(loop, range(8)) for answer in answers]
+
+    assert found == [expected] * 72
+    left = {each for each in set(threading.enumerate()) - before if "promptcache-fetch" not in each.name}
+    assert [each.name for each in left] == ["promptcache-service"]
+    engine.close()
+    assert not any(each.is_alive() for each in left)
+
+
+def test_tasks_wait_as_threads_do(engine: Engine) -> None:
+    """No request is refused because many wait, as a service of its own would do."""
+
+    async def run() -> list[Any]:
+        asked = [engine.agenerate(PROMPTS[2], max_new_tokens=1, **GREEDY) for _ in range(300)]
+        return await asyncio.gather(*asked)
+
+    assert len(asyncio.run(run())) == 300
+
+
+def test_a_dropped_engine_ends_its_service() -> None:
+    """The thread of the service has no reference to the engine."""
+    before = set(threading.enumerate())
+    engine = opened()
+    asyncio.run(engine.agenerate(PROMPTS[0], max_new_tokens=1, **GREEDY))
+    (thread,) = (each for each in set(threading.enumerate()) - before if each.name == "promptcache-service")
+
+    del engine
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+ERRORS: list[tuple[Any, dict[str, Any], type[Exception]]] = [
+    ('<prompt schema="travel"><rome/></prompt>', {}, PromptError),
+    ('<prompt schema="trvel"/>', {}, UnknownSchema),
+    (PROMPTS[0], {"max_tokens": 4}, InvalidGeneration),
+    (PROMPTS[0], {"given": [1]}, InvalidGeneration),
+    (PROMPTS[0], {"reuse": False}, InvalidGeneration),
+    (PROMPTS[0], {"stopping_criteria": [lambda *_, **__: 1 / 0]}, ZeroDivisionError),
+]
+
+
+@pytest.mark.parametrize(("prompt", "options", "error"), ERRORS)
+def test_errors_are_those_of_generate(prompt: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    """They are raised where the answer is awaited, and at the first piece."""
+
+    async def read() -> None:
+        async for _ in ENGINE.astream(prompt, **options):
+            pass
+
+    for ask in (ENGINE.agenerate(prompt, **options), read()):
+        with pytest.raises(error):
+            asyncio.run(ask)  # type: ignore[arg-type]
+
+
+def test_a_closed_engine_answers_no_tasks() -> None:
+    """A request that runs gets an error, and later calls too."""
+    engine, reached = opened(), threading.Event()
+    services: list[Service] = []
+
+    def hold(*_: Any, **__: Any) -> bool:
+        reached.set()
+        while services[0].state is ServiceState.READY:
+            threading.Event().wait(0.01)
+        return False
+
+    async def run() -> None:
+        services.append(engine._async_service.service)
+        task = asyncio.create_task(engine.agenerate(PROMPTS[0], stopping_criteria=[hold], **GREEDY))
+        assert await asyncio.to_thread(reached.wait, 60)
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(ServiceClosed):
+            await task
+        with pytest.raises(EngineClosed):
+            await engine.agenerate(PROMPTS[0])
+
+    asyncio.run(run())
+
+
+def test_two_tasks_may_read_one_stream() -> None:
+    """Each piece goes to one of them, and both come to the end."""
+
+    async def run() -> tuple[str, list[list[str]]]:
+        stream = ENGINE.astream(PROMPTS[0], max_new_tokens=9, **GREEDY)
+
+        async def read() -> list[str]:
+            return [piece async for piece in stream]
+
+        found = await asyncio.gather(read(), read())
+        assert stream.completion is not None
+        return stream.completion.text, found
+
+    text, found = asyncio.run(run())
+    assert sorted("".join(map("".join, found))) == sorted(text)
+
+
+FORKING = """
+import asyncio, os, signal
+import torch
+from tests.engine.test_async import GREEDY, PROMPTS, opened
+
+def ask():
+    return asyncio.run(engine.agenerate(PROMPTS[0], max_new_tokens=3, **GREEDY)).token_ids
+
+engine = opened()
+before = ask()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a request that nothing answers ends here
+    torch.set_num_threads(1)  # torch's own threads are not in the child
+    os._exit(0 if ask() == before else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_forked_process_starts_a_service() -> None:
+    """It does not have the thread of the service, and asks no service of its parent."""
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
