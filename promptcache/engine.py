@@ -521,6 +521,9 @@ class Engine(Unpicklable):
         template_kwargs: TemplateOptions = None,
         deterministic: bool = False,
         output: Any = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str = "auto",
+        parallel_tool_calls: bool = True,
         **generation: Any,
     ) -> Completion:
         """Answer a prompt.
@@ -541,6 +544,11 @@ class Engine(Unpicklable):
             output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
                 dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
                 `Grammar` of `promptcache`. Reasoning before the answer is not restricted.
+            tools: Tools that the answer may call, in the form of OpenAI: `{"type": "function", "function": {"name": …,
+                "description": …, "parameters": …}}`. The chat template writes them into a plain chat; with a schema,
+                they must be in the text of its modules. The calls are in `Completion.tool_calls`.
+            tool_choice: "auto", "none", "required" (the answer is a call), or the name of the tool that must be called.
+            parallel_tool_calls: Whether an answer may have several calls.
             generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
                 penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
 
@@ -560,6 +568,9 @@ class Engine(Unpicklable):
             template_kwargs=template_kwargs,
             deterministic=deterministic,
             output=output,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             generation=generation,
         )
         return answer(self._requests.build(prompt, settings), self._executor)
@@ -602,7 +613,7 @@ class Engine(Unpicklable):
         request = self._requests.build(prompt, RequestSettings.of(settings))
         check_for_stream(request.options, self.model)
 
-        return Stream(partial(answer, request, self._executor), request.text, request.reasoning_split())
+        return Stream(partial(answer, request, self._executor), request.text, request.reader.split())
 
     async def agenerate(self, prompt: PromptSource, **settings: Any) -> Completion:
         """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.

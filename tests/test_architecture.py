@@ -226,7 +226,10 @@ SUB_ROOMS = {
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
         ),
         *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
-        *(f"promptcache.runtime.{name}" for name in ("packed_rows", "request", "segments", "serving", "token_masks")),
+        *(
+            f"promptcache.runtime.{name}"
+            for name in ("packed_rows", "request", "segments", "serving", "token_grammars", "token_masks")
+        ),
         "promptcache.structured",
     ),
 }

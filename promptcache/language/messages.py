@@ -6,6 +6,7 @@ with its place: without it, the chat would be another one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,33 +18,35 @@ ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class ChatMessage(NamedTuple):
-    """A message that was read: role, text, its place in the list, and the reasoning of an answer."""
+    """A message that was read: role, text, place in the list, reasoning of an answer, and JSON of its tool fields."""
 
     role: Role
     text: str
     span: Span
     reasoning: str = ""
+    tool_fields: str = ""
 
 
 _CHAT = Kind('a list of messages, {"role": …, "content": …},', lambda value: isinstance(value, list | tuple))
+_CALLS = Kind("a list of calls of tools", lambda value: isinstance(value, list | tuple))
 _ROLES: Mapping[str, Role] = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
-_RESULTS = ("tool", "function")
+_TOOL = "tool"
+_OF_TOOLS = (_TOOL, "function")
+_RESULT_FIELDS = ("tool_call_id", "name")
 _REASONING = ("reasoning_content", "reasoning")
-_NO_TEXT = ("tool_calls", "function_call", "audio", "refusal", "reasoning_details", "thinking", "thinking_blocks")
+_NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking", "thinking_blocks")
 """Fields of messages that chat templates render, and turns do not have."""
 
 
-def read_messages(
-    messages: ChatMessages, name: str = "messages", *, with_reasoning: bool = False
-) -> tuple[ChatMessage, ...]:
+def read_messages(messages: ChatMessages, name: str = "messages", *, of_model: bool = False) -> tuple[ChatMessage, ...]:
     """Return the roles and texts of chat messages.
 
     Args:
         messages: The role of each is `system` (or `developer`), `user` or `assistant`. Its content is a text or a list
             of parts, `{"type": "text", "text": …}`.
         name: Name of the list in errors.
-        with_reasoning: Whether a message of the assistant may have its reasoning, as text in `reasoning_content` or
-            `reasoning`.
+        of_model: Whether messages may have what a model writes and what answers it: reasoning, as text in
+            `reasoning_content` or `reasoning`, and `tool_calls` of the assistant; and results with the role `tool`.
 
     Raises:
         InvalidValue: It is no such list, or a turn cannot express a message; names the place.
@@ -51,14 +54,16 @@ def read_messages(
     _CHAT.check(name, messages, InvalidValue)
     if not messages:
         raise InvalidValue(f"{name} is empty: a chat has at least one message")
-    return tuple(_message(each, f"{name}[{index}]", with_reasoning) for index, each in enumerate(messages))
+    return tuple(_message(each, f"{name}[{index}]", of_model) for index, each in enumerate(messages))
 
 
-def _message(message: Any, place: str, with_reasoning: bool) -> ChatMessage:
+def _message(message: Any, place: str, of_model: bool) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise InvalidValue(f'{place}={shown(message)} is not a message: {{"role": …, "content": …}} is expected')
+    if of_model and message.get("role") == _TOOL:
+        return _result(message, place)
     role = _role(message, place)
-    for field in _NO_TEXT if with_reasoning else (*_NO_TEXT, *_REASONING):
+    for field in _NO_TEXT if of_model else (*_NO_TEXT, *_REASONING, "tool_calls"):
         if message.get(field):
             raise InvalidValue(f"{place}.{field} is not supported: a turn has only text")
     name = next((name for name in _REASONING if message.get(name)), _REASONING[0])
@@ -66,15 +71,64 @@ def _message(message: Any, place: str, with_reasoning: bool) -> ChatMessage:
     TEXT.check(f"{place}.{name}", reasoning, InvalidValue)
     if reasoning and role is not Role.ASSISTANT:
         raise InvalidValue(f"{place}.{name} is not allowed: only messages of the assistant have reasoning")
-    return ChatMessage(role, _content(message, f"{place}.content"), Span(place, 0, 0, 0, 0), reasoning)
+    calls = message.get("tool_calls") or []
+    if calls and role is not Role.ASSISTANT:
+        raise InvalidValue(f"{place}.tool_calls is not allowed: only messages of the assistant have calls")
+    if calls and message.get("content") is None:
+        message = {**message, "content": ""}
+    text = _content(message, f"{place}.content")
+    return ChatMessage(role, text, Span(place, 0, 0, 0, 0), reasoning, _calls(calls, f"{place}.tool_calls"))
+
+
+def _result(message: Mapping[str, Any], place: str) -> ChatMessage:
+    """Return the result of a tool. The user's side gives it; the template writes it with its own role."""
+    fields = {name: message[name] for name in _RESULT_FIELDS if message.get(name) is not None}
+    for name, value in fields.items():
+        TEXT.check(f"{place}.{name}", value, InvalidValue)
+    text = _content(message, f"{place}.content")
+    return ChatMessage(Role.USER, text, Span(place, 0, 0, 0, 0), tool_fields=_json({"role": _TOOL, **fields}))
+
+
+def _calls(calls: Any, place: str) -> str:
+    """Return JSON of the field `tool_calls`, whose arguments are objects; "" without calls."""
+    if not calls:
+        return ""
+    _CALLS.check(place, calls, InvalidValue)
+    return _json({"tool_calls": [_call(each, f"{place}[{index}]") for index, each in enumerate(calls)]})
+
+
+def _call(call: Any, place: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        form = '{"type": "function", "function": {"name": …, "arguments": …}}'
+        raise InvalidValue(f"{place}={shown(call)} is not a call of a tool: {form} is expected")
+    arguments = function.get("arguments") or {}
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        _json(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"{place}.function.arguments is not JSON: {error}") from None
+    if not isinstance(arguments, Mapping):
+        raise InvalidValue(
+            f"{place}.function.arguments={shown(arguments)} is not allowed: JSON of an object is expected"
+        )
+    made = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    if call.get("id") is None:
+        return made
+    TEXT.check(f"{place}.id", call["id"], InvalidValue)
+    return {"id": call["id"], **made}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _role(message: Mapping[str, Any], place: str) -> Role:
     if "role" not in message:
         raise InvalidValue(f"{place} has no 'role'")
     role = message["role"]
-    if isinstance(role, str) and role in _RESULTS:
-        raise InvalidValue(f"{place}.role={shown(role)} is not supported: results of tools have no turn")
+    if isinstance(role, str) and role in _OF_TOOLS:
+        raise InvalidValue(f"{place}.role={shown(role)} is not supported: a schema has no messages of tools")
     if not isinstance(role, str) or role not in _ROLES:
         near = did_you_mean(role, _ROLES) if isinstance(role, str) else None
         fix = near or f"roles are {', '.join(_ROLES)}"

@@ -122,13 +122,13 @@ class Prompt(PromptDocument):
         Args:
             schema: Name of the schema.
             messages: `{"role": …, "content": …}` each; the content is text, or a list of text parts, used exactly. An
-                answer may have `reasoning_content`, which the chat template keeps or drops. A final message of the
-                assistant stays open, and generation continues it.
+                answer may have `reasoning_content`, which the chat template keeps or drops, and `tool_calls`. Results
+                of tools have the role "tool". A final message of the assistant stays open, and generation continues it.
 
         Raises:
             InvalidValue: A message is not supported; names its place.
         """
-        read = read_messages(messages, with_reasoning=True)
+        read = read_messages(messages, of_model=True)
         return cls(schema, messages=tuple(Message(**each._asdict()) for each in read))
 
     def use(self, module: str, /, **arguments: str | float) -> Prompt:
@@ -174,9 +174,10 @@ class Prompt(PromptDocument):
         An argument that is given twice is written twice, and `parse_prompt` refuses the document (PC403).
 
         Raises:
-            PromptError: a text has a character that XML cannot represent, or an answer has reasoning.
+            PromptError: a text has a character that XML cannot represent, or a message has reasoning or
+                calls of tools, or is a result of a tool.
         """
-        if faults := [_no_form(each) for each in self.messages if each.reasoning]:
+        if faults := [_no_form(each) for each in self.messages if each.reasoning or each.tool_fields]:
             raise PromptError(faults)
         return print_document(_prompt_element(self), self.span, PromptError)
 
@@ -206,7 +207,11 @@ def parse_prompt_at(text: str, span: Span) -> Prompt:
 
 
 def _no_form(message: Message) -> Diagnostic:
-    words = "the reasoning of an answer has no form in XML"
+    words = (
+        "a message of tools has no form in XML"
+        if message.tool_fields
+        else "the reasoning of an answer has no form in XML"
+    )
     return diagnostic("PC011", words, message.span, "leave it out, or keep the prompt as messages")
 
 

@@ -7,10 +7,12 @@ cached text, and each difference is a warning.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, Severity, Span, TemplateRefusal
 from promptcache.language import (
@@ -127,6 +129,15 @@ class _Turn:
     frame: Frame | None = None
     answer_ids: tuple[int, ...] | None = None
     reasoning: str = ""
+    tool_fields: str = ""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the message beside role and content."""
+        fields = json.loads(self.tool_fields) if self.tool_fields else {}
+        if self.reasoning:
+            fields |= {"reasoning_content": self.reasoning, "thinking": self.reasoning}  # templates read one of these
+        return fields
 
 
 class _OwnTurns:
@@ -159,7 +170,14 @@ class _OwnTurns:
                 self._open_text = selection.schema.open_separator + messages.pop(0)[1].text
             cached[-1] = replace(cached[-1], text=cached[-1].text + self._open_text)
         own = [
-            _Turn(message.role or Role.USER, message.text, message.span, None, answers.get(index), message.reasoning)
+            _Turn(
+                role=message.role or Role.USER,
+                text=message.text,
+                span=message.span,
+                answer_ids=answers.get(index),
+                reasoning=message.reasoning,
+                tool_fields=message.tool_fields,
+            )
             for index, message in messages
         ]
         self._num_cached = len(cached)
@@ -168,12 +186,14 @@ class _OwnTurns:
         self.parts = self._written()
 
     def _written(self) -> list[_Part]:
+        if any(turn.tool_fields for turn in self._turns):
+            return self._with_tools()
         roles = [turn.role for turn in self._turns]
         try:
             rendered = self._rendered(self._turns)
             gaps = self._conversations.gaps(roles, generation_prompt=not self._continues)
         except TemplateRefusal as refusal:
-            if (whole := self._whole()) is not None:
+            if self._is_own and (whole := self._whole()) is not None:
                 return whole
             self.warnings.append(refused(refusal, self._selection.span))
             return self._parts(self._framed_gaps(), self._turns)
@@ -183,23 +203,41 @@ class _OwnTurns:
         changed = self._as_rendered(gaps, rendered)
         if changed is not None:
             parts = self._parts(gaps, changed)
-        elif (whole := self._whole()) is not None:
+        elif self._is_own and (whole := self._whole()) is not None:
             return whole
         if (text := self._text_of(parts)) != rendered:
             self.warnings.append(_difference(text, rendered, self._selection.span))
         return parts
 
-    def _whole(self) -> list[_Part] | None:
-        """Return the whole rendered conversation, for a template that does not write each text once and in its place.
+    def _with_tools(self) -> list[_Part]:
+        """Return the rendered conversation with messages of tools, behind the cached text.
+
+        Raises:
+            TemplateRefusal: The template writes no messages of tools, or other text where text is cached.
+        """
+        open_text = [] if self._open_text is None else [_Part(Origin.TEXT, self._open_text)]
+        parts = self._whole(len(self._text_of(open_text)))
+        if parts is None:
+            raise TemplateRefusal("the chat template of this model does not write these messages of tools")
+        parts = [*open_text, *parts]
+        if self._text_of(parts) != self._rendered(self._turns):
+            raise TemplateRefusal(
+                "the chat template writes messages of tools with another text than the one that is cached of the schema"
+            )
+        return parts
+
+    def _whole(self, start: int = 0) -> list[_Part] | None:
+        """Return the rendered conversation, for a template that does not write each text once and in its place.
 
         Control tokens are found behind signs that stand for their written forms in the texts.
 
+        Args:
+            start: Number of characters in front of the part that is returned.
+
         Returns:
-            None, if a part of the conversation is cached, or if the template refuses it or changes the signs.
+            None, if the template refuses the conversation or changes the signs.
         """
-        if self._num_cached or self._layout.has_bos:
-            return None
-        said = "".join(turn.text + turn.reasoning for turn in self._turns)
+        said = "".join(turn.text + turn.reasoning + turn.tool_fields for turn in self._turns)
         unused = (sign for sign in map(chr, range(0xE000, 0xF900)) if sign not in said)
         signs = dict(zip(self._control_forms(), unused, strict=False))
         forms = {sign: form for form, sign in signs.items()}
@@ -210,11 +248,10 @@ class _OwnTurns:
             return None
         pieces = re.split(f"([{''.join(forms)}])", signed) if forms else [signed]
         texts = [forms.get(piece) or Markup(piece) for piece in pieces]
-        return [*self._with_answers(texts, rendered)] if "".join(texts) == rendered else None
+        return [*self._with_answers(texts, rendered, start)] if "".join(texts) == rendered else None
 
-    def _with_answers(self, texts: Sequence[str], rendered: str) -> Iterator[_Part]:
-        """Yield the texts of a rendered conversation. Unchanged generated answers keep their tokens."""
-        at = 0
+    def _with_answers(self, texts: Sequence[str], rendered: str, at: int) -> Iterator[_Part]:
+        """Yield the texts of a rendered conversation from `at` on. Unchanged generated answers keep their tokens."""
         for index, turn in enumerate(self._turns):
             start, token_ids = self._found_answer(index, turn.answer_ids or (), rendered)
             if token_ids and start >= at:
@@ -256,8 +293,8 @@ class _OwnTurns:
 
     def _render(self, conversation: Sequence[_Turn], *, generation_prompt: bool) -> str:
         turns = [(turn.role, turn.text) for turn in conversation]
-        reasoning = {index: turn.reasoning for index, turn in enumerate(conversation) if turn.reasoning}
-        return self._conversations.render(turns, generation_prompt=generation_prompt, reasoning=reasoning)
+        fields = {index: turn.fields for index, turn in enumerate(conversation) if turn.fields}
+        return self._conversations.render(turns, generation_prompt=generation_prompt, fields=fields)
 
     def _parts(self, gaps: Sequence[str], turns: Sequence[_Turn]) -> list[_Part]:
         """Return the texts behind the cached ones: of the prompt's turns, and what is around them."""
@@ -282,6 +319,11 @@ class _OwnTurns:
             parts += (*self._around(asked, before, turn.role), part)
             before, gap = turn.role, following
         return parts if self._continues else [*parts, *self._around(gap, before, Role.ASSISTANT)]
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the whole conversation is the prompt's own, and nothing of it is cached."""
+        return not self._num_cached and not self._layout.has_bos
 
     @property
     def _beginning(self) -> str:
@@ -361,7 +403,7 @@ class _OwnTurns:
 
     def _control_forms(self) -> list[str]:
         """Return the written forms of control tokens that are in a text, the longest first."""
-        texts = (text for turn in self._turns for text in (turn.text, turn.reasoning))
+        texts = (text for turn in self._turns for text in (turn.text, turn.reasoning, turn.tool_fields))
         found = (self._tokenizer.tokenize_parts([Markup(text)], Before.TEXT) for text in texts)
         ids = {token_id for (token_ids,) in found for token_id in token_ids} & self._tokenizer.control_ids
         return sorted((self._tokenizer.detokenize((token_id,)) for token_id in ids), key=len, reverse=True)
@@ -369,10 +411,11 @@ class _OwnTurns:
 
 def _signed(turn: _Turn, signs: Mapping[str, str]) -> _Turn:
     """Return a turn with signs in place of texts."""
-    text, reasoning = turn.text, turn.reasoning
+    texts = [turn.text, turn.reasoning, turn.tool_fields]
     for form, sign in signs.items():
-        text, reasoning = text.replace(form, sign), reasoning.replace(form, sign)
-    return replace(turn, text=text, reasoning=reasoning)
+        texts = [each.replace(form, sign) for each in texts]
+    text, reasoning, tool_fields = texts
+    return replace(turn, text=text, reasoning=reasoning, tool_fields=tool_fields)
 
 
 def _changed(text: str, tokenizer: Tokenizer) -> Iterator[str]:

@@ -4,6 +4,7 @@ Other rooms import from this file only.
 """
 
 from promptcache.runtime.answer import answer_by_transformers
+from promptcache.runtime.answer_reader import AnswerReader, AnswerSplit, answer_reader
 from promptcache.runtime.async_service import AsyncService, AsyncStream
 from promptcache.runtime.attention import KVView, RequestPositions
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
@@ -42,7 +43,7 @@ from promptcache.runtime.planner import (
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
 from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
-from promptcache.runtime.reasoning import ReasoningSplit, SplitText, is_open_in, split_answer
+from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
     plain_logits,
     reference_inputs,
@@ -79,6 +80,8 @@ __all__ = [
     "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
+    "AnswerReader",
+    "AnswerSplit",
     "AsyncService",
     "AsyncStream",
     "AutoPromotions",
@@ -108,7 +111,6 @@ __all__ = [
     "Promoter",
     "Promotion",
     "PromptSource",
-    "ReasoningSplit",
     "Request",
     "RequestBuilder",
     "RequestPositions",
@@ -135,6 +137,7 @@ __all__ = [
     "answer",
     "answer_batch",
     "answer_by_transformers",
+    "answer_reader",
     "as_model",
     "chat_prompt",
     "check_for_batch",
@@ -149,7 +152,6 @@ __all__ = [
     "frequent_prefixes",
     "function_schema",
     "generate",
-    "is_open_in",
     "link",
     "linked_inputs",
     "load_model",
@@ -169,7 +171,6 @@ __all__ = [
     "schema_state",
     "score",
     "several",
-    "split_answer",
     "token_tensor",
     "used_tokens",
     "visibility",

@@ -40,7 +40,7 @@ class _Awaited:
         self._is_cancelled = False
 
     async def submitted(self) -> Ticket:
-        """SubmitRequest the request."""
+        """Submit the request."""
         return await asyncio.to_thread(self._submitted)
 
     async def next(self) -> int | TokenLogprobs | Completion:
@@ -117,7 +117,7 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
             weakref.finalize(self, self._asked.cancel).atexit = False
         if self._pieces is None:
             request = (await self._asked.submitted()).request
-            self._pieces = AnswerPieces(request.text, request.reasoning_split())
+            self._pieces = AnswerPieces(request.text, request.reader.split())
         return self._asked, self._pieces
 
     async def aclose(self) -> None:

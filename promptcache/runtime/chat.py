@@ -28,11 +28,11 @@ from promptcache.diagnostics import (
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
 from promptcache.layout import RequestTokens
+from promptcache.runtime.answer_reader import AnswerReader
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import TemplateOptions, check_template_kwargs
-from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.serving import answer
 from promptcache.runtime.stream import Stream
@@ -123,7 +123,7 @@ class Chat(Unpicklable):
         return Stream(
             partial(answer, request, executor),
             request.text,
-            request.reasoning_split(),
+            request.reader.split(),
             lambda completion: self._add(before, question, completion),
         )
 
@@ -265,7 +265,8 @@ def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
     text = whole_text(tokenizer.decode, turn.token_ids)
     said = (turn.reasoning, turn.answer)
-    return said in (split_answer(text, tokenizer.reasoning_tags, is_open=each) for each in (False, True))
+    readers = (AnswerReader(reasoning_tags=tokenizer.reasoning_tags, reasoning_is_open=each) for each in (False, True))
+    return said in (each.parts(text)[:2] for each in readers)
 
 
 def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:

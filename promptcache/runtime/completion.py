@@ -17,10 +17,9 @@ from promptcache.layout import Level, Plan
 from promptcache.runtime.executor import Fetched
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.promotion import uses_promotion
-from promptcache.runtime.reasoning import split_answer
 from promptcache.runtime.request import Request
 from promptcache.runtime.text import whole_text
-from promptcache.structured import OutputFormat
+from promptcache.structured import OutputFormat, ToolCall
 
 
 class FinishReason(StrEnum):
@@ -127,6 +126,7 @@ class Completion(Short):
             `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
             each step. Its `sequences` hold new tokens only; it has no cache.
         output_format: The format that was asked for (`output`).
+        tool_calls: The calls of tools in the answer, in order; `text` is without them.
     """
 
     text: str
@@ -143,6 +143,7 @@ class Completion(Short):
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
     output: Any = field(default=None, repr=False, compare=False)
     output_format: OutputFormat | None = field(default=None, repr=False, compare=False)
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def parsed(self) -> Any:
@@ -209,10 +210,7 @@ def completion(
     timing: Timing,
 ) -> Completion:
     """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
-    (reasoning, text), *others = (
-        split_answer(whole_text(request.text, each), request.reasoning_tags, is_open=request.reasoning_is_open)
-        for each in sequences
-    )
+    parts, *others = (request.reader.parts(whole_text(request.text, each)) for each in sequences)
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_history_tokens=own.num_found,
@@ -228,8 +226,9 @@ def completion(
         promoted=request.promoted or uses_promotion(request.plan.selection),
     )
     return Completion(
-        text=text,
-        reasoning=reasoning,
+        text=parts.text,
+        reasoning=parts.reasoning,
+        tool_calls=parts.calls,
         token_ids=sequences[0],
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
@@ -238,7 +237,7 @@ def completion(
         usage=usage,
         timing=timing,
         plan=request.plan,
-        alternatives=tuple(each for _, each in others),
+        alternatives=tuple(each.text for each in others),
         output_format=request.output,
     )
 

@@ -30,8 +30,8 @@ from promptcache.runtime.hf.options import (
 from promptcache.runtime.hf.whole_prompt import WholePrompt
 from promptcache.runtime.link import Linked
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
+from promptcache.runtime.token_grammars import TokenMatcher
 from promptcache.runtime.token_masks import MaskProcessor
-from promptcache.structured import TokenMatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 TemplateOptions: TypeAlias = Mapping[str, Any] | None
 """Variables of a chat template; None means none."""
 
-_SET_HERE = frozenset({"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"})
+_SET_HERE = frozenset({"messages", "add_generation_prompt", "continue_final_message", "documents"})
 _TEMPLATE_KWARGS = (
     Kind(
         "a mapping of variables of the chat template, without messages and add_generation_prompt,",

@@ -81,14 +81,6 @@ class ReasoningSplit:
         return text
 
 
-def split_answer(text: str, tags: Tags | None, *, is_open: bool) -> tuple[str | None, str]:
-    """Return the reasoning of an answer, None if it has none, and the answer."""
-    split = ReasoningSplit(tags, is_open=is_open)
-    parts = [split.add(text), split.rest()]
-    reasoning = "".join(each.reasoning for each in parts)
-    return reasoning if split.has_reasoning else None, "".join(each.answer for each in parts)
-
-
 def is_open_in(plan: Plan, tokenizer: Tokenizer) -> bool:
     """Return whether a prompt ends with the tag that begins reasoning."""
     tags = tokenizer.reasoning_tags

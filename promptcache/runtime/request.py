@@ -11,18 +11,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, whole
-from promptcache.language import Prompt
-from promptcache.layout import Plan, continued, recompute
+from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
+from promptcache.language import CHAT_SCHEMA, Prompt
+from promptcache.layout import Plan, continued, recompute, render
+from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import end_ids
 from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, read_options
 from promptcache.runtime.logprobs import LOGPROBS
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
-from promptcache.runtime.reasoning import ReasoningSplit, is_open_in
+from promptcache.runtime.token_grammars import TokenGrammars, TokenMatcher
 from promptcache.runtime.token_masks import token_grammars
 from promptcache.runtime.turns import ChatTurn
-from promptcache.structured import OutputFormat, TokenGrammars, TokenMatcher, read_output
+from promptcache.structured import OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
 _SALT = TEXT | None
@@ -46,6 +47,9 @@ class RequestSettings:
     template_kwargs: TemplateOptions = None
     deterministic: bool = False
     output: Any = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
     generation: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -53,6 +57,64 @@ class RequestSettings:
         """Return the settings that keywords give; those with other names are options of transformers' `generate`."""
         own = {name: value for name, value in keywords.items() if name in _OWN_SETTINGS}
         return cls(**own, generation={name: value for name, value in keywords.items() if name not in own})
+
+    def template_options(self, prompt: PromptSource) -> TemplateOptions:
+        """Return the variables of the chat template; for a plain chat with its tools."""
+        tools = self.read_tools()
+        if not tools or not _is_chat(prompt):
+            return self.template_kwargs
+        return {**(self.template_kwargs or {}), "tools": [each.definition for each in tools]}
+
+    def check_tools(self, prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
+        """Refuse tools whose definitions the model would not read.
+
+        Raises:
+            InvalidGeneration: Names the first one.
+        """
+        if not (tools := self.read_tools()):
+            return
+        text = render(plan, tokenizer).text
+        if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
+            fix = (
+                "the chat template of this model writes no tools; put their definitions into a message"
+                if _is_chat(prompt)
+                else "put its definition into a module of the schema (promptcache.retrieval.tool_member)"
+            )
+            raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
+
+    def read_tools(self) -> tuple[Tool, ...]:
+        """Return the tools that the answer may call.
+
+        Raises:
+            InvalidValue: They are no tools, or `tool_choice` names none of them.
+        """
+        tools = read_tools(self.tools)
+        FLAG.check("parallel_tool_calls", self.parallel_tool_calls, InvalidGeneration)
+        choices = ("auto", "none", "required") if tools else ("auto", "none")
+        if self.tool_choice not in (*choices, *(each.name for each in tools)):
+            raise InvalidGeneration(
+                f"tool_choice={shown(self.tool_choice)} is not allowed: {', '.join(choices)} or the name of one of "
+                "`tools` is expected"
+            )
+        return () if self.tool_choice == "none" else tools
+
+    def forced_calls(self, tools: Sequence[Tool], reader: AnswerReader) -> ToolCalls | None:
+        """Return the format of an answer that must be a call of a tool; None if it may be text.
+
+        Raises:
+            InvalidGeneration: The answer is to have another format as well.
+        """
+        if self.output is not None and tools:
+            raise InvalidGeneration("'output' does not work with 'tools': leave one of them out")
+        if self.tool_choice in ("auto", "none"):
+            return None
+        called = tuple(each for each in tools if self.tool_choice in ("required", each.name))
+        return ToolCalls(called, reader.call_style, several=self.parallel_tool_calls and self.tool_choice == "required")
+
+
+def _is_chat(prompt: PromptSource) -> bool:
+    """Whether the chat template writes all of a prompt."""
+    return isinstance(prompt, list | tuple) or (isinstance(prompt, Prompt) and prompt.schema == CHAT_SCHEMA)
 
 
 _OWN_SETTINGS = frozenset(each.name for each in fields(RequestSettings)) - {"generation"}
@@ -67,8 +129,7 @@ class Request:
         options: Options of transformers' `generate`.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without special tokens.
-        reasoning_tags: The texts around reasoning, or None.
-        reasoning_is_open: Whether the prompt ends with the first of them.
+        reader: Splits the text of the answer into its parts.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         seed: Seed of the random generator; None draws one from the random state of torch.
         salt: Requests share history only with requests of the same salt.
@@ -87,8 +148,7 @@ class Request:
     options: Mapping[str, Any]
     started: float
     text: Callable[[Sequence[int]], str]
-    reasoning_tags: tuple[str, str] | None = None
-    reasoning_is_open: bool = False
+    reader: AnswerReader = field(default_factory=AnswerReader)
     logprobs: int | None = None
     seed: int | None = None
     salt: str | None = None
@@ -98,10 +158,6 @@ class Request:
     note: Callable[[Plan], None] | None = None
     output: OutputFormat | None = None
     matcher: TokenMatcher | None = None
-
-    def reasoning_split(self) -> ReasoningSplit:
-        """Return a splitter for the text of an answer."""
-        return ReasoningSplit(self.reasoning_tags, is_open=self.reasoning_is_open)
 
     def without_reuse(self) -> Request:
         """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
@@ -187,7 +243,8 @@ class RequestBuilder:
         """
 
         def plan() -> Plan:
-            made = self.planner.plan(prompt, settings.repair, settings.template_kwargs, settings.positions)
+            made = self.planner.plan(prompt, settings.repair, settings.template_options(prompt), settings.positions)
+            settings.check_tools(prompt, made, self.tokenizer)
             return continued(made, given)
 
         return self._build(plan, settings, given)
@@ -197,6 +254,8 @@ class RequestBuilder:
     ) -> Request:
         """Return the request of the answer to a question, in a conversation on top of a prompt."""
 
+        if settings.tools:
+            raise InvalidGeneration("a chat keeps texts, and no calls of tools: pass the messages to generate()")
         return self._build(lambda: self.plan_chat(prompt, turns, question, settings), settings)
 
     def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
@@ -217,7 +276,8 @@ class RequestBuilder:
         _SEED.check("seed", settings.seed, InvalidGeneration)
         _SALT.check("salt", settings.salt, InvalidValue)
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
-        is_open = is_open_in(plan, self.tokenizer)
+        tools = settings.read_tools()
+        reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])
         output = None if settings.output is None else read_output(settings.output)
         return Request(
             plan=plan,
@@ -226,15 +286,14 @@ class RequestBuilder:
             options=options if self._hf_tokenizer is None else {"tokenizer": self._hf_tokenizer, **options},
             started=started,
             text=self.tokenizer.decode,
-            reasoning_tags=self.tokenizer.reasoning_tags,
-            reasoning_is_open=is_open,
+            reader=reader,
             logprobs=settings.logprobs,
             seed=settings.seed,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
             note=self._note,
             output=output,
-            matcher=None if output is None else self._matcher(output, options, is_open, given),
+            matcher=self._matcher(settings.forced_calls(tools, reader) or output, options, reader, given),
         )
 
     @cached_property
@@ -242,12 +301,14 @@ class RequestBuilder:
         return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
 
     def _matcher(
-        self, output: OutputFormat, options: Mapping[str, Any], reasoning_is_open: bool, given: Sequence[int]
-    ) -> TokenMatcher:
-        """Return the state of a format behind the given tokens of the answer."""
+        self, output: OutputFormat | None, options: Mapping[str, Any], reader: AnswerReader, given: Sequence[int]
+    ) -> TokenMatcher | None:
+        """Return the state of a format behind the given tokens of the answer; None without a format."""
+        if output is None:
+            return None
         check_for_output(options, self.executor.model)
         ends = end_ids(options, self.end_ids)
-        matcher = self._grammars.matcher(output, ends, self.tokenizer.reasoning_tags, reasoning_is_open)
+        matcher = self._grammars.matcher(output, ends, reader.reasoning_tags, reader.reasoning_is_open)
         if not all(map(matcher.add, given)):
             raise InvalidGeneration("the tokens of the answer that are given do not have its format")
         return matcher

@@ -13,15 +13,16 @@ from types import TracebackType
 from typing import TypeAlias
 
 from promptcache.diagnostics import Unpicklable
+from promptcache.runtime.answer_reader import AnswerSplit
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.reasoning import ReasoningSplit, SplitText
+from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.text import IncrementalText, whole_text
 
 
 class AnswerPieces:
     """Turns the tokens of an answer into pieces of its text. `reasoning` is the reasoning before it up to now."""
 
-    def __init__(self, text: Callable[[Sequence[int]], str], split: ReasoningSplit) -> None:
+    def __init__(self, text: Callable[[Sequence[int]], str], split: AnswerSplit) -> None:
         """Create the pieces of one answer.
 
         Args:
@@ -73,7 +74,7 @@ class Stream(Unpicklable, Iterator[str]):
         self,
         answer: GenerateAnswer,
         text: Callable[[Sequence[int]], str],
-        split: ReasoningSplit,
+        split: AnswerSplit,
         on_end: Callable[[Completion], None] | None = None,
     ) -> None:
         """Start to answer in a thread of its own.

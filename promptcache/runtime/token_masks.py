@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from promptcache.structured import Mask, TokenGrammars, TokenMatcher
+from promptcache.runtime.token_grammars import Mask, TokenGrammars, TokenMatcher
 from promptcache.tokenizer import Tokenizer
 
 

@@ -30,6 +30,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Layout, Plan
 from promptcache.runtime import (
+    AnswerReader,
     Catalog,
     Completion,
     EngineStats,
@@ -48,16 +49,16 @@ from promptcache.runtime import (
     Timing,
     Usage,
     WarmReport,
+    answer_reader,
     check_room,
     end_ids,
-    is_open_in,
     prefilled,
     read_options,
     schema_state,
-    split_answer,
     whole_text,
 )
 from promptcache.scale.resume import Attempt, TokenGroup, resumed
+from promptcache.structured import read_output
 from promptcache.tokenizer import Tokenizer
 
 
@@ -287,7 +288,10 @@ class RemoteService:
         if self.state is not ServiceState.READY:
             raise ServiceClosed("the server is about to end", "draining")
         asked = RequestSettings.of(settings)
-        state, plan = self._planner.planned(prompt, asked.repair, asked.template_kwargs, asked.positions)
+        template = asked.template_options(prompt)
+        state, plan = self._planner.planned(prompt, asked.repair, template, asked.positions)
+        asked.check_tools(prompt, plan, self._facts.tokenizer)
+        reader = answer_reader(self._facts.tokenizer, plan, [each.name for each in asked.read_tools()])
         if not reuse:
             plan = prefilled(plan)
         options = read_options(asked.generation, asked.max_new_tokens)
@@ -309,10 +313,14 @@ class RemoteService:
                 "logprobs": asked.logprobs,
                 "reuse": reuse,
                 "template_kwargs": asked.template_kwargs,
+                "output": None if asked.output is None else read_output(asked.output),
+                "tools": asked.tools,
+                "tool_choice": asked.tool_choice,
+                "parallel_tool_calls": asked.parallel_tool_calls,
                 **options,
             },
         )
-        answering = self._answer(_Asked(request, packed, plan, listener), attempt)
+        answering = self._answer(_Asked(request, packed, plan, reader, listener), attempt)
         future = asyncio.run_coroutine_threadsafe(answering, self._loop)
         self._running[future] = listener
         future.add_done_callback(self._running.pop)
@@ -401,10 +409,12 @@ class RemoteService:
         num_prefilled = min(num_given, usage.num_new_tokens)
         tokenizer = self._facts.tokenizer
         text = whole_text(tokenizer.decode, token_ids)
-        reasoning, text = split_answer(text, tokenizer.reasoning_tags, is_open=is_open_in(plan, tokenizer))
+        parts = asked.reader.parts(text)
         return Completion(
-            text=text,
-            reasoning=reasoning,
+            text=parts.text,
+            reasoning=parts.reasoning,
+            tool_calls=parts.calls,
+            output_format=asked.request.options["output"],
             token_ids=token_ids,
             finish_reason=answer.finish_reason,
             level=plan.level,
@@ -427,6 +437,7 @@ class _Asked(NamedTuple):
     request: RemoteRequest
     packed: str | None
     plan: Plan
+    reader: AnswerReader
     listener: Listener
 
 

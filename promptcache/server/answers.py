@@ -21,16 +21,18 @@ from promptcache.diagnostics import PromptCacheError, QueueFull
 from promptcache.layout import Plan
 from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
+    AnswerReader,
+    AnswerSplit,
     Completion,
     IncrementalText,
     KVSource,
     PromptSource,
-    ReasoningSplit,
+    RequestSettings,
     SplitText,
     TemplateOptions,
     TokenLogprobs,
+    answer_reader,
     check_room,
-    is_open_in,
     prefilled,
     read_options,
     whole_text,
@@ -71,6 +73,7 @@ class ServerRequest:
         reuse: Whether it uses KV of modules and history.
         deterministic: Whether its answer does not depend on automatic promotions.
         template_kwargs: Variables of the chat template.
+        form: Options of `Service.submit` that give the answer a form: `output`, and `tools` with their settings.
     """
 
     endpoint: Endpoint
@@ -83,6 +86,7 @@ class ServerRequest:
     reuse: bool = True
     deterministic: bool = False
     template_kwargs: TemplateOptions = None
+    form: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -91,11 +95,16 @@ class ServerRequest:
 
     def plans(self, state: ServerState) -> Iterator[Plan]:
         """Yield the plans of the prompts; errors are those of `Engine.plan`."""
+        settings = self.settings
         for prompt in self.prompts:
-            made = state.engine.plan(
-                prompt, repair=self.repair, positions=self.positions, template_kwargs=self.template_kwargs
-            )
+            template = settings.template_options(prompt)
+            made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
             yield made if self.reuse else prefilled(made)
+
+    @property
+    def settings(self) -> RequestSettings:
+        """The settings that decide about the text of the prompts and of the answers."""
+        return RequestSettings(template_kwargs=self.template_kwargs, **self.form)
 
     def limit(self, plan: Plan, state: ServerState) -> int:
         """Return the maximum number of tokens of an answer; errors are those of `check_room`."""
@@ -115,8 +124,9 @@ class _AnswerRow:
 
     text: IncrementalText
     decode: Callable[[Sequence[int]], str]
-    split: ReasoningSplit
+    split: AnswerSplit
     logprobs: AnswerLogprobs
+    call_ids: list[str] = field(default_factory=list)
     pieces: list[SplitText] = field(default_factory=list)
     num_taken: int = 0
     completion: Completion | None = None
@@ -132,7 +142,18 @@ class _AnswerRow:
     def finish(self) -> str | None:
         if self.completion is None:
             return None
+        if self.split.calls:
+            return "tool_calls"
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of tools, once the answer has ended."""
+        self.call_ids += [f"call_{uuid.uuid4().hex}" for _ in self.split.calls[len(self.call_ids) :]]
+        return [
+            {"id": each, "type": "function", "function": call._asdict()}
+            for each, call in zip(self.call_ids, self.split.calls, strict=True)
+        ]
 
     def add(self, token: int | TokenLogprobs) -> SplitText:
         """Add a token, and return the text that is certain now."""
@@ -247,7 +268,7 @@ class _Answer:
             _AnswerRow(
                 text=IncrementalText(text, stop_strings),
                 decode=text,
-                split=ReasoningSplit(None, is_open=False),
+                split=AnswerReader().split(),
                 logprobs=AnswerLogprobs(tokenizer),
             )
             for _ in range(question.num_rows)
@@ -267,7 +288,7 @@ class _Answer:
         tickets: list[ServedTicket] = []
 
         def submit_all() -> None:
-            self._split_reasoning()
+            self._read_answers()
             try:
                 for row in range(len(self._rows)):
                     tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
@@ -281,15 +302,16 @@ class _Answer:
         finally:
             self.events.watch(tickets, request.receive)
 
-    def _split_reasoning(self) -> None:
-        """Let the rows take reasoning apart, if the chat template knows any."""
-        engine, question = self._state.engine, self._question
-        tags = engine.tokenizer.reasoning_tags
-        if tags is None or question.endpoint is Endpoint.COMPLETIONS:
+    def _read_answers(self) -> None:
+        """Let the rows take reasoning and calls of tools apart, if there may be any."""
+        question, tokenizer = self._question, self._state.engine.tokenizer
+        tools = question.settings.read_tools()
+        if question.endpoint is Endpoint.COMPLETIONS or (tokenizer.reasoning_tags is None and not tools):
             return
         (plan,) = question.plans(self._state)
+        reader = answer_reader(tokenizer, plan, [each.name for each in tools])
         for row in self._rows:
-            row.split = ReasoningSplit(tags, is_open=is_open_in(plan, engine.tokenizer))
+            row.split = reader.split()
 
     def _check_waiting_tokens(self) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
@@ -319,6 +341,7 @@ class _Answer:
             reuse=self._question.reuse,
             deterministic=self._question.deterministic,
             template_kwargs=self._question.template_kwargs,
+            **self._question.form,
             **generation,
         )
 
@@ -358,6 +381,9 @@ class _Answer:
                 if any(piece):
                     yield chunk(choices=[self._delta(index, self._form.delta(piece), row.tokens())])
                 if row.completion is not None:
+                    if calls := row.calls:
+                        numbered = [{"index": at, **each} for at, each in enumerate(calls)]
+                        yield chunk(choices=[self._delta(index, {"delta": {"tool_calls": numbered}})])
                     ended = self._delta(index, self._form.delta(SplitText("", "")), row.tokens(), row.finish)
                     yield chunk(choices=[ended], prompt_cache=self._cache(row.completion))
             self._count()
@@ -397,7 +423,7 @@ class _Answer:
 
     def _choice(self, index: int, row: _AnswerRow) -> dict[str, Any]:
         assert row.completion is not None
-        content = self._form.content(_joined(row.pieces))
+        content = self._form.content(_joined(row.pieces), row.calls)
         logprobs = None if self._question.logprobs is None else self._form.logprobs(row.tokens())
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": row.finish}
 
@@ -495,7 +521,7 @@ class _AnswerForm:
     Attributes:
         prefix: Of the ids of answers.
         opening: The first delta of a stream; None if there is none.
-        content: Returns the fields of a choice that hold its text; `delta` those of a chunk.
+        content: Returns the fields of a choice that hold its text and calls of tools; `delta` those of a chunk.
         logprobs: Returns the log-probabilities of a choice or chunk.
     """
 
@@ -503,7 +529,7 @@ class _AnswerForm:
     whole: str
     chunk: str
     opening: Mapping[str, Any] | None
-    content: Callable[[SplitText], Mapping[str, Any]]
+    content: Callable[[SplitText, Sequence[Mapping[str, Any]]], Mapping[str, Any]]
     delta: Callable[[SplitText], Mapping[str, Any]]
     logprobs: Callable[[Sequence[AnswerToken]], Mapping[str, Any]]
 
@@ -512,14 +538,18 @@ def _reasoning_content(text: SplitText) -> dict[str, str]:
     return {"reasoning_content": text.reasoning} if text.reasoning else {}
 
 
+def _message(text: SplitText, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    content = None if calls and not text.answer else text.answer
+    message = {"role": "assistant", "content": content, "refusal": None, **_reasoning_content(text)}
+    return {**message, "tool_calls": calls} if calls else message
+
+
 _CHAT = _AnswerForm(
     prefix="chatcmpl",
     whole="chat.completion",
     chunk="chat.completion.chunk",
     opening={"delta": {"role": "assistant", "content": ""}},
-    content=lambda text: {
-        "message": {"role": "assistant", "content": text.answer, "refusal": None, **_reasoning_content(text)}
-    },
+    content=lambda text, calls: {"message": _message(text, calls)},
     delta=lambda text: {"delta": {**({"content": text.answer} if text.answer else {}), **_reasoning_content(text)}},
     logprobs=chat_logprobs,
 )
@@ -531,7 +561,7 @@ _FORMS = {
         whole="text_completion",
         chunk="text_completion",
         opening=None,
-        content=lambda text: {"text": text.answer},
+        content=lambda text, _: {"text": text.answer},
         delta=lambda text: {"text": text.answer},
         logprobs=plain_logprobs,
     ),

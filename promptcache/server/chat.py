@@ -38,6 +38,8 @@ async def completions(request: Request) -> Response:
 
 
 def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
+    if body.tools:
+        raise ApiError(400, "unsupported_parameter", "'tools' need a chat: use /v1/chat/completions", param="tools")
     schema = state.schema_of(body.model)
     texts = {f"prompt[{index}]": text for index, text in enumerate(body.prompt)}
     if isinstance(body.prompt, str):
@@ -50,6 +52,7 @@ def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
         repair=body.repair,
         positions=body.positions,
         logprobs=body.logprobs,
+        form={"output": body.form["output"]},
     )
 
 
@@ -71,6 +74,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         deterministic=body.prompt_cache.deterministic,
         logprobs=body.num_logprobs,
         template_kwargs=body.chat_template_kwargs,
+        form=body.form,
     )
 
 

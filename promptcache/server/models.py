@@ -21,10 +21,11 @@ from pydantic import (
     model_validator,
 )
 
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import InvalidGeneration, InvalidValue
 from promptcache.language import Repair
 from promptcache.runtime import MAX_LOGPROBS
 from promptcache.server.errors import ApiError
+from promptcache.structured import MAX_TOOLS, OutputFormat, check_format, read_output, read_tools
 
 MAX_CHOICES = 16
 """Limit of `n`."""
@@ -43,11 +44,8 @@ ModuleArguments: TypeAlias = Annotated[dict[str, str | int | float], _OneByOne]
 """Arguments of a module by name."""
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -63,7 +61,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
 """Parameters that OpenAI has and this server does not, with the values that change nothing."""
 
 _IGNORED = (
-    *("metadata", "store", "service_tier", "parallel_tool_calls"),
+    *("metadata", "store", "service_tier"),
     *("prompt_cache_retention", "prompt_cache_breakpoint", "cache_control"),
 )
 """Parameters that never change an answer."""
@@ -112,6 +110,41 @@ class StreamOptions(_Body):
     include_obfuscation: bool = False
 
 
+class JSONSchemaBody(_Body):
+    """`response_format.json_schema` of OpenAI's body. Every schema is strict here: the answer always has it."""
+
+    name: str = "answer"
+    description: str | None = None
+    schema_object: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    strict: bool = True
+
+
+class ResponseFormatBody(_Body):
+    """`response_format` of OpenAI's body."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JSONSchemaBody | None = None
+
+    @property
+    def output(self) -> OutputFormat | None:
+        """The format of the answer.
+
+        Raises:
+            ApiError: There is no schema, or it is not supported.
+        """
+        if self.type == "text":
+            return None
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ApiError(400, "invalid_value", "response_format.json_schema is missing", param="response_format")
+        schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_object
+        try:
+            output = read_output(schema)
+            check_format(output)
+        except InvalidGeneration as error:
+            raise ApiError(400, "invalid_value", f"response_format: {error}", param="response_format") from None
+        return output
+
+
 class GenerationBody(_Body):
     """The part of a body that all answers have."""
 
@@ -128,6 +161,10 @@ class GenerationBody(_Body):
     stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormatBody | None = None
+    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -160,6 +197,30 @@ class GenerationBody(_Body):
     def limit(self) -> int | None:
         """The maximum number of generated tokens, or None."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The options of `Service.submit` that give the answer a form: its format, and its tools."""
+        choice: Any = self.tool_choice or "auto"
+        if isinstance(choice, dict):
+            function = choice.get("function")
+            choice = function.get("name") if isinstance(function, dict) and choice.get("type") == "function" else None
+            if not isinstance(choice, str):
+                message = 'tool_choice is not supported: {"type": "function", "function": {"name": …}} is expected'
+                raise ApiError(400, "invalid_value", message, param="tool_choice")
+        try:
+            read_tools(tools := self.tools or ())
+        except InvalidValue as error:
+            raise ApiError(400, "invalid_value", str(error), param="tools") from None
+        if choice not in ("auto", "none", "required", *(each["function"]["name"] for each in tools)):
+            message = f"tool_choice names '{choice}', which is none of the tools"
+            raise ApiError(400, "invalid_value", message, param="tool_choice")
+        return {
+            "output": None if self.response_format is None else self.response_format.output,
+            "tools": tools,
+            "tool_choice": choice,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+        }
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -99,6 +99,7 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         reuse=body.reuse,
         deterministic=body.deterministic,
         template_kwargs=body.chat_template_kwargs,
+        form=body.form,
     )
 
 

@@ -1,21 +1,48 @@
-"""Structured output: the format of an answer, and the token masks that give an answer this format.
+"""Structured output: the formats of answers, and calls of tools in answers.
 
-This room never imports torch, and knows no model.
+This room never imports torch or numpy, and knows no model.
 """
 
-from promptcache.structured.formats import Choice, Grammar, JSONSchema, OutputFormat, Regex, check_format
-from promptcache.structured.masks import Mask, TokenGrammars, TokenMatcher
+from promptcache.structured.formats import (
+    LIMITS,
+    Choice,
+    Grammar,
+    JSONSchema,
+    OutputFormat,
+    Regex,
+    check_format,
+    grammar_text,
+    refused_format,
+)
+from promptcache.structured.tools import (
+    MAX_TOOLS,
+    CallSplit,
+    CallStyle,
+    Tool,
+    ToolCall,
+    ToolCalls,
+    parse_calls,
+    read_tools,
+)
 from promptcache.structured.types import read_output
 
 __all__ = [
+    "LIMITS",
+    "MAX_TOOLS",
+    "CallSplit",
+    "CallStyle",
     "Choice",
     "Grammar",
     "JSONSchema",
-    "Mask",
     "OutputFormat",
     "Regex",
-    "TokenGrammars",
-    "TokenMatcher",
+    "Tool",
+    "ToolCall",
+    "ToolCalls",
     "check_format",
+    "grammar_text",
+    "parse_calls",
     "read_output",
+    "read_tools",
+    "refused_format",
 ]

@@ -47,17 +47,17 @@ class Conversations:
         turns: Sequence[tuple[Role, str]],
         *,
         generation_prompt: bool,
-        reasoning: Mapping[int, str] = MappingProxyType({}),
+        fields: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> str:
         """Return a conversation as the template renders it.
 
         Args:
-            reasoning: The reasoning of answers, by index in `turns`.
+            fields: Further fields of messages, by index in `turns`.
 
         Raises:
             TemplateRefusal: It does not.
         """
-        return self._render(turns, generation_prompt, self._takes_parts, reasoning)
+        return self._render(turns, generation_prompt, self._takes_parts, fields)
 
     def gaps(self, roles: Sequence[Role], *, generation_prompt: bool) -> tuple[str, ...]:
         """Return the text before, between and after the contents of a conversation.
@@ -162,14 +162,14 @@ class Conversations:
         turns: Sequence[tuple[Role, str]],
         generation_prompt: bool,
         in_parts: bool,
-        reasoning: Mapping[int, str] = MappingProxyType({}),
+        fields: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> str:
         contents = ([{"type": "text", "text": text}] if in_parts else text for _, text in turns)
         messages: list[dict[str, Any]] = [
             {"role": str(role), "content": each} for (role, _), each in zip(turns, contents, strict=True)
         ]
-        for index, text in reasoning.items():
-            messages[index] |= {"reasoning_content": text, "thinking": text}  # templates read one of these names
+        for index, each in fields.items():
+            messages[index] |= each
         return self._tokenizer.render_chat(
             messages, generation_prompt=generation_prompt, options=self._options, date=self._date
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidValue
+from promptcache.diagnostics import InvalidValue, PromptError
 from promptcache.language import Prompt, Role, Schema, Text, Turn, check_schema, parse_prompt, resolve_prompt
 from promptcache.testing.texts import texts
 
@@ -59,6 +61,48 @@ def test_markup_in_messages_is_text() -> None:
     assert resolve_prompt(Prompt.from_messages("s", chat).use("miami"), schema).messages[0].text == BOXES
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+
+
+def test_messages_of_tools_are_in_prompts() -> None:
+    """Calls have their arguments as an object, and results their ID; neither has a form in XML, or in a schema."""
+    prompt = Prompt.from_messages("s", [USER, CALLS, {"role": "tool", "tool_call_id": "1", "content": "2"}])
+    _, calls, result = prompt.messages
+    function = {"name": "f", "arguments": {"a": 1}}
+    assert json.loads(calls.tool_fields) == {"tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    assert (calls.text, result.text) == ("", "2")
+    assert json.loads(result.tool_fields) == {"role": "tool", "tool_call_id": "1"}
+    with pytest.raises(PromptError, match="a message of tools has no form in XML"):
+        prompt.to_xml()
+    for message, words in (
+        (CALLS, "messages[0].tool_calls is not supported"),
+        ({"role": "tool", "content": "2"}, "messages[0].role='tool' is not"),
+    ):
+        with pytest.raises(InvalidValue, match=re.escape(words)):
+            Schema.from_messages("s", [message])
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({**USER, "tool_calls": [CALL]}, "messages[0].tool_calls is not allowed: only messages of the assistant"),
+        ({**CALLS, "tool_calls": "f"}, "messages[0].tool_calls='f' is not allowed: a list of calls"),
+        ({**CALLS, "tool_calls": [{"id": "1"}]}, "messages[0].tool_calls[0]={'id': '1'} is not a call of a tool"),
+        ({**CALLS, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "arguments is not JSON"),
+        ({**CALLS, "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}, "JSON of an object is expected"),
+        ({**CALLS, "tool_calls": [{**CALL, "id": 1}]}, "messages[0].tool_calls[0].id=1 is not allowed"),
+        ({"role": "tool", "tool_call_id": 1, "content": "x"}, "messages[0].tool_call_id=1 is not allowed"),
+        ({"role": "tool", "tool_call_id": "1"}, "messages[0].content is missing"),
+        ({"role": "function", "content": "x"}, "messages[0].role='function' is not supported"),
+    ],
+)
+def test_wrong_messages_of_tools_are_refused(message: Any, words: str) -> None:
+    """The error names the place."""
+    with pytest.raises(InvalidValue, match=re.escape(words)):
+        Prompt.from_messages("s", [message])
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -70,9 +114,7 @@ def test_markup_in_messages_is_text() -> None:
         ([USER, {"content": "Hi"}], "messages[1] has no 'role'"),
         ([{"role": None, "content": "Hi"}], "messages[0].role=None is not allowed: roles are system, user, "),
         ([{"role": "usr", "content": "Hi"}], "messages[0].role='usr' is not allowed: did you mean 'user'?"),
-        ([{"role": "tool", "content": "Hi"}], "messages[0].role='tool' is not supported: results of tools"),
         ([USER, {"role": "user"}], "messages[1].content is missing: "),
-        ([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}], "messages[0].tool_calls is not "),
         ([{"role": "assistant", "content": "Hi", "function_call": {}}, USER, {"role": "x"}], "messages[2].role='x' is"),
         ([{"role": "user", "content": 5}], "messages[0].content=5 is not allowed: text without lone surrogates"),
         ([{"role": "user", "content": "a\ud800"}], "messages[0].content="),

@@ -22,6 +22,13 @@ from promptcache.server.loop_calls import LoopCalls
 from tests.server.conftest import CHAT, QUESTION, ScriptedService, Served, in_process, running, scripted
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a `response_format` of a JSON schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
 BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt_cache": {"use": ["maimi"]}}, "PC401", "prompt_cache.use[0]"),
     ({"prompt_cache": {"use": ["miami", "miami"]}}, "PC405", "prompt_cache.use[1]"),
@@ -39,10 +46,15 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt_cache": {"fill": {"a": None}}}, "invalid_value", "prompt_cache.fill.a"),
     ({"prompt_cache": {"schemas": "x"}}, "invalid_value", "prompt_cache.schemas"),
     ({"messages": [IMAGE]}, "invalid_value", "messages[0].content[0].type"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_request", None),
+    ({"messages": [{"role": "function", "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"messages": "hello"}, "invalid_value", "messages"),
-    ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-    ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    ({"tools": [{"type": "function"}]}, "invalid_value", "tools"),
+    ({"tool_choice": {"type": "any"}}, "invalid_value", "tool_choice"),
+    ({"tool_choice": "get_weather"}, "invalid_value", "tool_choice"),
+    ({"response_format": {"type": "grammar"}}, "invalid_value", "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format"),
+    ({"response_format": schema_format({"not": {}})}, "invalid_value", "response_format"),
     ({"logit_bias": {"1": 2}}, "unsupported_parameter", "logit_bias"),
     ({"frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
     ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),

@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 
 from promptcache import Choice, Grammar, JSONSchema, Regex
 from promptcache.diagnostics import InvalidGeneration
+from promptcache.runtime.token_grammars import TokenGrammars
 from promptcache.structured import OutputFormat, check_format, read_output
-from promptcache.structured.masks import TokenGrammars
 
 END = 256
 GRAMMARS = TokenGrammars([*(bytes([each]) for each in range(256)), b""], lambda text: [*text.encode()])

@@ -97,11 +97,11 @@ def test_options_reach_the_template():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
-def test_reasoning_has_the_names_that_templates_read(name: str):
-    """The reasoning of an answer reaches the template under each of the names that transformers gives it."""
+def test_fields_of_messages_reach_the_template(name: str):
+    """Further fields of a message, such as reasoning, are there for the template."""
     made = conversations(small.CHATML.replace("m.content", f"(m.{name} or '') + m.content"))
 
-    rendered = made.render([(U, "Why?"), (A, "So.")], generation_prompt=False, reasoning={1: "Hm. "})
+    rendered = made.render([(U, "Why?"), (A, "So.")], generation_prompt=False, fields={1: {name: "Hm. "}})
 
     assert rendered.endswith("<|im_start|>assistant\nHm. So.<|im_end|>\n")
 

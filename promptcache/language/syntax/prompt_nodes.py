@@ -41,12 +41,15 @@ class Message(Short):
 
     Attributes:
         reasoning: The reasoning before an answer of the assistant, for the chat template. XML has no form for it.
+        tool_fields: JSON of the fields that make it a message of tools, for the chat template: the `tool_calls` of an
+            answer, or the role "tool" of a result. XML has no form for them.
     """
 
     role: Role | None
     text: str
     span: Span = field(compare=False)
     reasoning: str = ""
+    tool_fields: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

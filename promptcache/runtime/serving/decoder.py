@@ -20,8 +20,8 @@ from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample
+from promptcache.runtime.token_grammars import Mask
 from promptcache.runtime.token_masks import masked
-from promptcache.structured import Mask
 
 
 class Decoder:

@@ -23,7 +23,7 @@ from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
 from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.sampling import SamplingSettings, sampling_settings
-from promptcache.structured import TokenMatcher
+from promptcache.runtime.token_grammars import TokenMatcher
 
 _log = logging.getLogger(__name__)
 

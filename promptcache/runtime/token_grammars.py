@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from promptcache.diagnostics import InvalidGeneration
-from promptcache.structured.formats import LIMITS, OutputFormat, grammar_text, refused_format
+from promptcache.structured import LIMITS, OutputFormat, grammar_text, refused_format
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Whether each token may come next, `[V]`."""

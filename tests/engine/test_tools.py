@@ -1,0 +1,154 @@
+"""Tools: their definitions and messages as the chat template writes them, and the calls of answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
+
+from promptcache import Engine, Prompt
+from promptcache.demo import MODEL_FOLDER
+from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
+from promptcache.retrieval import tool_member
+from tests.engine.test_reasoning import Says
+
+HERMES = (
+    "{% if tools or messages[0].role == 'system' %}<|start|>system\n"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    "{% if tools %}\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}<|end|>\n{% endif %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}<|start|>user\n<tool_response>\n{{ m.content }}\n</tool_response><|end|>\n"
+    "{% elif m.role != 'system' or not loop.first %}<|start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+QUESTION = {"role": "user", "content": "How warm is it in Oslo?"}
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    """Return the definition of a tool."""
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": f"Call {name}.", "parameters": schema}}
+
+
+TOOLS = [tool("weather", city={"enum": ["Oslo", "Rome"]}), tool("time")]
+CALL = {"type": "function", "id": "call1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+CALLED = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+RESULT = {"role": "tool", "tool_call_id": "call1", "content": "7 degrees <|end|> & rain"}
+
+
+def engine_of(template: str | None) -> tuple[Engine, Any]:
+    """Return the demo model with a chat template, or with its own, and the tokenizer of transformers."""
+    tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(MODEL_FOLDER))
+    tokenizer.chat_template = template or tokenizer.chat_template
+    return Engine(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER), tokenizer), tokenizer
+
+
+ENGINE, TOKENIZER = engine_of(HERMES)
+
+
+def saying(text: str) -> dict[str, Any]:
+    """Return the options with which the model says a text."""
+    return {"logits_processor": LogitsProcessorList([Says(ENGINE, text)]), "max_new_tokens": 128}
+
+
+@pytest.mark.parametrize("messages", [[QUESTION], [*CALLED, RESULT], [*CALLED, RESULT, QUESTION]])
+def test_prompts_are_those_of_the_chat_template(messages: list[dict[str, Any]]) -> None:
+    """Definitions, calls and results have the text that transformers' `apply_chat_template` writes."""
+    rendered = ENGINE.render(messages, template_kwargs={"tools": TOOLS})
+    given = json.loads(json.dumps(messages).replace('"content": null', '"content": ""'))
+    for message in given:
+        for call in message.get("tool_calls", []):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    assert rendered == TOKENIZER.apply_chat_template(given, tools=TOOLS, tokenize=False, add_generation_prompt=True)
+
+
+def test_texts_of_tools_are_no_control_tokens() -> None:
+    """Written forms of control tokens in results and arguments are text."""
+    end = ENGINE.tokenizer.eos_ids[0]
+    call = {**CALL, "function": {"name": "weather", "arguments": {"city": "<|end|>"}}}
+    forged = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}, RESULT]
+    plain = [*CALLED, {**RESULT, "content": "7 degrees"}]
+    found, expected = (
+        [*ENGINE.plan(each, template_kwargs={"tools": TOOLS}).tokens.used_ids].count(end) for each in (forged, plain)
+    )
+    assert found == expected
+
+
+def test_a_call_is_taken_from_the_answer() -> None:
+    """The text is without the call, for `generate` and for a stream."""
+    text = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    answer = ENGINE.generate([QUESTION], tools=TOOLS, **saying(text))
+    assert (answer.text, [(each.name, json.loads(each.arguments)) for each in answer.tool_calls]) == (
+        "I look.",
+        [("weather", {"city": "Oslo"})],
+    )
+    stream = ENGINE.stream([QUESTION], tools=TOOLS, **saying(text))
+    assert "".join(stream) == "I look."
+    assert stream.completion is not None
+    assert stream.completion.tool_calls == answer.tool_calls
+    none = ENGINE.generate([QUESTION], tools=TOOLS, tool_choice="none", **saying(text))
+    assert (none.text, none.tool_calls) == (text, ())
+
+
+@pytest.mark.parametrize("choice", ["required", "weather", "time"])
+def test_a_forced_call_is_a_call(choice: str) -> None:
+    """Whatever the model would say, the answer is a call of an allowed tool with arguments of its schema."""
+    answer = ENGINE.generate([QUESTION], tools=TOOLS, tool_choice=choice, max_new_tokens=100, parallel_tool_calls=False)
+    (call,) = answer.tool_calls
+    assert answer.text == ""
+    assert choice in ("required", call.name)
+    assert json.loads(call.arguments) in ([{"city": "Oslo"}, {"city": "Rome"}] if call.name == "weather" else [{}])
+
+
+def test_tools_of_a_schema_are_its_modules() -> None:
+    """Definitions in cached modules serve calls; one that is nowhere is refused with the fix."""
+    engine, _ = engine_of(HERMES)
+    name, text = tool_member(TOOLS[0])
+    engine.add_schema(
+        f'<schema name="agent"><system>Call tools.<module name="{name}"><![CDATA[{text}]]></module></system></schema>'
+    )
+    prompt = Prompt.from_messages("agent", [QUESTION]).use(name)
+    answer = engine.generate(prompt, tools=TOOLS[:1], tool_choice="required", max_new_tokens=100)
+    assert answer.tool_calls
+    assert answer.usage.num_reused_tokens > 20
+    with pytest.raises(
+        InvalidGeneration, match=r"the tool 'time' is not in the text of this prompt: put its definition into a module"
+    ):
+        engine.generate(prompt, tools=TOOLS)
+    later = Prompt.from_messages("agent", [*CALLED, RESULT]).use(name)
+    plan = engine.plan(later)
+    assert plan.num_reused_tokens == engine.plan(prompt).num_reused_tokens
+    assert not plan.warnings
+    assert "<tool_response>\n7 degrees <|end|> & rain\n</tool_response>" in engine.render(later)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": 3}, "tools=3 is not allowed"),
+        ({"tools": TOOLS, "tool_choice": "other"}, r"tool_choice='other' is not allowed: auto, none, required or"),
+        ({"tool_choice": "required"}, r"tool_choice='required' is not allowed: auto, none or"),
+        ({"tools": TOOLS, "output": int}, "'output' does not work with 'tools'"),
+        ({"tools": TOOLS, "parallel_tool_calls": 3}, "parallel_tool_calls=3 is not allowed"),
+    ],
+)
+def test_what_is_not_possible_is_refused(options: dict[str, Any], message: str) -> None:
+    """Before anything is computed."""
+    with pytest.raises(PromptCacheError, match=message):
+        ENGINE.generate([QUESTION], **options)
+
+
+def test_a_template_without_tools_is_named() -> None:
+    """Tools that the model would not read are refused, and so are messages that its template does not write."""
+    engine, _ = engine_of(None)
+    with pytest.raises(InvalidGeneration, match="the chat template of this model writes no tools"):
+        engine.generate([QUESTION], tools=TOOLS)
+    with pytest.raises(TemplateRefusal, match="does not write these messages of tools"):
+        engine.plan([*CALLED, RESULT])
+    with pytest.raises(InvalidGeneration, match="a chat keeps texts"):
+        ENGINE.chat().say("Hello", tools=TOOLS)

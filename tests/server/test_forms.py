@@ -1,0 +1,136 @@
+"""Answers with a form over HTTP, for OpenAI's unchanged client: JSON of a schema, and calls of tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import openai
+import pytest
+from pydantic import BaseModel
+
+from promptcache.server import ServerSettings, create_app
+from tests.engine.test_tools import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
+from tests.server.conftest import Served, running
+
+CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+class Trip(BaseModel):
+    """What `parse` makes of an answer."""
+
+    days: bool
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Served]:
+    """A server of its own, so that its history does not change other tests."""
+    yield from running(create_app(engine_of(None)[0], ServerSettings(model="demo")))
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Served]:
+    """A server whose model has a chat template with tools."""
+    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo")))
+
+
+def test_json_schema(plain: Served) -> None:
+    """The answer has the schema, whole and as a stream, in chats and completions."""
+    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
+    client = plain.openai()
+    made = client.chat.completions.create(**CHAT, response_format=form)  # type: ignore[call-overload]
+    jsonschema.validate(json.loads(made.choices[0].message.content), SCHEMA)
+    assert made.choices[0].finish_reason == "stop"
+    chunks = client.chat.completions.create(**CHAT, response_format=form, stream=True)  # type: ignore[call-overload]
+    assert "".join(each.choices[0].delta.content or "" for each in chunks) == made.choices[0].message.content
+    continued = client.completions.create(
+        model="demo", prompt="A trip:", extra_body={"response_format": form}, temperature=0
+    )
+    jsonschema.validate(json.loads(continued.choices[0].text), SCHEMA)
+
+
+def test_json_object_and_parse(plain: Served) -> None:
+    """`json_object` gives an object, and OpenAI's `parse` gives the type."""
+    made = plain.openai().chat.completions.create(
+        **CHAT, response_format={"type": "json_object"}, max_tokens=16, stop="}", logprobs=True
+    )
+    assert str(made.choices[0].message.content).lstrip().startswith("{")
+    parsed = plain.openai().chat.completions.parse(**CHAT, response_format=Trip)
+    assert isinstance(parsed.choices[0].message.parsed, Trip)
+
+
+def test_forced_tool(tools: Served) -> None:
+    """A tool that must be called is called, with arguments of its schema."""
+    choice = {"type": "function", "function": {"name": "weather"}}
+    made = tools.openai().chat.completions.create(**CHAT, tools=TOOLS, tool_choice=choice)  # type: ignore[call-overload]
+    message = made.choices[0].message
+    (call,) = message.tool_calls
+    assert (message.content, made.choices[0].finish_reason) == (None, "tool_calls")
+    assert (call.type, call.function.name) == ("function", "weather")
+    assert json.loads(call.function.arguments) in ({"city": "Oslo"}, {"city": "Rome"})
+    assert call.id.startswith("call_")
+
+
+def test_stream_of_calls(tools: Served) -> None:
+    """A stream has the calls of the whole answer, and no text of them."""
+    whole = tools.openai().chat.completions.create(
+        **CHAT, tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+    )  # type: ignore[call-overload]
+    chunks = [
+        *tools.openai().chat.completions.create(
+            **CHAT, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, stream=True
+        )  # type: ignore[call-overload]
+    ]
+    deltas = [each.choices[0].delta for each in chunks]
+    (call,) = [call for each in deltas for call in each.tool_calls or []]
+    assert not any(each.content for each in deltas)
+    assert (call.index, call.function) == (0, call.function)
+    assert call.function.name == whole.choices[0].message.tool_calls[0].function.name
+    assert call.function.arguments == whole.choices[0].message.tool_calls[0].function.arguments
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_results_of_tools(tools: Served) -> None:
+    """A conversation with calls and results is answered."""
+    made = tools.openai().chat.completions.create(
+        model="demo", messages=[*CALLED, RESULT], tools=TOOLS, max_tokens=4, temperature=0
+    )  # type: ignore[call-overload]
+    assert made.usage.prompt_tokens > 100
+    assert made.choices[0].message.content is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "words"),
+    [
+        ({"tools": [tool("f"), tool("f")]}, "tools", "two tools with the name 'f'"),
+        ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice", "names 'other', which is none of the tools"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, None, "'output' does not work with 'tools'"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
+            "response_format",
+            "Unimplemented keys",
+        ),
+    ],
+)
+def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any], param: str | None, words: str) -> None:
+    """The error names the field and the reason."""
+    with pytest.raises(openai.BadRequestError) as found:
+        tools.openai().chat.completions.create(**CHAT, **changes)
+    assert words in found.value.message
+    assert found.value.param == param
+
+
+def test_a_model_without_tools_says_so(plain: Served) -> None:
+    """The template of the demo model writes no tools."""
+    with pytest.raises(openai.BadRequestError, match="the chat template of this model writes no tools"):
+        plain.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
+    with pytest.raises(openai.BadRequestError, match="'tools' need a chat"):
+        plain.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})

@@ -1,0 +1,148 @@
+"""Tools: definitions, calls in texts of answers, and forced calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.diagnostics import InvalidOutput, InvalidValue
+from promptcache.structured import CallSplit, CallStyle, Tool, ToolCall, ToolCalls, parse_calls, read_tools
+from tests.structured.test_formats import accepts
+
+HERMES = CallStyle(
+    head='<tool_call>\n{"name": "', joint='}\n</tool_call>\n<tool_call>\n{"name": "', tail="}\n</tool_call>"
+)
+LLAMA = CallStyle(middle='", "parameters": ')
+MISTRAL = CallStyle(head='[{"name": "', joint='}, {"name": "', tail="}]")
+
+
+def tool(name: str, **properties: str) -> dict[str, Any]:
+    """Return the definition of a tool whose arguments have these types."""
+    schema = {
+        "type": "object",
+        "properties": {each: {"type": kind} for each, kind in properties.items()},
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+TOOLS = read_tools([tool("f", a="integer"), tool("g", x="boolean"), {"type": "function", "function": {"name": "now"}}])
+NAMES = ("f", "g", "now")
+F1, GX = ToolCall("f", '{"a": 1}'), ToolCall("g", '{"x": true}')
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "", (F1,)),
+        ('Hi.\n<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>', "Hi.", (F1,)),
+        (
+            '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n<tool_call>{"name":"g","arguments":{"x":true}}',
+            "",
+            (F1, GX),
+        ),
+        ('{"name": "f", "parameters": {"a": 1}}', "", (F1,)),
+        ('{"name": "f", "arguments": "{\\"a\\": 1}"}', "", (F1,)),
+        ('{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}', "", (F1,)),
+        ('[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}}]', "", (F1, GX)),
+        ('```json\n{"name": "f", "arguments": {"a": 1}}\n```', "", (F1,)),
+        ('I call it:\n```json\n{"name": "f", "arguments": {"a": 1}}\n```', "I call it:", (F1,)),
+        ('{"name": "now"}', "", (ToolCall("now", "{}"),)),
+        ('{"name": "other", "arguments": {}}', '{"name": "other", "arguments": {}}', ()),
+        ('{"name": "f", "arguments": [1]}', '{"name": "f", "arguments": [1]}', ()),
+        ("<tool_call> is a tag", "<tool_call> is a tag", ()),
+        ('Code:\n```json\n{"a": 1}\n```\nfine', 'Code:\n```json\n{"a": 1}\n```\nfine', ()),
+        ("[" * 100_000, "[" * 100_000, ()),
+        ("", "", ()),
+    ],
+)
+def test_calls_of_a_text(text: str, content: str, calls: tuple[ToolCall, ...]) -> None:
+    """Calls with tags, in JSON and in code blocks are found; all else is text."""
+    assert parse_calls(text, NAMES, HERMES) == (content, calls)
+
+
+_PIECES = st.sampled_from(
+    [
+        *("<tool_call>", "</tool_call>", "<tool", "```json\n", "```\n", "\n```", "``", "{", "}", "[", " ", "\n", "Hi"),
+        *('{"name": "f", "arguments": {"a": 1}}', '{"name": "other"}', '{"a": 1}'),
+    ]
+)
+
+
+@given(pieces=st.lists(_PIECES, max_size=12), style=st.sampled_from([HERMES, LLAMA]))
+def test_pieces_are_the_whole(pieces: list[str], style: CallStyle) -> None:
+    """A streamed answer has the text and the calls of the whole one, and no text is taken back."""
+    text = "".join(pieces)
+    split = CallSplit(NAMES, style)
+    said = "".join(map(split.add, pieces))
+    assert (said + split.rest(), split.calls) == parse_calls(text, NAMES, style)
+
+
+@pytest.mark.parametrize("text", ["Hello, world. ", "a < b", "```python\nprint(1)\n```\nDone. ", 'x = {"a": 1}; '])
+def test_text_without_calls_is_not_held_back(text: str) -> None:
+    """Only white space and what may begin a call waits."""
+    split = CallSplit(NAMES, HERMES)
+    assert "".join(map(split.add, text)) == text.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "expected"),
+    [
+        (HERMES, '<tool_call>\n{"name": "f", "arguments": {"a": 12}}\n</tool_call>', True),
+        (HERMES, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', True),
+        (
+            HERMES,
+            '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "g", "arguments": {"x": true}}\n</tool_call>',
+            True,
+        ),
+        (HERMES, '<tool_call>\n{"name": "f", "arguments": {"x": true}}\n</tool_call>', False),
+        (HERMES, '<tool_call>\n{"name": "h", "arguments": {}}\n</tool_call>', False),
+        (HERMES, "Hello", False),
+        (LLAMA, '{"name": "g", "parameters": {"x": false}}', True),
+        (MISTRAL, '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}}]', True),
+    ],
+)
+def test_forced_calls(style: CallStyle, text: str, expected: bool) -> None:
+    """The grammar takes calls of the tools in the style of the template, with arguments of their schemas."""
+    output = ToolCalls(TOOLS, style)
+    assert accepts(output, text) is expected
+    if expected:
+        assert output.parse(text)
+
+
+def test_one_forced_call() -> None:
+    """Without parallel calls there is one."""
+    two = '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}}]'
+    assert not accepts(ToolCalls(TOOLS, MISTRAL, several=False), two)
+    with pytest.raises(InvalidOutput, match="is no call of a tool"):
+        ToolCalls(TOOLS, MISTRAL).parse("Hello")
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ({}, "tools={} is not allowed: a list of tools"),
+        (["f"], r"tools\[0\]='f' is not supported"),
+        ([{"type": "web_search"}], r"tools\[0\]=.*is not supported"),
+        ([{"type": "function", "function": {}}], r"tools\[0\].function.name=None is not allowed"),
+        ([tool("a b")], r"tools\[0\].function.name='a b' is not allowed"),
+        ([tool("f"), tool("f")], "two tools with the name 'f'"),
+        ([{"type": "function", "function": {"name": "f", "parameters": 3}}], r"parameters=3 is not allowed"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {"a": {1}}}}], "cannot be written as JSON"),
+        ([tool(f"f{index}") for index in range(1001)], "1001 tools, and the limit is 1000"),
+    ],
+)
+def test_wrong_tools_are_refused(tools: Any, message: str) -> None:
+    """The error names the place."""
+    with pytest.raises(InvalidValue, match=message):
+        read_tools(tools)
+
+
+def test_tools_keep_their_definition() -> None:
+    """Templates get what the caller gave."""
+    assert [each.definition for each in TOOLS][:1] == [tool("f", a="integer")]
+    assert isinstance(TOOLS[0], Tool)
