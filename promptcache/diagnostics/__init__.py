@@ -4,6 +4,7 @@ This room knows no XML, no tensors and no terminal.
 """
 
 from promptcache.diagnostics.codes import CODES, Code
+from promptcache.diagnostics.elsewhere import NamedElsewhere, elsewhere
 from promptcache.diagnostics.errors import (
     MAX_FAULTS,
     Cancelled,
@@ -84,6 +85,7 @@ __all__ = [
     "LanguageError",
     "ModelError",
     "ModelNotFound",
+    "NamedElsewhere",
     "NotFinite",
     "PromptCacheError",
     "PromptError",
@@ -104,6 +106,7 @@ __all__ = [
     "as_data",
     "counted",
     "did_you_mean",
+    "elsewhere",
     "excerpt",
     "excerpt_pieces",
     "first_line",

@@ -16,8 +16,10 @@ from promptcache.diagnostics import (
     Diagnostic,
     InvalidValue,
     Kind,
+    NamedElsewhere,
     PromptError,
     Span,
+    elsewhere,
     instance,
     is_text,
     number,
@@ -54,7 +56,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Prompt(PromptDocument):
+class Prompt(NamedElsewhere, PromptDocument):
     """One request against a schema, as written.
 
     `Prompt("travel").use("cities/miami", days="three").user("…")` builds a prompt without XML. Every method
@@ -65,6 +67,16 @@ class Prompt(PromptDocument):
     Raises:
         PromptError: bare text is combined with turns, or `version` is not a valid range.
     """
+
+    _elsewhere = elsewhere(
+        use="add_module module select include",
+        fill="set format set_argument add_argument with_arguments",
+        text="add_text append",
+        system="add_system system_message add_system_message",
+        user="add_user user_message add_user_message say",
+        assistant="add_assistant assistant_message add_assistant_message",
+        to_xml="to_string dump render xml",
+    )
 
     def __post_init__(self) -> None:
         for name, kind in _FIELDS.items():

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCache
 from promptcache.engine import Engine
 from promptcache.language import Prompt
 from promptcache.layout import continued
-from promptcache.runtime import PrefixCache, reference_logits, used_tokens
+from promptcache.runtime import PrefixCache, RequestSettings, reference_logits, used_tokens
 from promptcache.runtime.completion import Completion, FinishReason
+from promptcache.runtime.hf import options as generate_options
 from promptcache.runtime.hf.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -623,13 +625,28 @@ def test_weights_of_attention_are_refused() -> None:
         ("max_tokens", "max_new_tokens"),
         ("stop", "stop_strings"),
         ("n", "num_return_sequences"),
+        ("random_seed", "seed"),
+        ("user", "salt"),
+        ("stream", "engine.stream"),
+        ("stop_token_ids", "eos_token_id"),
+        ("ignore_eos", "eos_token_id=None"),
         ("temprature", "temperature"),
+        ("sed", "seed"),
+        ("template_kwarg", "template_kwargs"),
     ],
 )
 def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None:
-    """An option of another library is refused with the name that transformers has for it."""
-    with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
-        ENGINE.generate(PROMPT, **{named: 5})
+    """An option of another library, or one that is mistyped, is refused with its name here, in every way of asking."""
+    for ask in (ENGINE.generate, ENGINE.stream, lambda prompt, **options: ENGINE.generate_batch([prompt], **options)):
+        with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
+            ask(PROMPT, **{named: 5})
+
+
+def test_the_settings_of_requests_can_be_suggested() -> None:
+    """The options of our own are those of a request."""
+    own = {each.name for each in fields(RequestSettings)} - {"generation", "max_new_tokens"}
+
+    assert set(generate_options._SETTINGS) == own
 
 
 @pytest.mark.parametrize(

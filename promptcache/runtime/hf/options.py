@@ -19,6 +19,7 @@ from promptcache.diagnostics import (
     InvalidGeneration,
     Kind,
     did_you_mean,
+    elsewhere,
     first_line,
     instance,
     number,
@@ -70,12 +71,27 @@ _KNOWN = frozenset(
 """Options of transformers' `generate`, without the one that it sets itself for an assistant."""
 
 _ELSEWHERE = {
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"), "max_new_tokens"),
-    **dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings"),
-    **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
-    "top_logprobs": "logprobs",
+    **elsewhere(
+        max_new_tokens="max_tokens max_completion_tokens max_output_tokens max_tokens_to_sample num_predict n_predict",
+        min_new_tokens="min_tokens",
+        stop_strings="stop stop_sequences stop_words stop_sequence",
+        num_return_sequences="n best_of",
+        repetition_penalty="repeat_penalty",
+        sequence_bias="logit_bias",
+        logprobs="top_logprobs",
+        seed="random_seed",
+        salt="user cache_salt prompt_cache_key",
+    ),
+    "stop_token_ids": "eos_token_id",
+    "ignore_eos": "eos_token_id=None",
+    "stream": "engine.stream(…)",
+    "messages": "generate(messages)",
+    "enable_thinking": "template_kwargs={'enable_thinking': …}",
 }
-"""Names of options in other libraries, with our names."""
+"""Names of options in other libraries, with ours."""
+
+_SETTINGS = ("repair", "positions", "logprobs", "seed", "salt", "template_kwargs", "deterministic")
+"""Options of our own, for names that are almost these."""
 
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
 """Exceptions that transformers raises for options that it does not take."""
@@ -321,7 +337,8 @@ def _check_values(options: Mapping[str, Any]) -> None:
 def _check_names(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in _KNOWN:
-            meant = f"did you mean {_ELSEWHERE[name]}?" if name in _ELSEWHERE else did_you_mean(name, _KNOWN, "{}")
+            ours = _ELSEWHERE.get(name)
+            meant = f"did you mean {ours}?" if ours else did_you_mean(name, sorted({*_KNOWN, *_SETTINGS}), "{}")
             raise InvalidGeneration(
                 f"generate() has no option '{name}' ({meant or 'its options are those of transformers'})"
             )
