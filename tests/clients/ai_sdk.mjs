@@ -1,0 +1,56 @@
+// Calls of the AI SDK, each against the server of the first argument; prints a line of JSON with their results.
+
+import { createOpenAI } from "@ai-sdk/openai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateObject, generateText, jsonSchema, streamText, tool } from "ai";
+
+const [baseURL] = process.argv.slice(2);
+const options = { prompt: "What is the best dish of Miami?", temperature: 0, maxOutputTokens: 12, maxRetries: 0 };
+const compatible = createOpenAICompatible({ name: "promptcache", baseURL, apiKey: "alice", includeUsage: true });
+const openai = createOpenAI({ baseURL, apiKey: "alice" });
+const schema = jsonSchema({ type: "object", properties: { dish: { type: "string" } }, required: ["dish"] });
+const tools = { look: tool({ inputSchema: schema, execute: async () => "sunny" }) };
+
+async function streamed(model, text) {
+  const stream = streamText({ ...options, ...text, model, onError: () => {} });
+  let found = "";
+  let pieces = 0;
+  for await (const part of stream.fullStream) {
+    if (part.type === "error") throw part.error;
+    if (part.type === "text-delta") {
+      found += part.text;
+      pieces += 1;
+    }
+  }
+  if (pieces < 2 || (await stream.usage).outputTokens < 1) throw new Error("a stream has pieces and usage");
+  return found;
+}
+
+const text = { prompt: "The best dish of Miami is" };
+const calls = {
+  generateText: async () => (await generateText({ ...options, model: compatible("demo") })).text,
+  streamText: () => streamed(compatible("demo")),
+  "generateText with messages": async () => {
+    const { prompt, ...others } = options;
+    const messages = [{ role: "user", content: [{ type: "text", text: prompt }] }];
+    return (await generateText({ ...others, messages, model: compatible("demo") })).text;
+  },
+  "generateText of a completionModel": async () =>
+    (await generateText({ ...options, ...text, model: compatible.completionModel("demo") })).text,
+  "streamText of a completionModel": () => streamed(compatible.completionModel("demo"), text),
+  "generateText of openai.chat": async () => (await generateText({ ...options, model: openai.chat("demo") })).text,
+  "generateText of openai (responses)": async () => (await generateText({ ...options, model: openai("demo") })).text,
+  "generateText with tools": async () => (await generateText({ ...options, tools, model: compatible("demo") })).text,
+  generateObject: async () =>
+    JSON.stringify((await generateObject({ ...options, schema, model: compatible("demo") })).object),
+};
+
+const results = {};
+for (const [name, call] of Object.entries(calls)) {
+  try {
+    results[name] = { text: await call() };
+  } catch (error) {
+    results[name] = { error: error.message };
+  }
+}
+console.log(JSON.stringify(results));
