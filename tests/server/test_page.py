@@ -276,6 +276,49 @@ def test_names_are_completed(visit: Callable[..., Any]) -> None:
     assert {"name", "requires", "excludes"} <= set(offered("schema", '<schema name="x"><module '))
 
 
+TYPED = {
+    "in one line": '<prompt schema="travel"><miami></miami><user>What?</user></prompt>',
+    "in several lines": '<prompt schema="travel">\n<miami>\n<miami-by-night/>\n</miami>\n</prompt>',
+    "spaces": "<a> <b> </b> </a>",
+    "text between tags": "<a><b>don't</b>y</a>z",
+    "signs in texts": "<a>x > y</a>",
+    "a comment": "<!-- x --><a><!-- <b> --></a>",
+    "values": '<a b="c"><d e="f/g"/></a>',
+}
+
+
+@in_browser
+@pytest.mark.parametrize("text", TYPED.values(), ids=TYPED)
+def test_end_tags_are_typed_over(visit: Callable[..., Any], text: str) -> None:
+    """The editor writes end tags, and whoever types them, too, has each of them once."""
+    page = ready(visit(expected="404"))
+    page.click("#prompt .cm-content")
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    for each in text:
+        page.keyboard.type(each)
+
+    lines = text_of(page, "prompt").split("\n")
+    assert "\n".join(line.strip() for line in lines) == text
+
+
+@in_browser
+def test_an_end_tag_that_is_not_there_is_written(visit: Callable[..., Any]) -> None:
+    """Only the end tag of the element at the cursor is typed over, and end tags are no completions."""
+    page = ready(visit(expected="404"))
+    write(page, "prompt", "<a><b>x</a>")
+    for _ in "</a>":
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.type("</")
+    assert text_of(page, "prompt") == "<a><b>x</b></a>"
+    write(page, "prompt", '<prompt schema="travel"><user>x</user></prompt>')
+    for _ in "user></prompt>":
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Control+Space")
+    page.keyboard.press("Enter")
+    assert re.search(r"</\s+user></prompt>$", text_of(page, "prompt"))
+
+
 @in_browser
 def test_the_schema_completes_what_the_grammar_has(visit: Callable[..., Any]) -> None:
     """The table of elements and attributes is that of the authoritative grammar."""

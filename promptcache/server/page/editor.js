@@ -2,9 +2,10 @@
 import {
   autocompletion, closeBrackets, closeBracketsKeymap, Compartment, completeFromSchema, completionKeymap, defaultKeymap,
   drawSelection, EditorState, EditorView, HighlightStyle, history, historyKeymap, keymap, lineNumbers, lintKeymap,
-  setDiagnostics, syntaxHighlighting, tags, xml, xmlLanguage,
+  setDiagnostics, syntaxHighlighting, tags, xml,
 } from "./codemirror.min.js";
 import { $, element } from "./dom.js";
+import { overtype } from "./overtype.js";
 
 const { nonce } = document.querySelector("script[nonce]");
 const colours = HighlightStyle.define([
@@ -39,7 +40,7 @@ export function editor(parent, label, { changed, run }) {
         EditorView.cspNonce.of(nonce),
         EditorView.contentAttributes.of({ "aria-label": label }),
         EditorView.lineWrapping,
-        lineNumbers(), history(), drawSelection(), closeBrackets(), autocompletion({ icons: false }), xml(), complete.of([]),
+        lineNumbers(), history(), drawSelection(), overtype, closeBrackets(), complete.of(autocompletion({ icons: false })), xml(),
         syntaxHighlighting(colours), look,
         keymap.of([
           { key: "Mod-Enter", run: () => (run(), true) },
@@ -62,9 +63,11 @@ export function editor(parent, label, { changed, run }) {
       while (end < Math.min(old.length, wanted.length) - from && old.at(-1 - end) === wanted.at(-1 - end)) end++;
       view.dispatch({ changes: { from, to: old.length - end, insert: wanted.slice(from, wanted.length - end) } });
     },
-    completeWith(elements) {
-      const source = xmlLanguage.data.of({ autocomplete: completeFromSchema(elements, []) });
-      view.dispatch({ effects: complete.reconfigure(source) });
+    /** Complete elements and attributes, and what other sources offer. */
+    completeWith(elements, ...sources) {
+      const ofElements = completeFromSchema(elements, []);
+      const outsideEndTags = (context) => (context.matchBefore(/<\/[^<>]*/) ? null : ofElements(context)); // the editor writes these
+      view.dispatch({ effects: complete.reconfigure(autocompletion({ icons: false, override: [outsideEndTags, ...sources] })) });
     },
   };
 }
