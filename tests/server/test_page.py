@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -380,6 +380,39 @@ def test_choosing_modules_edits_the_prompt_and_the_picture(visit: Callable[..., 
     assert '<trip-plan duration="two &amp; a &quot;half&quot;"/>' in text_of(page, "prompt")
     page.get_by_label("duration").fill("")
     assert "<trip-plan/>" in text_of(page, "prompt")
+
+
+ODD = """<schema name="R&amp;D&quot;&lt;b&gt;'">Text.
+<module name="größe">Size <parameter name="maß" length="9"/><parameter name="unit" length="4" type="choice" choices="&quot;|&amp;m"/>
+<module name="inner">Deep.</module></module>
+<collection name="notes"><module name="text-1">One.</module></collection></schema>"""
+
+
+@in_browser
+def test_names_are_escaped(visit: Callable[..., Any], open_server: Served) -> None:
+    """Names that are no names of elements, and signs of XML in names and values, make prompts that are valid."""
+    with httpx.Client(base_url=open_server.url, headers={"authorization": "Bearer root"}) as client:
+        path = f"/v1/schemas/{quote(NAME, safe='')}"
+        assert client.put(path, content=ODD.encode(), headers={"content-type": "application/xml"}).status_code == 201
+        page = ready(visit())
+        page.select_option("#schemas", NAME)
+        page.get_by_label("inner").check()
+        page.get_by_label("maß").fill('2 & "3"')
+        page.get_by_label("unit").select_option('"')
+        until(page, "document.querySelector('#picture').alt.includes('reuses')")  # the prompt is valid
+        written = text_of(page, "prompt")
+        assert page.locator(".marks li").count() == 0
+        assert page.get_by_label("maß").input_value() == '2 & "3"'
+        assert '<use module="größe" unit="&quot;"><arg name="maß">2 &amp; &quot;3&quot;</arg><inner/></use>' in written
+        write(page, "prompt", "<prompt schema=")
+        page.keyboard.press("Control+Space")
+        page.locator(".cm-tooltip-autocomplete li").click()
+        assert text_of(page, "prompt") == '<prompt schema="R&amp;D&quot;&lt;b>&apos;"'
+        page.close()
+        assert client.delete(path).status_code == 200
+
+
+NAME = "R&D\"<b>'"
 
 
 @pytest.fixture

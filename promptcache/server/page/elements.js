@@ -1,4 +1,5 @@
 // Completion: the elements and attributes of schemas, and those of the prompts of one schema.
+import { encoded, isElement } from "./prompt.js";
 
 const FLAG = ["true", "false"];
 const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
@@ -57,22 +58,26 @@ export function promptElements({ id, modules, unions }) {
     const name = path ? path.split("/").at(-1) : "prompt";
     const inside = modules.filter((each) => each.path && each.path.split("/").slice(0, -1).join("/") === path);
     const union = unions.find((each) => each.members.includes(path));
-    const children = inside.map((each) => each.path.split("/").at(-1));
+    const children = inside.map((each) => each.path.split("/").at(-1)).filter(isElement);
     const known = found.get(name) ?? { name, top: !path, children: [], attributes: [] };
     known.children.push(...children, ...(path ? [] : [...TURNS, "use", "text"]));
-    known.attributes.push(...parameters.map(attribute), ...(path ? [] : [{ name: "schema", values: [id] }, { name: "version" }]));
+    known.attributes.push(...parameters.filter((each) => isElement(each.name)).map(attribute), ...(path ? [] : [{ name: "schema", values: [id].map(escaped) }, { name: "version" }]));
     if (path) known.completion = { detail: union ? `one of ${union.name ?? "several"}` : required ? "required" : "module", info: doc, boost: 1 };
-    found.set(name, known);
+    if (isElement(name)) found.set(name, known);
   }
   for (const each of TURNS) found.set(each, { name: each, children: words, completion: { detail: "turn" } });
   found.set("text", { name: "text", children: [] });
-  found.set("use", { name: "use", children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean) }] });
+  found.set("use", { name: "use", children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean).map(escaped) }] });
   return [...found.values()];
 }
 
 function attribute({ name, choices, required, length, default: usual }) {
   const facts = [required ? "required" : "", `at most ${length} tokens`, usual === null ? "" : `by default “${usual}”`];
-  return { name, values: choices, completion: { info: facts.filter(Boolean).join(", "), apply: withQuotes } };
+  return { name, values: choices.map(escaped), completion: { info: facts.filter(Boolean).join(", "), apply: withQuotes } };
+}
+
+function escaped(value) {
+  return { label: `"${value}"`, apply: `"${encoded(value)}"`, type: "constant" };
 }
 
 /** Insert an attribute with its quotes, and put the cursor between them. */

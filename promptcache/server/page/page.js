@@ -3,7 +3,7 @@
 import { $, element, say } from "./dom.js";
 import { editor, showMarks } from "./editor.js";
 import { promptElements, schemaElements } from "./elements.js";
-import { argument, exampleOf, readPrompt, references, withArgument, withModule, withoutModule } from "./prompt.js";
+import { argument, encoded, exampleOf, readPrompt, references, withArgument, withModule, withoutModule } from "./prompt.js";
 import { askForKey, events, guarded, send, setKey, retryWithKey } from "./requests.js";
 import { clearResults, showResults } from "./results.js";
 
@@ -307,7 +307,7 @@ async function openSchema(name) {
   override = null;
   enableRun();
   schemaEditor.text = saved?.xml ?? SAMPLE;
-  const question = `<prompt schema="${saved?.id}">\n  <user>Write your question here.</user>\n</prompt>`;
+  const question = `<prompt schema="${encoded(saved?.id ?? "")}">\n  <user>Write your question here.</user>\n</prompt>`;
   promptEditor.text = exampleOf(schemaEditor.text) ?? question;
   if (!saved) say(NO_SCHEMA);
   await checkAll();

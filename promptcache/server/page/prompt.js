@@ -1,8 +1,20 @@
 // Reads and edits the text of a prompt document. Every edit returns the whole new text.
 import { xmlLanguage } from "./codemirror.min.js";
 
-const NO_MODULES = new Set(["use", "arg", "text", "doc", "system", "user", "assistant", "tool"]);
+const NO_MODULES = new Set(["prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"]);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'" };
+
+/** Return whether a name can be that of an element or attribute; others stand in `use` and `arg`. */
+export function isElement(name) {
+  return /^[A-Za-z_][\w.-]*$/.test(name) && !/^xml/i.test(name);
+}
+
+/** Return the tags of a module: [empty element, start tag, end tag]. */
+export function moduleTags(name) {
+  if (isElement(name) && !NO_MODULES.has(name)) return [`<${name}/>`, `<${name}>`, `</${name}>`];
+  const tag = `<use module="${encoded(name)}"`;
+  return [`${tag}/>`, `${tag}>`, "</use>"];
+}
 
 /**
  * Return the prompt element of a document with its references as a tree, or null if there is none.
@@ -40,13 +52,9 @@ export function withModule(text, path, unions) {
   let rest = wanted;
   for (let next; rest.length && (next = at.inside.find((each) => each.path === rest[0])); rest = rest.slice(1)) at = next;
   if (!rest.length) return text;
-  const names = rest.map((each) => each.split("/").at(-1));
-  const last = names.pop();
-  const element = names.map((each) => `<${each}>`).join("") + `<${last}/>` + names.reverse().map((each) => `</${each}>`).join("");
-  if (!at.close) {
-    const tag = text.slice(at.open.from, at.open.to).replace(/\s*\/>$/, ">");
-    return spliced(text, at.open.from, at.open.to, `${tag}${element}</${at.name}>`);
-  }
+  const element = rest.map((each) => moduleTags(each.split("/").at(-1)))
+    .reduceRight((inside, [empty, start, end]) => (inside ? start + inside + end : empty), "");
+  if (!at.close) return withContent(text, at, element);
   const before = at.inside.at(-1);
   const place = before ? before.to : at.open.to;
   const indent = indentation(text, (before ?? at.open).from);
@@ -77,6 +85,10 @@ export function withArgument(text, path, parameter, value) {
   }
   if (place) return spliced(text, place.from, place.to, encoded(value));
   if (!value) return text;
+  if (!isElement(parameter)) {
+    const element = `<arg name="${encoded(parameter)}">${encoded(value)}</arg>`;
+    return found.close ? spliced(text, found.open.to, found.open.to, element) : withContent(text, found, element);
+  }
   const end = found.open.from + text.slice(found.open.from, found.open.to).search(/\s*\/?>$/);
   return spliced(text, end, end, ` ${parameter}="${encoded(value)}"`);
 }
@@ -98,6 +110,12 @@ export function exampleOf(schema) {
   return found.find((each) => each.includes("<user>")) ?? found[0] ?? null;
 }
 
+/** Return the prompt with content in an empty element. */
+function withContent(text, { name, open }, content) {
+  const tag = text.slice(open.from, open.to).replace(/\s*\/>$/, ">");
+  return spliced(text, open.from, open.to, `${tag}${content}</${name}>`);
+}
+
 function reference(text, element, path) {
   const open = tag(element);
   const found = {
@@ -109,10 +127,10 @@ function reference(text, element, path) {
     if (step === "arg") {
       const named = attributes(text, tag(child)).get("name");
       const close = child.getChild("CloseTag");
-      if (named && close) found.values.set(text.slice(named.from, named.to), { from: tag(child).to, to: close.from });
+      if (named && close) found.values.set(decoded(text.slice(named.from, named.to)), { from: tag(child).to, to: close.from });
     } else if (step === "use") {
       const module = attributes(text, tag(child)).get("module");
-      const target = module ? text.slice(module.from, module.to).trim() : "";
+      const target = module ? decoded(text.slice(module.from, module.to)).trim() : "";
       if (target) found.inside.push(reference(text, child, target.startsWith("/") ? target.slice(1) : joined(path, target)));
     } else if (step && !NO_MODULES.has(step)) {
       found.inside.push(reference(text, child, joined(path, step)));
@@ -156,7 +174,8 @@ function spliced(text, from, to, insert) {
   return text.slice(0, from) + insert + text.slice(to);
 }
 
-function encoded(value) {
+/** Return a text as it stands in an attribute or element. */
+export function encoded(value) {
   return value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;").replaceAll("'", "&apos;");
 }
 
