@@ -44,7 +44,7 @@ from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
-from promptcache.language.syntax.files import Files, is_template
+from promptcache.language.syntax.files import Files, ReadFiles, is_template
 from promptcache.language.syntax.member_files import parse_members, write_members
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
@@ -156,6 +156,7 @@ __all__ = [
     "ParameterType",
     "Placement",
     "Prompt",
+    "ReadFiles",
     "Reference",
     "Repair",
     "RepairKind",

@@ -1,6 +1,7 @@
 """`/v1/prompts`, `/v1/check` and `/v1/plan`: prompt documents, answered, checked or planned.
 
-Documents come as `application/xml`, or in JSON with options. They are parsed as text and never name a file.
+Documents come as `application/xml`, or in JSON with options. They are parsed as text, and no file is opened for
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from promptcache.diagnostics import (
     UnknownSchema,
     as_data,
 )
-from promptcache.language import CHAT_SCHEMA, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import (
+    CHAT_SCHEMA,
+    ReadFiles,
+    Schema,
+    check_schema,
+    parse_prompt,
+    parse_schema,
+    resolve_prompt,
+    root_tag,
+)
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
 from promptcache.runtime import SchemaState, schema_state
@@ -164,9 +174,23 @@ def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
         raise ApiError(404, "schema_not_found", str(error)) from None
 
 
+def parse_document(document: str, engine: ServedEngine) -> Schema:
+    """Parse the schema document of a client.
+
+    It may name the files of the served schema of the same name. They have the content that was read with that schema,
+    so a client cannot read or find any other file.
+
+    Raises:
+        SchemaError: All faults of XML or structure.
+    """
+    root = root_tag(document.encode())
+    served = None if root is None else engine.schemas.get(root.attributes.get("name", ""))
+    return parse_schema(document, folder=None if served is None else ReadFiles.of(served.source))
+
+
 def _schema_state(document: str, engine: ServedEngine) -> SchemaState:
     return schema_state(
-        check_schema(parse_schema(document)),
+        check_schema(parse_document(document, engine)),
         engine.tokenizer,
         engine.model.context_length,
         placement=engine.positions,

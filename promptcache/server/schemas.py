@@ -10,12 +10,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from promptcache.language import CheckedSchema, parse_schema, print_schema, prompt_grammar
+from promptcache.language import CheckedSchema, print_schema, prompt_grammar
 from promptcache.picture import layout_svg
 from promptcache.server.bodies import read_document
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.prompts import svg_response
+from promptcache.server.prompts import parse_document, svg_response
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -78,13 +78,13 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
 
 @router.put("/v1/schemas/{name:path}")
 async def put_schema(request: Request, name: str) -> Response:
-    """Add or replace a schema. Running requests keep the old one."""
+    """Add or replace a schema, which keeps the files of the old one. Running requests keep the old one."""
     state = as_admin(request)
     document = await read_document(request)
     is_new = name not in state.engine.schemas
 
     def add() -> CheckedSchema:
-        parsed = parse_schema(document)
+        parsed = parse_document(document, state.engine)
         if parsed.name != name:
             raise ApiError(
                 400, "invalid_value", f"the document is the schema '{parsed.name}', not '{name}'", param="name"

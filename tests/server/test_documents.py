@@ -61,7 +61,7 @@ def test_document_types_are_refused(served: Served, endpoint: str) -> None:
 
 _READERS = {
     "prompts": ("parse_prompt",),
-    "schemas": ("parse_schema", "print_schema", "describe"),
+    "schemas": ("parse_document", "print_schema", "describe"),
 }
 """What reads or writes whole documents, in the modules of the server."""
 

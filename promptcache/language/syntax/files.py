@@ -15,10 +15,39 @@ from pathlib import Path
 from typing import TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
+from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
 from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
 
-Files: TypeAlias = Path | Mapping[str, str]
-"""Location of files: a folder, or a mapping from paths with slashes to texts in memory."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFiles:
+    """Files that a schema names, as they were read with it. Files that it includes are not kept.
+
+    Attributes:
+        texts: Texts of modules by `src`.
+        members: Members of collections by `src`.
+    """
+
+    texts: Mapping[str, str] = field(repr=False)
+    members: Mapping[str, Mapping[str, Member]] = field(repr=False)
+
+    @classmethod
+    def of(cls, schema: SchemaDocument) -> ReadFiles:
+        """Return the files of a schema."""
+        items = [item for _, item in walk(schema.children)]
+        return cls(
+            texts={each.src: _own_text(each) for each in items if isinstance(each, Module) and each.src is not None},
+            members={each.src: each.listed for each in items if isinstance(each, Collection) and each.src is not None},
+        )
+
+
+def _own_text(module: Module) -> str:
+    """Return the text that a module has from its file."""
+    return "".join(each.text for each in module.children if isinstance(each, Text) and each.exact)
+
+
+Files: TypeAlias = Path | Mapping[str, str] | ReadFiles
+"""Location of files: a folder, a mapping from paths with slashes to texts in memory, or the files of another schema."""
 
 _MAX_NAMES = 1_000
 """Maximum number of files of a folder that are searched for a suggestion."""
@@ -38,12 +67,14 @@ class Folder:
         here: Folder to which the paths of this document are relative; it is inside `home`.
         shown: `home` as the user wrote it.
         texts: Texts of the files by path if the files are in memory, else None.
+        members: Members of collections by path, if the files are those of another schema, else None.
     """
 
     home: Path
     here: Path
     shown: Path
     texts: Mapping[Path, str] | None = field(default=None, repr=False)
+    members: Mapping[Path, Mapping[str, Member]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, files: Files) -> Folder:
@@ -51,8 +82,10 @@ class Folder:
         if isinstance(files, Path):
             home = files.resolve()
             return cls(home=home, here=home, shown=files)
-        texts = {_MEMORY / name: text for name, text in files.items()}
-        return cls(home=_MEMORY, here=_MEMORY, shown=Path(), texts=texts)
+        named, listed = (files.texts, files.members) if isinstance(files, ReadFiles) else (files, None)
+        texts = {_MEMORY / name: text for name, text in named.items()}
+        members = None if listed is None else {_MEMORY / name: found for name, found in listed.items()}
+        return cls(home=_MEMORY, here=_MEMORY, shown=Path(), texts=texts, members=members)
 
     def beside(self, path: Path) -> Folder:
         """Return the folder for the document at `path`, which another document names."""
@@ -76,6 +109,10 @@ class Folder:
     def has(self, path: Path) -> bool:
         """Return whether the file exists."""
         return path.is_file() if self.texts is None else path in self.texts
+
+    def is_taken(self, path: Path) -> bool:
+        """Return whether there is a file, a folder or something else at a path."""
+        return path.exists() if self.texts is None else path in self.texts
 
     def names(self, above: Path) -> Iterator[str]:
         """Yield the names of the files directly in a folder; only the first `_MAX_NAMES` entries are searched."""
@@ -116,6 +153,8 @@ def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -
             advice = _similar(written, folder) or "a path is relative to the folder of the file that contains it"
             if "://" in written:
                 advice = "only files in this folder can be named: copy the file"
+            if folder.members is not None:
+                advice = "only the files that the schema already names can be used here"
             return diagnostic("PC211", f"{what} is not a file in the folder of the schema", span, advice)
     except OSError as fault:
         return diagnostic("PC211", f"{what} cannot be read: {fault.strerror}", span)

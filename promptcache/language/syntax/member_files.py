@@ -21,11 +21,15 @@ _KEYS = {"name", "text"}
 _FORM = 'write {"name": "wifi", "text": "The password is on the door."}'
 
 
-def read_members(src: str, folder: Folder | None, span: Span) -> dict[str, Member] | list[Diagnostic]:
+def read_members(src: str, folder: Folder | None, span: Span) -> Mapping[str, Member] | list[Diagnostic]:
     """Return the members of the file that `src` names, by name, or the first faults of the file.
 
     A file that does not exist yet has no members.
     """
+    if folder is not None and folder.members is not None:
+        known = folder.members.get(folder.path(src))
+        if known is not None:
+            return known
     if folder is not None and _is_free(src, folder):
         return {}
     found = read_src(src, folder, span, limit=_MAX_BYTES)
@@ -67,7 +71,7 @@ def _is_free(src: str, folder: Folder) -> bool:
     """Return whether `src` is a path inside the folder of the schema at which there is nothing."""
     try:
         path = folder.path(src)
-        return path.is_relative_to(folder.home) and not folder.has(path) and not path.exists()
+        return path.is_relative_to(folder.home) and not folder.is_taken(path)
     except (OSError, RuntimeError):
         return False
 
