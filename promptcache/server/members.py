@@ -6,7 +6,7 @@ A slash in the name of a schema can be written %2F.
 
 from __future__ import annotations
 
-from itertools import islice
+from heapq import nsmallest
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,8 +63,9 @@ async def members(
             if member not in texts:
                 raise _no_member(path)
             return {"id": path, "object": "member", "schema": name, "text": texts[member]}
-        names = sorted(each for each in state.engine.members(name, path) if each.startswith(prefix) and each > after)
-        data = [{"id": f"{path}/{each}", "object": "member"} for each in islice(names, limit)]
+        texts = state.engine.members(name, path)
+        names = nsmallest(limit + 1, (each for each in texts if each.startswith(prefix) and each > after))
+        data = [{"id": f"{path}/{each}", "object": "member"} for each in names[:limit]]
         return {"object": "list", "data": data, "has_more": len(names) > limit}
 
     return await state.pools.documents.run(request, found)

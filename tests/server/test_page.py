@@ -372,8 +372,10 @@ def test_choosing_modules_edits_the_prompt_and_the_picture(visit: Callable[..., 
     ]
     assert drawn[0] != drawn[1]
     assert page.get_attribute("#picture", "src") != shown
+    assert page.get_by_label("miami", exact=True).get_attribute("type") == "radio"
     page.get_by_label("miami-by-night").check()
     assert not page.get_by_label("paris").is_checked()
+    assert page.get_by_label("miami", exact=True).is_checked()
     assert "<miami><miami-by-night/></miami>" in text_of(page, "prompt")
     page.get_by_label("trip-plan").check()
     page.get_by_label("duration").fill('two & a "half"')
@@ -413,6 +415,106 @@ def test_names_are_escaped(visit: Callable[..., Any], open_server: Served) -> No
 
 
 NAME = "R&D\"<b>'"
+
+
+UNIONS = """<schema name="travel"><union name="tone"><module name="calm">Calm.</module><module name="loud">Loud.</module></union>
+<union default="short"><module name="short">Short.</module><module name="long">Long.</module></union></schema>"""
+
+
+@in_browser
+def test_a_union_has_a_choice_for_no_member(visit: Callable[..., Any]) -> None:
+    """Of an optional union, "none" removes the member; a default is named there, and is chosen if no member is."""
+    page = ready(visit())
+    write(page, "schema", UNIONS)
+    write(page, "prompt", '<prompt schema="travel"><calm/></prompt>')
+    page.get_by_label("short by default").wait_for()
+    groups = page.get_by_role("radiogroup").all()
+
+    assert [each.get_attribute("aria-label") for each in groups] == ["one of tone", "one of"]
+    assert page.get_by_label("short by default").is_checked()
+    page.get_by_label("long").check()
+    assert text_of(page, "prompt") == '<prompt schema="travel"><calm/><long/></prompt>'
+    page.get_by_label("none").check()
+    page.get_by_label("short by default").check()
+    assert text_of(page, "prompt") == '<prompt schema="travel"></prompt>'
+
+
+@pytest.fixture(scope="module")
+def collection(open_server: Served) -> Iterator[str]:
+    """A schema with a collection of 300 members on the server."""
+    lines = "".join(json.dumps({"name": f"note-{number:03}", "text": f"Note {number}."}) + "\n" for number in range(300))
+    document = """<schema name="kb"><module name="box"><collection name="docs" min="1" max="3">
+    <module name="größe">Used.</module></collection></module><example>
+    <prompt schema="kb"><box><docs><use module="größe"/></docs></box><user>Which?</user></prompt></example></schema>"""
+    with httpx.Client(base_url=open_server.url, headers={"authorization": "Bearer root"}) as client:
+        made = client.put("/v1/schemas/kb", content=document.encode(), headers={"content-type": "application/xml"})
+        assert made.status_code == 201, made.text
+        path, headers = "/v1/schemas/kb/members/box/docs", {"content-type": "application/jsonl"}
+        assert client.post(path, content=lines, headers=headers).status_code == 200
+        yield "kb"
+        assert client.delete("/v1/schemas/kb").status_code == 200
+
+
+def visit_collection(visit: Callable[..., Any], name: str) -> Any:
+    """Open the page at a schema, and wait for the picture of its prompt."""
+    page = ready(visit())
+    page.select_option("#schemas", name)
+    page.get_by_label("Member of box/docs", exact=True).wait_for()
+    return page
+
+
+@in_browser
+def test_members_of_a_collection_are_added_and_removed(visit: Callable[..., Any], collection: str) -> None:
+    """A field offers the names of members that the server has; buttons remove members, the last with its collection."""
+    page = visit_collection(visit, collection)
+    field = page.get_by_label("Member of box/docs", exact=True)
+    offered = "[...document.querySelectorAll('#modules datalist option')].map((each) => each.value)"
+    assert "1 to 3 members" in page.inner_text("#modules")
+    field.click()
+    until(page, f"{offered}.length === 100")
+    field.press_sequentially("note-29")
+    until(page, f"{offered}.length === 10 && {offered}[0] === 'note-290'")
+    field.fill("note-299")
+    field.press("Enter")
+    field.fill("note-001")
+    page.get_by_label("Add a member of box/docs").click()
+
+    assert '<docs><use module="größe"/><note-299/><note-001/></docs>' in text_of(page, "prompt")
+    assert field.input_value() == ""
+    until(page, "document.querySelector('#picture').alt.includes('reuses')")
+    assert page.locator(".marks li").count() == 0
+    page.get_by_label("Remove note-299").click()
+    page.get_by_label("Remove größe").click()
+    assert page.locator(".members li").all_inner_texts() == ["note-001\n×"]
+    assert "<docs><note-001/></docs>" in text_of(page, "prompt")
+    page.get_by_label("Remove note-001").click()
+    assert "docs" not in text_of(page, "prompt")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Member of box/docs"
+
+
+@in_browser
+def test_names_of_members_are_completed(visit: Callable[..., Any], collection: str) -> None:
+    """In a collection the prompt completes members from the server's list, asked with the prefix that is written."""
+    page = visit_collection(visit, collection)
+    asked: list[str] = []
+    page.on("request", lambda each: "/members/" in each.url and asked.append(urlsplit(each.url).query))
+
+    def offered(text: str) -> list[str]:
+        write(page, "prompt", text)
+        page.keyboard.press("Control+Space")
+        page.wait_for_selector(".cm-tooltip-autocomplete")
+        labels: list[str] = page.locator(".cm-completionLabel").all_inner_texts()
+        return labels
+
+    start = '<prompt schema="kb"><box><docs>'
+    assert [each for each in offered(f"{start}<note-12") if "note" in each] == [f"note-12{digit}" for digit in range(10)]
+    assert asked == ["prefix=note-12&limit=100"]
+    page.locator(".cm-tooltip-autocomplete li", has_text="note-123").click()
+    assert text_of(page, "prompt") == f"{start}<note-123/>"
+    assert "größe" in offered(f"{start}<g")
+    page.locator(".cm-tooltip-autocomplete li", has_text="größe").click()
+    assert text_of(page, "prompt") == f'{start}<use module="größe"/>'
+    assert not {each for each in offered('<prompt schema="kb"><') if "note" in each}
 
 
 @pytest.fixture
@@ -559,8 +661,9 @@ def test_the_keyboard_is_enough(visit: Callable[..., Any]) -> None:
             " return style.outlineStyle !== 'none' || style.boxShadow !== 'none'; })()"
         )
         assert shown, seen
-        if seen[-1] == "paris":
-            page.keyboard.press("Space")
+        if seen[-1] == "miami":  # the chosen member of the union
+            page.keyboard.press("ArrowDown")
+            seen[-1] = page.evaluate("document.activeElement.dataset.module")
         if seen[-1] == "Prompt":
             page.keyboard.press("Control+Home")
             page.keyboard.insert_text(" ")

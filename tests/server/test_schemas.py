@@ -32,7 +32,7 @@ def test_clients_see_schemas(served: Served) -> None:
 
     assert "travel" in [each["id"] for each in listed]
     assert not any("/plain" in each["id"] for each in listed)
-    assert {"path": "miami", "required": False, "doc": None, "parameters": []} in schema["modules"]
+    assert {"path": "miami", "required": False, "doc": None, "parameters": [], "collection": None} in schema["modules"]
     assert [each["members"] for each in schema["unions"]] == [["miami", "paris", "tokyo"]]
     assert parse_schema(schema["xml"]).name == "travel"
     assert (picture.headers["content-type"], etree.fromstring(picture.content).tag) == (

@@ -69,6 +69,7 @@ def test_the_document_of_a_served_schema_is_valid(house: Served) -> None:
 
     assert (same["valid"], same["diagnostics"]) == (True, []), same
     assert [each["path"] for each in changed["schema"]["modules"]] == ["", "my-kitchen", "plan", "notes", "new"]
+    assert changed["schema"]["modules"][3]["collection"] == {"min": 0, "max": None}
     assert (used["valid"], used["diagnostics"]) == (True, []), used
     assert [each.status_code for each in pictures] == [200, 200]
     assert "The colour of the kitchen is blue." in pictures[0].text

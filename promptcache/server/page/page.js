@@ -3,12 +3,13 @@
 import { $, element, say } from "./dom.js";
 import { editor, showMarks } from "./editor.js";
 import { promptElements, schemaElements } from "./elements.js";
-import { argument, encoded, exampleOf, readPrompt, references, withArgument, withModule, withoutModule } from "./prompt.js";
+import { memberSource } from "./members.js";
+import { editPromptIn, listModules, showModules } from "./modules.js";
+import { encoded, exampleOf } from "./prompt.js";
 import { askForKey, events, guarded, send, setKey, retryWithKey } from "./requests.js";
 import { clearResults, showResults } from "./results.js";
 
 const CHECK_DELAY_MS = 250;
-const MAX_LISTED = 300;
 const SAMPLE = `<schema name="travel">
   <system>
     The name of the agency is Blue Harbour.
@@ -38,12 +39,14 @@ let running = null; // the AbortController of an answer
 // ---- editors ----
 
 const promptEditor = editor("prompt", "Prompt", { changed: () => { say(null); showModules(); scheduleCheck(); }, run });
+editPromptIn(promptEditor);
 const schemaEditor = editor("schema", "Schema", { changed: () => { say(null); scheduleCheck(); }, run });
 
 // ---- checks while typing ----
 
 let timer = null;
 let checking = null;
+let known = { text: null, answer: null }; // the last check of a schema
 
 function scheduleCheck() {
   clearTimeout(timer);
@@ -56,7 +59,8 @@ async function checkAll() {
   const { signal } = checking;
   const check = async (json) => (await send("v1/check", { json, signal })).json();
   const schemaText = schemaEditor.text;
-  const ofSchema = await check({ document: schemaText });
+  if (known.text !== schemaText) known = { text: schemaText, answer: await check({ document: schemaText }) };
+  const ofSchema = known.answer;
   showMarks(schemaEditor, "schema-marks", ofSchema.diagnostics);
   if (ofSchema.schema) {
     override = saved?.xml === schemaText ? null : schemaText;
@@ -112,95 +116,10 @@ async function draw(prompt, signal) {
     : "The schema alone: the prompt has problems.";
 }
 
-// ---- choosing modules ----
-
-let shownModules = "";
-
 function describe(schema) {
   described = schema;
-  promptEditor.completeWith(promptElements(schema));
-  const shape = JSON.stringify([schema.modules, schema.unions]);
-  if (shape !== shownModules) listModules(schema);
-  shownModules = shape;
-  showModules();
-}
-
-function listModules({ modules, unions }) {
-  const listed = modules.slice(0, MAX_LISTED);
-  const lists = new Map();
-  const list = (parent) => {
-    if (!lists.has(parent)) lists.set(parent, element("ul"));
-    return lists.get(parent);
-  };
-  const unionLists = new Map();
-  for (const module of listed) {
-    const { path } = module;
-    const parent = path.includes("/") ? path.slice(0, path.lastIndexOf("/")) : "";
-    const row = element("li", {}, moduleRow(module));
-    if (!path) {
-      if (module.parameters.length) list("").append(row);
-      continue;
-    }
-    row.append(list(path));
-    const union = unions.find((each) => each.members.includes(path));
-    if (union && !unionLists.has(union)) {
-      const name = `one of${union.name ? ` ${union.name}` : ""}${union.required ? ", required" : ""}`;
-      const members = element("ul");
-      unionLists.set(union, members);
-      const group = element("li", { className: "one-of" }, element("span", { className: "faded" }, name), members);
-      group.setAttribute("role", "group");
-      group.setAttribute("aria-label", name);
-      list(parent).append(group);
-    }
-    (union ? unionLists.get(union) : list(parent)).append(row);
-  }
-  const more = modules.length - listed.length;
-  const rest = more > 0 ? [element("p", { className: "faded" }, `${more} more: write their names in the prompt.`)] : [];
-  $("modules").replaceChildren($("modules").querySelector("legend"), list(""), ...rest);
-  for (const each of lists.values()) if (!each.children.length) each.remove();
-}
-
-function moduleRow({ path, parameters, required, doc }) {
-  const row = element("div", { className: "module", title: doc ?? "" });
-  if (path) {
-    const box = element("input", { type: "checkbox" });
-    box.dataset.module = path;
-    box.onchange = () => {
-      const edit = box.checked ? withModule(promptEditor.text, path, described.unions) : withoutModule(promptEditor.text, path);
-      promptEditor.text = edit;
-      showModules();
-    };
-    row.append(element("label", {}, box, path.split("/").at(-1)));
-    if (required) row.append(element("span", { className: "faded" }, "required"));
-  }
-  for (const parameter of parameters) row.append(argumentField(path, parameter));
-  return row;
-}
-
-function argumentField(path, parameter) {
-  const field = element(parameter.choices.length ? "select" : "input", { placeholder: parameter.default ?? "" });
-  if (parameter.choices.length) field.append(...["", ...parameter.choices].map((each) => element("option", {}, each)));
-  else field.type = "text";
-  field.dataset.owner = path;
-  field.dataset.parameter = parameter.name;
-  field.oninput = () => { promptEditor.text = withArgument(promptEditor.text, path, parameter.name, field.value); };
-  return element("label", { className: "argument" }, parameter.name, field);
-}
-
-/** Let the list agree with the prompt. */
-function showModules() {
-  const text = promptEditor.text;
-  const root = readPrompt(text);
-  const present = new Map(root ? [...references(root)].map((each) => [each.path, each]) : []);
-  for (const box of $("modules").querySelectorAll("[data-module]")) {
-    box.checked = present.has(box.dataset.module);
-    box.disabled = !root;
-  }
-  for (const field of $("modules").querySelectorAll("[data-parameter]")) {
-    const owner = present.get(field.dataset.owner);
-    field.closest("label").hidden = !owner;
-    if (field !== document.activeElement) field.value = argument(text, owner, field.dataset.parameter) ?? "";
-  }
+  promptEditor.completeWith(promptElements(schema), memberSource(schema));
+  listModules(schema);
 }
 
 // ---- answers ----
@@ -309,6 +228,7 @@ async function openSchema(name) {
   schemaEditor.text = saved?.xml ?? SAMPLE;
   const question = `<prompt schema="${encoded(saved?.id ?? "")}">\n  <user>Write your question here.</user>\n</prompt>`;
   promptEditor.text = exampleOf(schemaEditor.text) ?? question;
+  if (saved) describe(saved);
   if (!saved) say(NO_SCHEMA);
   await checkAll();
 }
