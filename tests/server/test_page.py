@@ -564,6 +564,50 @@ def test_tokens_appear_as_they_come_and_stop_cancels(
 
 
 @in_browser
+@pytest.mark.parametrize("limit", ["0", "-3", "1.5", ""])
+def test_a_limit_of_no_tokens_is_refused(visit: Callable[..., Any], limit: str) -> None:
+    """A limit that is no whole number from 1 asks the server nothing; a message in sight says what is allowed."""
+    page = ready(visit())
+    bodies: list[dict[str, Any]] = []
+    page.on("request", lambda each: each.url.endswith("/v1/prompts") and bodies.append(each.post_data_json))
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.fill("#max-tokens", limit)
+    for button in ("#run", "#compare"):
+        page.click(button)
+        assert "a whole number from 1" in page.inner_text("#trouble")
+    box = page.locator("#trouble").bounding_box()
+    assert 0 <= box["y"] < box["y"] + box["height"] <= 500
+    page.fill("#max-tokens", "3")
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+
+    assert [each["max_tokens"] for each in bodies] == [3]
+    assert page.is_hidden("#trouble")
+
+
+@in_browser
+def test_no_half_of_the_page_is_empty(visit: Callable[..., Any]) -> None:
+    """Before and after an answer, prompt and schema end at one height, and the layout has the width of both."""
+    page = ready(visit())
+
+    def ends() -> tuple[float, float, bool]:
+        boxes = [page.locator(each).bounding_box() for each in ("#schema", "section:has(#answer)", "section:has(#schema)")]
+        tall = boxes[0]["height"] > 0.7 * boxes[2]["height"]
+        return boxes[1]["y"] + boxes[1]["height"], boxes[2]["y"] + boxes[2]["height"], tall
+
+    first = ends()
+    page.click("#run")
+    page.wait_for_selector("#results:not([hidden])")
+    second = ends()
+    picture, page_width = page.locator("#picture").bounding_box(), page.locator("main").bounding_box()["width"]
+
+    assert first[0] == first[1] < second[0] == second[1]
+    assert first[2] and second[2]
+    assert picture["width"] > 0.99 * page_width
+    assert picture["y"] > second[0]
+
+
+@in_browser
 def test_the_first_token_is_compared_with_plain_prefill(visit: Callable[..., Any]) -> None:
     """Both answers have a bar and their steps in milliseconds; the plain one asked the server to reuse nothing."""
     page = ready(visit())

@@ -125,7 +125,7 @@ function describe(schema) {
 // ---- answers ----
 
 async function run() {
-  if ($("run").disabled) return;
+  if ($("run").disabled || !isLimitRight()) return;
   await answering(guarded(async (signal) => {
     clearResults();
     const made = await ask(true, signal, (piece) => $("answer").append(piece));
@@ -134,6 +134,7 @@ async function run() {
 }
 
 async function compare() {
+  if (!isLimitRight()) return;
   await answering(guarded(async (signal) => {
     clearResults();
     showResults(await ask(true, signal, (piece) => $("answer").append(piece)), null);
@@ -141,6 +142,17 @@ async function compare() {
     const plain = await ask(false, signal, () => {});
     showResults(ours, plain);
   }));
+}
+
+/** Return whether the limit of tokens is one; else say so. */
+function isLimitRight() {
+  const field = $("max-tokens");
+  const { valid } = field.validity;
+  field.setAttribute("aria-invalid", !valid);
+  if (valid) return true;
+  say(`An answer cannot have at most ${field.value || "…"} tokens: write a whole number from 1.`);
+  field.focus();
+  return false;
 }
 
 /** An answer needs a schema of the server, and one is made at a time. */
@@ -168,10 +180,9 @@ async function answering(work) {
 
 /** Ask for the answer of the prompt as a stream, and return it with usage and times. */
 async function ask(reuse, signal, show) {
-  const limit = Math.trunc($("max-tokens").valueAsNumber);
   const json = {
     prompt: promptEditor.text, temperature: 0, reuse, stream: true, stream_options: { include_usage: true },
-    ...(limit > 0 ? { max_tokens: limit } : {}),
+    max_tokens: $("max-tokens").valueAsNumber,
   };
   const response = await send("v1/prompts", { json, signal });
   const made = { text: "", finish: null, cache: null, usage: null };
