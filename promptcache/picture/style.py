@@ -30,9 +30,9 @@ DOT = Colour("#aab3c4", "#525d70")
 LIT = Colour("#ffe9a8", "#3d3410")
 
 FILLS = {
-    "module": Colour("#e3e9f6", "#222b3f"),
-    "union": Colour("#d9dde6", "#363d4a"),
-    "turn": Colour("#ece4fa", "#2a2340"),
+    "module": Colour("#dbe6fa", "#22304d"),
+    "union": Colour("#b8bfcc", "#4a5364"),
+    "turn": Colour("#e6d3f7", "#40295f"),
     "prompt": Colour("#fdeedd", "#33281b"),
     "root": PAPER,
     "fold": Colour("#c9d4ea", "#33425f"),
@@ -88,7 +88,7 @@ def svg_style(num_contexts: int) -> str:
         "rect.slot.absent { fill: none }",
         "rect.gap { fill: url(#promptcache-dots) }",
         "rect.gap.absent { fill: none; stroke: none }",
-        ".name { paint-order: stroke; stroke-width: 3px; stroke-linejoin: round }",
+        ".name, .title { paint-order: stroke; stroke-width: 3px; stroke-linejoin: round }",
         ".row .back { fill: none; pointer-events: all }",
     )
     light, dark = ("\n".join(_svg_colours(scheme)) for scheme in (0, 1))
@@ -116,6 +116,7 @@ def _svg_colours(scheme: int) -> Iterator[str]:
         (".uncached", "stroke", Colour("#b8452a", "#f09a84")),
         ("rect.slot", "stroke", STRIPE),
         (".name", "stroke", FILLS["slot"]),
+        (".title", "stroke", PAPER),
     ]
     return (f".{ROOT_CLASS} {selector} {{ {name}: {colour[scheme]} }}" for selector, name, colour in rules)
 

@@ -13,13 +13,14 @@ from lxml import etree
 
 from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark, indices, looks_of
 from promptcache.picture.style import FONT_SIZE, ROOT_CLASS, legend, svg_style
-from promptcache.picture.text import columns, fit, shown
+from promptcache.picture.text import columns, fit, shown, wrap
 
 MARGIN = 16.0
 CHAR_WIDTH = 0.61 * FONT_SIZE  # of a monospaced font; the widest common one has 0.602
 _SVG = "http://www.w3.org/2000/svg"
 _MIN_WIDTH = 240
 _LINE, _BAR = 22.0, 18.0
+_NARROW, _NAME_LINE = 560, 16.0  # below this width names are above their bars
 _INDENT, _PAD = 12.0, 4.0
 _MIN_PIXELS = 2.0  # keeps every mark visible
 _NAMES, _MAX_NAMES = 0.24, 260.0  # column of names: a share of the width, and a maximum in pixels
@@ -27,11 +28,15 @@ _TICK_PIXELS = 64.0
 
 
 class _Geometry:
-    """Places of names and positions, in pixels."""
+    """Places of names and positions, in pixels. In a narrow picture each name is above its bar."""
 
     def __init__(self, width: int, stop: int) -> None:
         self.width = float(max(width, _MIN_WIDTH))
-        self.left = MARGIN + min((self.width - 2 * MARGIN) * _NAMES, _MAX_NAMES)
+        self.is_narrow = self.width < _NARROW
+        self.left = MARGIN if self.is_narrow else MARGIN + min((self.width - 2 * MARGIN) * _NAMES, _MAX_NAMES)
+        self.bar = _NAME_LINE if self.is_narrow else 0.0  # from the top of a line
+        self.line = _LINE + self.bar
+        self.names = self.width - 2 * MARGIN if self.is_narrow else self.left - MARGIN - _PAD
         self.pixels = (self.width - MARGIN - self.left) / stop
 
     def x(self, position: int) -> float:
@@ -48,14 +53,17 @@ def svg_element(chart: Chart, width: int) -> etree._Element:
     paper = _add(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
     room = floor((at.width - 2 * MARGIN) / CHAR_WIDTH)
     _text(root, MARGIN, 24, fit([chart.title], room), "head")
-    _text(root, MARGIN, 42, fit([chart.summary], room, keep_end=False), "faded")
-    y = _legend(root, chart, at, 54.0)
+    y = 42.0
+    for facts in wrap(chart.summary.split(" · "), room):
+        _text(root, MARGIN, y, facts, "faded")
+        y += 16
+    y = _legend(root, chart, at, y - 4)
     lines = list(_visible(chart.lines))
-    _axis(root, at, chart.stop, y, y + 20 + len(lines) * _LINE)
+    _axis(root, at, chart.stop, y, y + 20 + len(lines) * at.line)
     y += 22
     for line, depth in lines:
         _line(root, line, depth, at, y)
-        y += _LINE
+        y += at.line
     height = y + MARGIN
     paper.set("height", number(height))
     attributes = {
@@ -113,14 +121,15 @@ def _line(root: etree._Element, line: ChartLine, depth: int, at: _Geometry, y: f
     title = _add(group, "g", dict(indices([line, *hidden], inside)))
     _add(title, "title").text = "\n".join(map(shown, line.notes))
     width = at.width - 2 * MARGIN + 2 * _PAD
-    _rect(title, MARGIN - _PAD, y, width, _LINE, "back")
-    _rect(title, at.x(line.start), y + 2, (line.stop - line.start) * at.pixels, _BAR, extent_style(line))
-    room = floor((at.left - MARGIN - _PAD - depth * _INDENT) / CHAR_WIDTH)
+    _rect(title, MARGIN - _PAD, y, width, at.line, "back")
+    _rect(title, at.x(line.start), y + at.bar + 2, (line.stop - line.start) * at.pixels, _BAR, extent_style(line))
+    room = floor((at.names - depth * _INDENT) / CHAR_WIDTH)
     sign = "" if line.is_open else "▸ "
     label = fit([sign + label for label in line.labels], max(room, 0), keep_end=line.kind is not LineKind.UNION)
-    _text(title, MARGIN + depth * _INDENT, y + 15, label, "" if line.present else "faded")
+    style = "title" if line.present else "title faded"
+    _text(title, MARGIN + depth * _INDENT, y + (12 if at.is_narrow else 15), label, style)
     for mark in line.marks:
-        _mark(group, mark, at, y + 2)
+        _mark(group, mark, at, y + at.bar + 2)
 
 
 def _mark(parent: etree._Element, mark: Mark, at: _Geometry, y: float) -> None:

@@ -6,7 +6,7 @@ The results are valid XML text, and their width in a monospaced font is known.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 ELLIPSIS = "…"
 _SIGNS = {"\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": " "}
@@ -46,6 +46,19 @@ def fit(labels: Iterable[str], max_columns: int, *, keep_end: bool = True) -> st
     end = (max_columns - 1) // 2 if keep_end else 0
     tail = _head(label[::-1], end)[::-1]
     return _head(label, max_columns - 1 - end) + ELLIPSIS + tail
+
+
+def wrap(facts: Iterable[str], max_columns: int) -> Iterator[str]:
+    """Yield lines of facts with dots between them; only a fact that is longer than a line is shortened."""
+    line = ""
+    for fact in facts:
+        more = f"{line} · {fact}" if line else fact
+        if line and columns(more) > max_columns:
+            yield line
+            more = fact
+        line = fit([more], max_columns, keep_end=False)
+    if line:
+        yield line
 
 
 def _head(text: str, max_columns: int) -> str:

@@ -142,6 +142,20 @@ def test_the_page_says_what_a_prompt_leaves_out():
     assert (len(rows), page.findall(".//p")[-1].text) == (1_000, "and 3 more")
 
 
+@pytest.mark.parametrize("width", [240, 340, 390, 1000])
+def test_names_of_nested_modules_are_there_at_any_width(width):
+    """On a phone each name is above its bar, so that it has the width of the picture; facts are in several lines."""
+    names = ["mexico", "guadalajara", "restaurants-by-night", "las-nueve-esquinas"]
+    start = "".join(f'<module name="{name}">Text.' for name in names)
+    picture = drawn(layout_of(f'<schema name="s">{start}{"</module>" * len(names)}</schema>'), width)
+
+    words = [each.text for each in picture.words()]
+    assert set(names) <= set(words)
+    assert picture.overlapping() == []
+    assert all(each.stop <= width for each in picture.words())
+    assert "encodings" in " ".join(words)
+
+
 def test_an_empty_schema_has_a_picture():
     """A schema without any text is drawn as an empty axis."""
     picture = drawn(layout_of('<schema name="s"><module name="m"/></schema>', bos=False))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,8 +65,32 @@ def test_labels_can_be_read(ink, style, scheme):
     assert (lighter + 0.05) / (darker + 0.05) >= READABLE
 
 
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(["module", "union", "turn", "prompt"], 2)])
+def test_lines_of_different_kinds_look_different(one, other, scheme):
+    """Bars of modules, unions, turns and prompts have colours of which no two are alike (CIE76, at least 12)."""
+    assert math.dist(lab(FILLS[one][scheme]), lab(FILLS[other][scheme])) >= 12
+
+
+def lab(colour: str) -> tuple[float, float, float]:
+    """The CIELAB coordinates of a colour."""
+    r, g, b = linear(colour)
+    xyz = (
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+    )
+    x, y, z = (each ** (1 / 3) if each > 0.008856 else 7.787 * each + 16 / 116 for each in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
 def luminance(colour: str) -> float:
     """The relative luminance of a colour, by WCAG."""
+    r, g, b = linear(colour)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def linear(colour: str) -> list[float]:
+    """Red, green and blue in light, from 0 to 1."""
     channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
