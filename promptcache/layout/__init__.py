@@ -30,7 +30,7 @@ from promptcache.layout.plan import (
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import MAX_EARLIER_TOKENS, find_state, run_states, runs_in_use, states_in_use
-from promptcache.layout.scaffolds import scaffolds_in_use
+from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
 from promptcache.layout.stand_ins import TYPICAL_MEMBERS
 from promptcache.layout.types import (
@@ -83,6 +83,7 @@ __all__ = [
     "context_digest",
     "context_length_fault",
     "continued",
+    "covered_modules",
     "exact_plan",
     "fill_tokens",
     "find_state",

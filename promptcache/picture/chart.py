@@ -26,6 +26,7 @@ class Look(StrEnum):
     NEW = "new"
     ABSENT = "absent"
     NEXT = "next"
+    TOGETHER = "together"
 
 
 class LineKind(StrEnum):
@@ -35,6 +36,7 @@ class LineKind(StrEnum):
     TURN = "turn"
     MODULE = "module"
     UNION = "union"
+    SCAFFOLD = "scaffold"
     PROMPT = "prompt"
     FOLD = "fold"
 
@@ -55,7 +57,7 @@ class Mark:
         labels: The longest first.
         notes: Lines of the tooltip.
         sections: Parts with a different style.
-        runs: Index of its run in the layout.
+        runs: Index of its run in the layout; empty in a scaffold, whose runs have marks of their own.
         slots: Index of its slot in document order.
     """
 

@@ -13,7 +13,7 @@ from promptcache.picture.notes import positions
 _MAX_LINES = 120  # open at first
 _MAX_SIBLINGS = 40
 _MAX_NAMES = 12
-_APART = (LineKind.ROOT, LineKind.PROMPT)
+_APART = (LineKind.ROOT, LineKind.SCAFFOLD, LineKind.PROMPT)
 
 
 def folded(lines: Sequence[ChartLine]) -> tuple[ChartLine, ...]:

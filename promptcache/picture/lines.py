@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import chain, count
+from operator import attrgetter
 
 from promptcache.diagnostics import counted, size_text
-from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion
+from promptcache.language import CheckedModule, CheckedScaffold, CheckedTurn, CheckedUnion
 from promptcache.layout import (
     Layout,
     LayoutLeaf,
@@ -20,16 +20,16 @@ from promptcache.layout import (
     Origin,
     Plan,
     Prefill,
-    Run,
     RunPiece,
     RunState,
     Slot,
     StateKind,
-    runs_in_use,
+    covered_modules,
 )
-from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark, Section
+from promptcache.picture.chart import Chart, ChartLine, LineKind, Look, Mark
 from promptcache.picture.fold import folded
 from promptcache.picture.notes import Notes, gap, positions
+from promptcache.picture.use import Use
 
 _MAX_LABEL = 100
 _MAX_CONTEXTS, _MAX_CONTEXT_RUNS = 400, 20_000  # limits for highlighting contexts on hover
@@ -61,15 +61,16 @@ class _Builder:
     def __init__(self, layout: Layout, states: Sequence[RunState], plan: Plan | None, token_bytes: int | None) -> None:
         self._layout = layout
         self._plan = plan
-        self._use = _Use(plan)
+        self._use = Use(plan)
         self._notes = Notes(layout, states, token_bytes)
+        self._states = states
         self._slots = count()
         self._modules = {path: index for index, path in enumerate(layout.schema.modules)}
         self._contexts, self._seen_in = _contexts(layout, states)
         self.num_contexts = len(set(self._contexts.values()))
 
     def all(self) -> Iterator[ChartLine]:
-        """Yield the lines of the schema, and the line of the text that the prompt adds."""
+        """Yield the lines of the schema and of its scaffolds, and the line of the text that the prompt adds."""
         marks, lines = self._inside(self._layout.tree, "")
         if marks:
             yield ChartLine(
@@ -83,8 +84,41 @@ class _Builder:
                 seen_in=self._sets_with(marks),
             )
         yield from lines
+        yield from map(self._scaffold, self._layout.schema.scaffolds)
         if self._plan is not None:
             yield self._prompt(self._plan)
+
+    def _scaffold(self, scaffold: CheckedScaffold) -> ChartLine:
+        """Return the line of a scaffold, with the runs of its modules as marks."""
+        present = self._use.has_scaffold(scaffold.name)
+        again = {each.run: each.encoding.num_tokens for each in self._states if scaffold.name in each.scaffolds}
+        layout, num_tokens = self._layout, sum(again.values())
+        indices = chain.from_iterable(map(layout.runs_of.__getitem__, covered_modules(scaffold, layout.schema.modules)))
+        runs = sorted((layout.runs[index] for index in indices), key=attrgetter("start"))
+        marks = tuple(
+            Mark(
+                start=run.start,
+                stop=run.stop,
+                look=Look.TOGETHER if run.index in again else Look.CACHED,
+                labels=(run.module.rpartition("/")[2],),
+                notes=(
+                    f"module {run.module} in scaffold {scaffold.name}",
+                    f"{positions(run.start, run.stop)} · {counted(again.get(run.index, 0), 'token')} once more",
+                ),
+                present=present,
+            )
+            for run in runs
+        )
+        return ChartLine(
+            kind=LineKind.SCAFFOLD,
+            start=min((run.start for run in runs), default=0),
+            stop=max((run.stop for run in runs), default=0),
+            labels=(f"scaffold {scaffold.name}", scaffold.name),
+            notes=self._notes.scaffold(scaffold, num_tokens, present=present),
+            num_tokens=num_tokens,
+            marks=marks,
+            present=present,
+        )
 
     def _inside(
         self, nodes: Iterable[LayoutNode | LayoutLeaf], owner: str, turn: str = ""
@@ -238,80 +272,6 @@ class _Builder:
             labels=(str(new.origin) if text is None else text.strip()[:_MAX_LABEL],),
             notes=self._notes.added(new, text),
         )
-
-
-class _Use:
-    """Use of places in the layout: in one request, or without a plan while runs are encoded."""
-
-    def __init__(self, plan: Plan | None) -> None:
-        given = () if plan is None else plan.selection.arguments
-        self._arguments = {(argument.module, argument.parameter): argument.text for argument in given}
-        self._modules = None if plan is None else frozenset(("", *plan.selection.modules))
-        self._sections = [] if plan is None else sorted(_sections(plan))
-        self._stops = [section.stop for section in self._sections]  # sorted too: the sections are disjoint
-        self._outside = {} if plan is None else _outside(plan)
-
-    def has(self, module: str) -> bool:
-        """Return whether the request uses a module."""
-        return self._modules is None or module in self._modules
-
-    def argument(self, slot: Slot) -> str | None:
-        """Return the argument of the request for a slot, or None."""
-        return self._arguments.get((slot.module, slot.parameter))
-
-    def behind(self, piece: RunPiece) -> tuple[Section, ...]:
-        """Return the new tokens between this piece and the next one in use."""
-        return self._outside.get(piece, ())
-
-    def sections(self, run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
-        """Yield the sections of a piece in order; the empty part of a slot is left out."""
-        if self._modules is None:
-            yield from _as_encoded(run, piece, kind)
-        elif run.module in self._modules:
-            for section in self._sections[bisect_right(self._stops, piece.start) :]:
-                if section.start >= piece.stop:
-                    return
-                yield Section(max(piece.start, section.start), min(piece.stop, section.stop), section.look)
-        elif not isinstance(piece, Slot):
-            yield Section(piece.start, piece.stop, Look.ABSENT)
-
-
-def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
-    if isinstance(piece, Slot):
-        if piece.filler_ids:
-            yield Section(piece.start, piece.start + len(piece.filler_ids), Look.FILLER)
-    else:
-        look = Look.UNCACHED if not run.cached else Look.CACHED if kind is LeafKind.TEXT else Look.FRAME
-        yield Section(piece.start, piece.stop, look)
-
-
-def _sections(plan: Plan) -> Iterator[Section]:
-    """Yield a section for all tokens of the schema that a request reuses or prefills."""
-    for reuse in plan.reuse:
-        for _, group in groupby(enumerate(reuse.places(plan.layout)), key=lambda pair: pair[1] - pair[0]):
-            found = [place for _, place in group]
-            yield Section(found[0], found[-1] + 1, Look.REUSED)
-    for new in plan.prefill:
-        if not new.origin.is_added:  # they have a line of their own, and may start in the free end of a slot
-            yield Section(new.place, new.place_stop, _look(new))
-
-
-def _look(new: Prefill) -> Look:
-    return Look.REPAIRED if new.origin in (Origin.REPAIRED, Origin.LAST) else Look.NEW
-
-
-def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
-    """Return the new tokens of the schema that lie in no piece in use, by the piece before them."""
-    pieces = [piece for run in runs_in_use(plan.layout, plan.selection.modules) for piece in run.pieces]
-    starts = [*(piece.start for piece in pieces), plan.prefill[-1].place_stop]
-    found: dict[RunPiece, tuple[Section, ...]] = {}
-    for new in plan.prefill:
-        index = bisect_right(starts, new.place) - 1
-        if not new.origin.is_added:
-            section = Section(max(new.place, pieces[index].stop), min(new.place_stop, starts[index + 1]), _look(new))
-            if section.start < section.stop:
-                found[pieces[index]] = (*found.get(pieces[index], ()), section)
-    return found
 
 
 def _contexts(layout: Layout, states: Sequence[RunState]) -> tuple[dict[str, int], dict[int, list[int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.diagnostics import counted, listed, size_text
-from promptcache.language import CheckedModule
+from promptcache.language import CheckedModule, CheckedScaffold
 from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, TextPiece
 from promptcache.picture.text import excerpt, fit
 
@@ -69,6 +69,15 @@ class Notes:
             ", ".join([f"module {_path(module.path)}", *(name for name, holds in facts.items() if holds)]),
             self._cost(node.start, node.stop, num_tokens, module.cache, "of its own"),
             *(self._sees(self._layout.runs[runs[-1]]) if runs else ()),
+        )
+
+    def scaffold(self, scaffold: CheckedScaffold, num_tokens: int, *, present: bool) -> Lines:
+        """Return the tooltip of a scaffold: its members, and what it costs."""
+        kept = "" if self._token_bytes is None else f" · KV {size_text(num_tokens * self._token_bytes)}"
+        return (
+            f"scaffold {_path(scaffold.name)}{'' if present else ', not used by this prompt'}",
+            f"{listed([_path(each) for each in scaffold.members], self._max_seen)}: each sees the others before it",
+            f"{counted(num_tokens, 'token')} once more{kept}",
         )
 
     def added(self, new: Prefill, text: str | None) -> Lines:

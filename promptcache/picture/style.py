@@ -33,10 +33,12 @@ FILLS = {
     "module": Colour("#dbe6fa", "#22304d"),
     "union": Colour("#b8bfcc", "#4a5364"),
     "turn": Colour("#e6d3f7", "#40295f"),
+    "scaffold": Colour("#cbeae6", "#173a3d"),
     "prompt": Colour("#fdeedd", "#33281b"),
     "root": PAPER,
     "fold": Colour("#c9d4ea", "#33425f"),
     "cached": Colour("#a9c5f5", "#2b4a7e"),
+    "together": Colour("#83cbcd", "#1d656b"),
     "frame": Colour("#cdbbf0", "#4a3b76"),
     "uncached": Colour("#f8c4b6", "#7d3527"),
     "slot": Colour("#fff3d2", "#352a0e"),
@@ -52,6 +54,7 @@ FILLS = {
 MEANINGS = {
     "cached": "text, encoded once",
     "frame": "turn header or footer, BOS",
+    "together": "encoded once more, together",
     "uncached": "not cached: new in every request",
     "reused": "reused",
     "repaired": "stored, and computed again",
@@ -64,6 +67,7 @@ MEANINGS = {
     "module": "module",
     "union": "union: members share their start",
     "turn": "chat turn",
+    "scaffold": "scaffold",
     "many": "folded: several parts",
 }
 """Entries of the legend, in order."""

@@ -8,9 +8,11 @@ from xml.sax.saxutils import escape
 import pytest
 from lxml import etree, html
 
+from promptcache.diagnostics import size_text
 from promptcache.language import Prompt, resolve_prompt
 from promptcache.layout import make_plan, run_states
 from promptcache.picture import layout_html, layout_svg
+from promptcache.picture.chart import LineKind, Look
 from promptcache.picture.lines import make_chart
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, plan_of
@@ -101,7 +103,9 @@ def test_hovering_tells_what_a_prompt_does():
     assert f"generation starts at position {plan.stop}" in told
 
 
-@pytest.mark.parametrize("style", ["turn", "module", "union", "cached", "frame", "uncached", "slot", "filler", "gap"])
+@pytest.mark.parametrize(
+    "style", ["turn", "module", "union", "cached", "frame", "uncached", "slot", "filler", "gap", "together", "scaffold"]
+)
 def test_the_legend_explains_what_occurs(style):
     """The legend has every style of the picture."""
     picture = drawn(layout_of(SCHEMA))
@@ -140,6 +144,29 @@ def test_the_page_says_what_a_prompt_leaves_out():
     rows = page.findall(".//tbody/tr")
     assert [row[-1].text for row in rows[:3]] == ["absent", "its default", "nothing"]
     assert (len(rows), page.findall(".//p")[-1].text) == (1_000, "and 3 more")
+
+
+def test_scaffolds_have_lines():
+    """A scaffold has a line with its runs, and those that it encodes once more; a prompt fades scaffolds not in use."""
+    layout, plan = layout_of(SCHEMA), plan_of(SCHEMA, PROMPT)
+    other = plan_of(SCHEMA, '<prompt schema="trip"><plan/><user>Hi</user></prompt>')
+
+    alone = make_chart(layout, run_states(layout), None, 512).lines[-1]
+    used, unused = (make_chart(each.layout, run_states(each.layout), each, None).lines[-2] for each in (plan, other))
+
+    assert (alone.kind, alone.labels[0]) == (LineKind.SCAFFOLD, "scaffold both")
+    states = [each for each in run_states(layout) if "both" in each.scaffolds]
+    assert alone.num_tokens == sum(each.encoding.num_tokens for each in states) > 0
+    assert alone.notes[1:] == (
+        "plan, rome: each sees the others before it",
+        f"{alone.num_tokens} tokens once more · KV {size_text(512 * alone.num_tokens)}",
+    )
+    assert {mark.labels[0]: mark.look for mark in alone.marks} == {"plan": Look.CACHED, "rome": Look.TOGETHER}
+    assert (used.present, used.marks) == (True, alone.marks)
+    assert not any(mark.present for mark in unused.marks)
+    assert (unused.present, unused.notes[0]) == (False, "scaffold both, not used by this prompt")
+    page = html.document_fromstring(layout_html(layout))
+    assert "scaffold both" in [line.find("span").text for line in page.find_class("row")]
 
 
 @pytest.mark.parametrize("width", [240, 340, 390, 1000])

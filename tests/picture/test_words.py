@@ -16,7 +16,7 @@ from promptcache.picture.text import columns, excerpt, fit, shown
 
 LABELS = st.lists(st.text(), min_size=1, max_size=3)
 BEHIND = {**FILLS, "paper": PAPER, "lit": LIT}
-BEHIND_LABELS = ["paper", "lit", "cached", "frame", "uncached", "slot", "filler", "reused", "new"]
+BEHIND_LABELS = ["paper", "lit", "cached", "together", "frame", "uncached", "slot", "filler", "reused", "new"]
 BEHIND_FADED_LABELS = ["paper", "lit"]
 READABLE = 4.5  # WCAG 2.2, level AA
 
@@ -66,7 +66,9 @@ def test_labels_can_be_read(ink, style, scheme):
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(["module", "union", "turn", "prompt"], 2)])
+@pytest.mark.parametrize(
+    ("one", "other"), [*itertools.combinations(["module", "union", "turn", "scaffold", "prompt"], 2)]
+)
 def test_lines_of_different_kinds_look_different(one, other, scheme):
     """Bars of modules, unions, turns and prompts have colours of which no two are alike (CIE76, at least 12)."""
     assert math.dist(lab(FILLS[one][scheme]), lab(FILLS[other][scheme])) >= 12

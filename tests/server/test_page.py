@@ -442,7 +442,9 @@ def test_a_union_has_a_choice_for_no_member(visit: Callable[..., Any]) -> None:
 @pytest.fixture(scope="module")
 def collection(open_server: Served) -> Iterator[str]:
     """A schema with a collection of 300 members on the server."""
-    lines = "".join(json.dumps({"name": f"note-{number:03}", "text": f"Note {number}."}) + "\n" for number in range(300))
+    lines = "".join(
+        json.dumps({"name": f"note-{number:03}", "text": f"Note {number}."}) + "\n" for number in range(300)
+    )
     document = """<schema name="kb"><module name="box"><collection name="docs" min="1" max="3">
     <module name="größe">Used.</module></collection></module><example>
     <prompt schema="kb"><box><docs><use module="größe"/></docs></box><user>Which?</user></prompt></example></schema>"""
@@ -507,7 +509,9 @@ def test_names_of_members_are_completed(visit: Callable[..., Any], collection: s
         return labels
 
     start = '<prompt schema="kb"><box><docs>'
-    assert [each for each in offered(f"{start}<note-12") if "note" in each] == [f"note-12{digit}" for digit in range(10)]
+    assert [each for each in offered(f"{start}<note-12") if "note" in each] == [
+        f"note-12{digit}" for digit in range(10)
+    ]
     assert asked == ["prefix=note-12&limit=100"]
     page.locator(".cm-tooltip-autocomplete li", has_text="note-123").click()
     assert text_of(page, "prompt") == f"{start}<note-123/>"
@@ -591,7 +595,9 @@ def test_no_half_of_the_page_is_empty(visit: Callable[..., Any]) -> None:
     page = ready(visit())
 
     def ends() -> tuple[float, float, bool]:
-        boxes = [page.locator(each).bounding_box() for each in ("#schema", "section:has(#answer)", "section:has(#schema)")]
+        boxes = [
+            page.locator(each).bounding_box() for each in ("#schema", "section:has(#answer)", "section:has(#schema)")
+        ]
         tall = boxes[0]["height"] > 0.7 * boxes[2]["height"]
         return boxes[1]["y"] + boxes[1]["height"], boxes[2]["y"] + boxes[2]["height"], tall
 
