@@ -12,15 +12,12 @@ from operator import itemgetter
 
 from promptcache.audit.ladder import Ladder, TokenPiece
 from promptcache.audit.report import Advice, AdviceKind, Audit, ModuleGain, equal_gain, largest_first
-from promptcache.diagnostics import LanguageError, counted
+from promptcache.diagnostics import LEAST_NATS, LanguageError, counted
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
 from promptcache.layout import Plan, Slot, lay_out, run_states
 from promptcache.runtime import Executor, SchemaState, promote
 from promptcache.tokenizer import Tokenizer
-
-MIN_GAIN = 0.001
-"""Least gain in nats of a change that is advised."""
 
 MIN_GAIN_SHARE = 0.25
 """Least gain of a change that is advised, as a share of the request's distance. On a real model, smaller gains on one
@@ -57,7 +54,7 @@ def audit(
     rungs = ladder.rungs()
     distance = rungs[-1].divergence
     modules = largest_first(ladder.modules(distance), lambda each: each.gain, distance)
-    least = max(MIN_GAIN, MIN_GAIN_SHARE * distance)
+    least = max(LEAST_NATS, MIN_GAIN_SHARE * distance)
     trials = _Trials(ladder, state, executor, tokenizer)
     tried = (*trials.of_texts(rungs[0].divergence), *trials.of_plans(distance, modules))
     return Audit(
@@ -98,7 +95,7 @@ class _Trials:
 
         If one module could require several modules, only the best one is advised; of equal ones, the nearest.
         """
-        if distance < MIN_GAIN:
+        if distance < LEAST_NATS:
             return
         for change in (*self._promotion(), *self._repairs(), *self._slots()):
             yield self._tried(change, distance)
@@ -108,7 +105,7 @@ class _Trials:
 
     def of_texts(self, distance: float) -> Iterator[Advice]:
         """Yield the gain of joining two texts that the schema cuts inside a token, for a rung with this distance."""
-        if distance < MIN_GAIN:
+        if distance < LEAST_NATS:
             return
         for index, joined in list(self._cuts())[:MAX_TRIALS]:
             pieces = self._ladder.pieces

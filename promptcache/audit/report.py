@@ -34,6 +34,18 @@ class Cause(StrEnum):
     POSITIONS = "positions"
     CONTEXT = "context"
 
+    @property
+    def meaning(self) -> str:
+        """What changes, in words."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Cause.TOKENS: "cut into tokens where the schema cuts",
+    Cause.POSITIONS: "gaps in positions",
+    Cause.CONTEXT: "text that modules have not seen",
+}
+
 
 class AdviceKind(StrEnum):
     """Kind of a change that reduces the distance, the lowest price first.

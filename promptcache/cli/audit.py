@@ -30,19 +30,13 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import write_json
 from promptcache.cli.request import read_for_model
-from promptcache.diagnostics import counted, millinats_text, shown_millinats
+from promptcache.diagnostics import LEAST_NATS, counted, millinats_text, shown_millinats
 from promptcache.language import Repair
 from promptcache.picture import audit_html
 
 if TYPE_CHECKING:
     from promptcache.audit import Audit
 
-MEANINGS = {
-    "tokens": "cut into tokens where the schema cuts",
-    "positions": "gaps in positions",
-    "context": "text that modules have not seen",
-}
-"""What each cause of a distance is."""
 _BAR = 24  # columns of the longest bar
 
 
@@ -114,7 +108,7 @@ def _lines(audit: Audit) -> Iterator[Text]:
         f" · same token at {num_same} of {counted(audit.num_places, 'place')} · {answer}",
     )
     yield Text("\nwhere the distance comes from, in millinats")
-    yield from bar_lines([(each.cause.value, each.share, MEANINGS[each.cause]) for each in audit.rungs])
+    yield from bar_lines([(each.cause.value, each.share, each.cause.meaning) for each in audit.rungs])
     if audit.modules:
         yield Text("\nwhat computing a module again in this prompt would gain")
         yield from bar_lines(
@@ -127,10 +121,10 @@ def _lines(audit: Audit) -> Iterator[Text]:
 
 
 def bar_lines(rows: Sequence[tuple[str, float, str]]) -> Iterator[Text]:
-    """Yield a line for each name with its millinats, its words and a bar."""
+    """Yield a line for each name with its millinats, its words and a bar, to a scale of at least `LEAST_NATS`."""
     name_columns = max(len(name) for name, _, _ in rows)
     words_columns = max(len(words) for _, _, words in rows)
-    most = max((value for _, value, _ in rows), default=0.0)
+    most = max(LEAST_NATS, *(value for _, value, _ in rows))
     for name, value, words in rows:
         bar = "█" * round(_BAR * value / most) if shown_millinats(value) > 0 else ""
         text = f"  {name:<{name_columns}}  {millinats_text(value):>8}  {words:<{words_columns}}"

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from promptcache.cli.audit import MEANINGS, bar_lines
+from promptcache.cli.audit import bar_lines
 from promptcache.cli.console import print_lines, progress, show_loading, stdout
 from promptcache.cli.engine import load_engine
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
@@ -257,7 +257,7 @@ def _interval(interval: Interval) -> str:
 
 def _causes(fidelity: Fidelity) -> Iterator[Text]:
     yield Text("\nwhere the distance comes from as the schema is, in millinats")
-    yield from bar_lines([(cause.value, share, MEANINGS[cause]) for cause, share in fidelity.causes])
+    yield from bar_lines([(cause.value, share, cause.meaning) for cause, share in fidelity.causes])
     if fidelity.modules:
         yield Text("\nwhat computing a module again would gain, the worst first")
         yield from bar_lines(

@@ -56,7 +56,15 @@ from promptcache.diagnostics.values import (
     tuple_of,
     whole,
 )
-from promptcache.diagnostics.words import counted, first_line, listed, millinats_text, shown_millinats, size_text
+from promptcache.diagnostics.words import (
+    LEAST_NATS,
+    counted,
+    first_line,
+    listed,
+    millinats_text,
+    shown_millinats,
+    size_text,
+)
 
 __all__ = [
     "ABOVE_0",
@@ -65,6 +73,7 @@ __all__ = [
     "CODES",
     "FLAG",
     "FUNCTION",
+    "LEAST_NATS",
     "MAX_FAULTS",
     "PATH",
     "SECONDS",

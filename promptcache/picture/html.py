@@ -7,15 +7,16 @@ through the element tree, so text cannot become markup.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from promptcache.diagnostics import counted, millinats_text, shown_millinats
+from promptcache.diagnostics import LEAST_NATS, counted, listed, millinats_text, shown_millinats
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartLine, LineKind, Mark, indices
-from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style
+from promptcache.picture.style import ROOT_CLASS, html_style, legend, page_style, table_style
 from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
 
@@ -25,9 +26,16 @@ if TYPE_CHECKING:
 
 _MAX_CHARS = 60
 _MAX_LINES = 1_000
+_MAX_CHOICES = 4
+_MAX_TEXT = 200
 _USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # width of all bars, and of a mark with a label
 _MAX_TICKS = 6
-_HEADINGS = ("module", "parameter", "positions", "length", "default", "placeholder", "required")
+_HEADINGS = ("module", "parameter", "type", "positions", "length", "default", "placeholder", "required")
+_SCALE = 1_000_000  # parts of a nat, in which bars of audits are drawn
+_DISTANCE = (
+    "The distance is the KL divergence of the next token, as a mean over the places of plain prefill's greedy answer. "
+    "A millinat is a thousandth of a nat."
+)
 
 
 def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
@@ -94,38 +102,51 @@ def audit_fragment(audit: Audit) -> str:
 
 
 def _audit_picture(audit: Audit) -> etree._Element:
+    """Return an audit with the words of `promptcache audit`."""
     root = etree.Element("div", {"class": ROOT_CLASS})
     _style(root, html_style(0))
     head = _add(root, "p", "", {"class": "head"})
     _add(head, "b", audit.schema)
-    answer = "same answer" if audit.same_answer else "another answer"
-    _add(
-        head,
-        "span",
-        f"{millinats_text(audit.divergence)} millinats from plain prefill · {answer} · level {audit.level}",
-    )
-    shares = {each.cause.value: each.share for each in audit.rungs}
+    num_same = round(audit.agreement * audit.num_places)
+    facts = [
+        f"{millinats_text(audit.divergence)} millinats from plain prefill",
+        f"level {audit.level}",
+        f"same token at {num_same} of {counted(audit.num_places, 'place')}",
+        "the same answer as plain prefill" if audit.same_answer else "another answer than plain prefill",
+    ]
+    _add(head, "span", " · ".join(facts))
+    _add(root, "p", _DISTANCE, {"class": "say"})
+    shares = [(each.cause.value, each.cause.meaning, each.share) for each in audit.rungs]
     _value_lines(root, "where the distance comes from, in millinats", shares)
-    gains = {each.module or "(root)": each.gain for each in audit.modules}
-    _value_lines(root, "gain of computing a module again", gains)
+    gains = [(each.module or "(root)", counted(each.num_tokens, "token"), each.gain) for each in audit.modules]
+    _value_lines(root, "what computing a module again in this prompt would gain, in millinats", gains)
     if audit.advice:
-        _add(root, "h2", "changes that help, tried on this prompt")
-        facts = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
-        _table(root, ("gain", "change", "price"), facts)
+        _add(root, "h2", "what helps: tried on this prompt")
+        changes = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
+        _table(root, ("gain", "change", "price"), changes)
+    else:
+        _add(root, "h2", "nothing that was tried helps")
     return root
 
 
-def _value_lines(root: etree._Element, title: str, values: Mapping[str, float]) -> None:
-    """Add a line with a bar for each number of nats; numbers that are shown as zero or less have no bar."""
-    if values:
-        _add(root, "h2", title)
-    most = max((*values.values(), 0.0))
-    for name, value in values.items():
-        line = _add(root, "div", "", {"class": "row", "title": shown(name)})
-        _add(line, "span", name, {"class": "name"})
+def _value_lines(root: etree._Element, title: str, values: Sequence[tuple[str, str, float]]) -> None:
+    """Add a line with a name, its words and a bar for each number of nats, to a scale of at least `LEAST_NATS`.
+
+    Numbers that are shown as zero or less have no bar.
+    """
+    if not values:
+        return
+    _add(root, "h2", title)
+    most = max(LEAST_NATS, *(value for _, _, value in values))
+    stop = ceil(most * _SCALE)
+    _axis(root, 0, stop, per=_SCALE / 1000, unit="")
+    for name, words, value in values:
+        line = _add(root, "div", "", {"class": "row fact"})
+        label = _add(line, "span", name, {"class": "name", "title": shown(name)})
+        _add(label, "small", words)
         bar = _add(line, "span", "", {"class": "bar"})
         if shown_millinats(value) > 0:
-            _add(bar, "i", "", {"class": "new", "style": f"left:0%;width:{number(100 * value / most)}%"})
+            _add(bar, "i", "", {"class": "new", "style": _place(0, round(value * _SCALE), 0, stop)})
         _add(line, "span", millinats_text(value), {"class": "num"})
 
 
@@ -198,7 +219,8 @@ def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
         _add(element, "span", mark.labels[0])
 
 
-def _axis(parent: etree._Element, start: int, stop: int) -> None:
+def _axis(parent: etree._Element, start: int, stop: int, *, per: float = 1, unit: str = "tokens") -> None:
+    """Add a line with ticks at round numbers; `per` is how much of the scale a unit is."""
     line = _add(parent, "div", "", {"class": "row axis"})
     _add(line, "span", "", {"class": "name"})
     bar = _add(line, "span", "", {"class": "bar"})
@@ -206,8 +228,9 @@ def _axis(parent: etree._Element, start: int, stop: int) -> None:
     for position in range(-(-start // step) * step, stop, step):
         if (stop - position) / (stop - start) > 0.04:  # enough space for the name
             left = 100 * (position - start) / (stop - start)
-            _add(bar, "span", f"{position:,}", {"class": "tick", "style": f"left:{number(left)}%"})
-    _add(line, "span", "tokens", {"class": "num"})
+            _add(bar, "span", f"{position / per:,.10g}", {"class": "tick", "style": f"left:{number(left)}%"})
+    if unit:
+        _add(line, "span", unit, {"class": "num"})
 
 
 def _place(first: int, last: int, start: int, stop: int) -> str:
@@ -227,9 +250,9 @@ def _outline(parent: etree._Element, items: Iterable[CheckedItem], depth: int) -
             children: Sequence[CheckedItem] = item.members if isinstance(item, CheckedUnion) else item.children
             has_lines = any(isinstance(child, CheckedModule | CheckedUnion | CheckedTurn) for child in children)
             block = _add(parent, "details", "", {"open": "open"} if depth < 2 else {}) if has_lines else parent
-            line = _add(block, "summary" if has_lines else "div", "", {"class": "row"})
-            _add(line, "span", _item_name(item), {"class": "name", "style": f"--depth:{depth}"})
-            _add(line, "span", "".join(_own_text(children))[:200], {"class": "say"})
+            line = _add(block, "summary" if has_lines else "div", "", {"class": "row", "style": f"--depth:{depth}"})
+            _add(line, "span", _item_name(item), {"class": "name"})
+            _add(line, "span", "".join(_own_text(children)).strip()[:_MAX_TEXT], {"class": "say"})
             if has_lines:
                 _outline(block, children, depth + 1)
 
@@ -255,7 +278,10 @@ def _own_text(items: Sequence[CheckedItem]) -> Iterator[str]:
 
 
 def _table(parent: etree._Element, headings: Sequence[str], facts: Iterable[Sequence[str]]) -> None:
-    table = _add(_add(parent, "div", "", {"class": "table"}), "table", "")
+    """Add a table. In a narrow picture each line is a block, and each cell is beside its heading."""
+    name = f"of-{headings[0]}"
+    _style(parent, table_style(name, headings))
+    table = _add(_add(parent, "div", "", {"class": f"table {name}"}), "table", "")
     _cells(_add(table, "thead", ""), "th", headings)
     body = _add(table, "tbody", "")
     for cells in facts:
@@ -265,13 +291,14 @@ def _table(parent: etree._Element, headings: Sequence[str], facts: Iterable[Sequ
 def _facts(slot: Slot, layout: Layout) -> Iterator[str]:
     """Yield the declared properties of a slot, in the order of the headings."""
     parameter = layout.schema.parameters[slot.module][slot.parameter]
-    yield slot.module or "–"
+    yield slot.module
     yield slot.parameter
+    yield parameter.type if not parameter.choices else f"{parameter.type}: {listed(parameter.choices, _MAX_CHOICES)}"
     yield f"{slot.start:,}–{slot.stop - 1:,}"
     yield f"{slot.stop - slot.start:,}"
-    yield "–" if parameter.default is None else excerpt(parameter.default, _MAX_CHARS)
-    yield "–" if parameter.placeholder is None else excerpt(parameter.placeholder, _MAX_CHARS)
-    yield "yes" if slot.required else "–"
+    yield "" if parameter.default is None else excerpt(parameter.default, _MAX_CHARS)
+    yield "" if parameter.placeholder is None else excerpt(parameter.placeholder, _MAX_CHARS)
+    yield "yes" if slot.required else ""
 
 
 def _content(slot: Slot, plan: Plan) -> str:

@@ -7,7 +7,7 @@ notebook.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 ROOT_CLASS = "promptcache"
@@ -145,6 +145,10 @@ p { margin: 0 0 6px } h2 { font-size: 1em; margin: 24px 0 6px }
 .row { display: grid; grid-template-columns: minmax(9em, 22%) 1fr 4.5em; column-gap: 8px; align-items: center; \
 min-height: 22px; list-style: none; cursor: default }
 summary.row { cursor: pointer } summary.row::-webkit-details-marker { display: none }
+.row > .say { grid-column: 2 / -1; padding: 2px 0 }
+.fact { min-height: 38px; grid-template-columns: minmax(16em, 22%) 1fr 4.5em }
+.fact .name { white-space: normal; padding-left: 0 } small { display: block; color: var(--pc-faded); font-size: 12px }
+.axis:has(+ .fact) { grid-template-columns: minmax(16em, 22%) 1fr 4.5em }
 .name { overflow: hidden; white-space: nowrap; text-overflow: ellipsis; \
 padding-left: calc(var(--depth, 0) * 12px + 14px) }
 summary > .name::before { content: "▸"; display: inline-block; width: 14px; margin-left: -14px }
@@ -173,11 +177,20 @@ table { border-collapse: collapse; font: inherit; color: inherit; margin: 0; wid
 td, th { border-bottom: 1px solid var(--pc-line); padding: 3px 12px 3px 0; text-align: left; vertical-align: top; \
 background: none }
 th { color: var(--pc-faded); font-weight: normal; white-space: nowrap }
+td:empty::before { content: "–"; color: var(--pc-faded) }
 .answer { white-space: pre-wrap }
 """.strip()
 
+_IF_NARROW = "@container (max-width: 640px)"
 _NARROW = """
-.row { grid-template-columns: 1fr 4.5em } .row .bar { grid-column: 1 / -1; grid-row: 2; margin-bottom: 4px }
+.row, .fact, .axis:has(+ .fact) { grid-template-columns: 1fr 4.5em }
+.row .bar { grid-column: 1 / -1; grid-row: 2; margin-bottom: 4px }
+.row > .say { grid-column: 1 / -1; padding: 0 0 8px calc(var(--depth, 0) * 12px + 14px) }
+.fact small { display: inline; margin-left: 8px }
+table, tbody, tr, td { display: block } thead { display: none }
+tr { border-bottom: 1px solid var(--pc-line); padding: 5px 0 }
+td { border: none; padding: 1px 0; display: grid; grid-template-columns: 8em 1fr; overflow-wrap: anywhere }
+td::before { color: var(--pc-faded) } td:empty { display: none }
 """.strip()
 
 
@@ -195,10 +208,19 @@ def html_style(num_contexts: int) -> str:
             f"{', '.join(in_dark)} {{ {dark} }}",
             looks,
             _scoped(_HTML.replace("FONT", f"{FONT_SIZE + 1}px")),
-            f"@container (max-width: 640px) {{ {_scoped(_NARROW)} }}",
+            f"{_IF_NARROW} {{ {_scoped(_NARROW)} }}",
             *_lit(num_contexts, "", ("background: var(--pc-lit)",) * 2),
         ]
     )
+
+
+def table_style(name: str, headings: Sequence[str]) -> str:
+    """Return the rules that write the headings of a table into its cells if the picture is narrow."""
+    rules = "".join(
+        f'.{ROOT_CLASS} .{name} td:nth-child({number})::before {{ content: "{heading}" }} '
+        for number, heading in enumerate(headings, 1)
+    )
+    return f"{_IF_NARROW} {{ {rules}}}"
 
 
 def page_style() -> str:

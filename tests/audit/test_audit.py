@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.audit import AdviceKind, Audit, Cause, mean_divergence
-from promptcache.audit.advice import MIN_GAIN, MIN_GAIN_SHARE
+from promptcache.audit.advice import MIN_GAIN_SHARE
 from promptcache.audit.report import equal_gain, largest_first
-from promptcache.diagnostics import ContextLengthExceeded
+from promptcache.diagnostics import LEAST_NATS, ContextLengthExceeded
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -87,7 +87,7 @@ def test_a_rung_that_changes_nothing_has_no_share(engine: Engine) -> None:
     made = audit(engine, '<module name="a">alpha</module><module name="b" context="own">beta</module>', "<a/><b/>?")
 
     assert [each.share for each in made.rungs[:2]] == [0.0, 0.0]
-    assert made.rungs[2].share > MIN_GAIN
+    assert made.rungs[2].share > LEAST_NATS
 
 
 def test_modules_gain_what_context_costs(engine: Engine) -> None:
@@ -106,7 +106,7 @@ def test_advice_keeps_what_it_promises(engine: Engine) -> None:
     before = audit(engine, schema.format(""), '<a/><b p="xyz"/>?')
     prompt = '<prompt schema="s"><a/><b p="xyz"/>?</prompt>'
     by_kind = {each.kind: each for each in before.advice}
-    assert all(each.gain >= max(MIN_GAIN, MIN_GAIN_SHARE * before.divergence) for each in before.advice)
+    assert all(each.gain >= max(LEAST_NATS, MIN_GAIN_SHARE * before.divergence) for each in before.advice)
 
     required = audit(engine, schema.format(' requires="a"'), '<a/><b p="xyz"/>?')
     engine.add_schema(f'<schema name="s">{schema.format("")}</schema>')
@@ -256,7 +256,7 @@ def test_text_between_two_frames_is_tokenized_as_a_whole(schema: str, prompt: st
     made = engine.audit(f'<prompt schema="s">{prompt}</prompt>', max_new_tokens=2)
 
     assert (made.rungs[0].share > 0) is is_cut
-    assert is_cut == any(each.kind is AdviceKind.TEXT for each in made.advice) or made.rungs[0].share < MIN_GAIN
+    assert is_cut == any(each.kind is AdviceKind.TEXT for each in made.advice) or made.rungs[0].share < LEAST_NATS
 
 
 @pytest.mark.real

@@ -608,7 +608,8 @@ def test_no_half_of_the_page_is_empty(visit: Callable[..., Any]) -> None:
     picture, page_width = page.locator("#picture").bounding_box(), page.locator("main").bounding_box()["width"]
 
     assert first[0] == first[1] < second[0] == second[1]
-    assert first[2] and second[2]
+    assert first[2]
+    assert second[2]
     assert picture["width"] > 0.99 * page_width
     assert picture["y"] > second[0]
 
