@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from click.exceptions import Exit
 
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, optional_store
-from promptcache.cli.exits import EnvironmentMissing, UsageMistake, ending
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
 from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     FILE,
@@ -240,7 +241,7 @@ def command(
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         if options["promote_bytes"] is not None and options["promote"] == "off":
             raise UsageMistake("--promote-bytes needs --promote auto")
-        from promptcache.server import ServedFiles, create_app, raise_file_limit, serve, start_log
+        from promptcache.server import ServedFiles, create_app, log_event, raise_file_limit, serve, start_log
 
         settings = _settings(options)
         if settings.keys.metrics and not settings.keys.clients:
@@ -267,8 +268,12 @@ def command(
             _check_names(schema, found)
             return ServedFiles(schemas=found, keys=_api_keys(options))
 
-        if not serve(app, host=host, port=port, started=lambda url: tell(f"listening on {url}"), files=files):
-            raise EnvironmentMissing("the thread that runs the model has ended; the log has the reason")
+        def started(url: str) -> None:
+            log_event("listening", url=url)
+
+        if not serve(app, host=host, port=port, started=started, files=files):
+            log_event("ended", error="worker_dead")
+            raise Exit(ExitCode.ENVIRONMENT)
 
 
 def _check_names(files: tuple[str, ...], schemas: tuple[CheckedSchema, ...]) -> None:

@@ -6,7 +6,7 @@
 from promptcache.server.app import create_app
 from promptcache.server.connections import raise_file_limit
 from promptcache.server.limits import ApiKeys, read_keys
-from promptcache.server.log import start_log
+from promptcache.server.log import log_event, start_log
 from promptcache.server.run import ServedFiles, serve
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerSettings
@@ -17,6 +17,7 @@ __all__ = [
     "ServedFiles",
     "ServerSettings",
     "create_app",
+    "log_event",
     "raise_file_limit",
     "read_keys",
     "serve",

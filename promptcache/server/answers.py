@@ -37,7 +37,7 @@ from promptcache.runtime import (
     read_options,
     whole_text,
 )
-from promptcache.server.errors import CLIENT_GONE, ApiError, ClientGone, as_api_error
+from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.server.models import GenerationBody
@@ -206,7 +206,7 @@ async def respond(request: Request, question: ServerRequest) -> Response:
             raise first
     except ClientGone:
         answer.end("cancelled")
-        return Response(status_code=CLIENT_GONE)
+        raise
     except Exception as error:  # noqa: BLE001 - an unexpected error that is raised here closes the connection unannounced
         raise answer.fail(error) from None
     except BaseException as error:

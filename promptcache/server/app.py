@@ -95,6 +95,8 @@ async def _livez() -> Response:
 
 async def _health(request: Request) -> Response:
     reason = request.app.state.server.reason
+    if reason is not None:
+        request.state.record["error"] = reason
     return JSONResponse({"status": reason or "ready"}, 503 if reason else 200)
 
 

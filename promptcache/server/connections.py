@@ -15,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.server.errors import ApiError
+from promptcache.server.limits import LOG
+from promptcache.server.log import now
 
 if sys.platform != "win32":
     import resource
@@ -107,6 +109,7 @@ class LimitedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # otherwise it has its answer
             error = ApiError(400, "invalid_http", "the request is not valid HTTP")
+            LOG.info(json.dumps({"time": now(), "caller": None, "status": error.status, "error": error.code}))
             headers = [("content-type", "application/json"), ("connection", "close")]
             head = h11.Response(status_code=error.status, headers=headers, reason=b"Bad Request")
             for event in (head, h11.Data(data=json.dumps(error.body).encode()), h11.EndOfMessage()):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -176,8 +177,15 @@ def install_handlers(app: FastAPI) -> None:
             message = f"{place}: {message}; GET / lists the endpoints, such as POST /v1/chat/completions"
         return ApiError(error.status_code, code, message, headers=headers).response()
 
+    async def of_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fault = error.errors()[0]
+        param = str(fault["loc"][-1])
+        return await refused(request, ApiError(400, "invalid_value", f"{param}: {fault['msg']}", param=param))
+
     app.add_exception_handler(ApiError, refused)
     app.add_exception_handler(PromptCacheError, refused)
     app.add_exception_handler(ClientGone, gone)
     app.add_exception_handler(HTTPException, of_framework)
+    app.add_exception_handler(RequestValidationError, of_query)
     app.add_exception_handler(Exception, refused)

@@ -73,10 +73,21 @@ class EqualLines(logging.Filter):
 
 
 def start_log() -> None:
-    """Write warnings of all loggers, and the lines of requests, to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    handler.addFilter(EqualLines())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    """Write warnings of all loggers, and the lines of requests, to stderr.
+
+    Libraries such as torch and transformers have handlers of their own, whose lines become JSON, too.
+    """
+    logging.basicConfig(handlers=[logging.StreamHandler(sys.stderr)], level=logging.WARNING)
     logging.captureWarnings(True)
     logging.getLogger(REQUESTS).setLevel(logging.INFO)
+    limit = EqualLines()
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
+            if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
+                handler.setFormatter(JsonFormatter())
+                handler.addFilter(limit)
+
+
+def log_event(event: str, **fields: object) -> None:
+    """Write a line about the server, which belongs to no request."""
+    logging.getLogger(REQUESTS).info(json.dumps({"time": now(), "event": event, **fields}))

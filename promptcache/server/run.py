@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
@@ -19,8 +18,8 @@ from fastapi import FastAPI
 from promptcache.diagnostics import PromptCacheError
 from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
-from promptcache.server.limits import LOG, ApiKeys
-from promptcache.server.log import now
+from promptcache.server.limits import ApiKeys
+from promptcache.server.log import log_event
 from promptcache.server.state import ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
@@ -138,7 +137,7 @@ class DrainingServer(uvicorn.Server):
             changed = await asyncio.to_thread(self._take_over, state, found)
             for name in changed:
                 await asyncio.to_thread(state.engine.warm, name)
-            LOG.info(json.dumps({"time": now(), "event": "reload", "changed": changed}))
+            log_event("reload", changed=changed)
 
     def _take_over(self, state: ServerState, found: ServedFiles) -> list[str]:
         """Take over schemas and keys, and return the names of changed schemas.

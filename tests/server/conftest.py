@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import re
 import socket
@@ -58,6 +60,33 @@ class Served:
     def openai(self, key: str = "alice") -> OpenAI:
         """Return OpenAI's client as it is."""
         return self.clients.enter_context(OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30))
+
+
+class _Lines(logging.Handler):
+    """Collects the lines of requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line. Loggers below that of requests have others."""
+        if record.name == "promptcache.server":
+            self.lines.append(json.loads(record.getMessage()))
+
+
+@pytest.fixture(autouse=True)
+def _refusals_have_reasons() -> Iterator[None]:
+    """In all tests, the line of a refused request has a time, the caller, and the code of its error."""
+    handler, logger = _Lines(), logging.getLogger("promptcache.server")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+    refused = [line for line in handler.lines if (line.get("status") or 0) >= 400]
+    assert [line for line in refused if not {"time", "caller", "error"} <= line.keys()] == []
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +58,31 @@ def test_equal_lines_are_left_out_and_counted(
         "another place",
     ]
     assert [each.get("num_left_out") for each in lines] == [None] * 5 + [995, None]
+
+
+_LIBRARIES = """
+import warnings
+import logging as pylogging
+import torch
+from transformers.utils import logging
+from promptcache.server import log_event, start_log
+logger = logging.get_logger("transformers.x")
+start_log()
+logger.warning("of transformers")
+warnings.warn("of Python")
+pylogging.getLogger("torch").warning("of torch")
+log_event("listening", url="http://x")
+"""
+
+
+@pytest.mark.process
+def test_lines_of_libraries_are_json() -> None:
+    """Libraries with handlers of their own write JSON once the log is started."""
+    done = subprocess.run([sys.executable, "-c", _LIBRARIES], capture_output=True, text=True, check=True)
+
+    lines = list(map(json.loads, done.stderr.splitlines()))
+    logged, warned, of_torch, event = lines
+    assert [each["message"] for each in (logged, of_torch)] == ["of transformers", "of torch"]
+    assert "UserWarning: of Python" in warned["message"]
+    assert (event["event"], event["url"]) == ("listening", "http://x")
+    assert all("time" in each for each in lines)

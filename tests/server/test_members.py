@@ -66,6 +66,7 @@ def test_members_come_and_go(served: Served, place: str) -> None:
         ("PUT", "m/docs/two", b"\xff", TEXT, 400, "UTF-8"),
         ("POST", "m/docs", '{"name": "x", "text": "X"}\n{}', LINES, 400, "a name and a text"),
         ("GET", "m/docs?limit=0", "", {}, 400, "limit"),
+        ("GET", "m/docs?limit=many", "", {}, 400, "limit: Input should be a valid integer"),
         ("GET", "m", "", {}, 400, "no collection"),
     ],
 )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import os
 import queue
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,15 +26,6 @@ from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, TRAVEL, server_process, wait_until
 
 DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
-
-
-@pytest.fixture(autouse=True)
-def _log_level() -> Iterator[None]:
-    """The command sets the level of its log for the process; other tests keep theirs."""
-    logger = logging.getLogger("promptcache.server")
-    level = logger.level
-    yield
-    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -268,6 +268,7 @@ def test_malformed_requests_get_an_error_object(patient: Served, name: str, capl
 
     assert (answer.status, answer.headers["content-type"]) == (400, "application/json")
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
+    assert '"error": "invalid_http"' in caplog.text
     assert_json(caplog)
 
 
