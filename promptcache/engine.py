@@ -535,6 +535,9 @@ class Engine(NamedElsewhere, Unpicklable):
         template_kwargs: TemplateOptions = None,
         deterministic: bool = False,
         output: Any = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str = "auto",
         parallel_tool_calls: bool = True,
@@ -558,6 +561,9 @@ class Engine(NamedElsewhere, Unpicklable):
             output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
                 dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
                 `Grammar` of `promptcache`. Reasoning before the answer is not restricted.
+            presence_penalty, frequency_penalty: Subtracted from the logits of tokens that the answer has: once, and as
+                often as it has them.
+            logit_bias: Numbers that are added to the logits of tokens, by token ID.
             tools: Tools that the answer may call, in the form of OpenAI: `{"type": "function", "function": {"name": …,
                 "description": …, "parameters": …}}`. The chat template writes them into a plain chat; with a schema,
                 they must be in the text of its modules. The calls are in `Completion.tool_calls`.
@@ -582,6 +588,9 @@ class Engine(NamedElsewhere, Unpicklable):
             template_kwargs=template_kwargs,
             deterministic=deterministic,
             output=output,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias,
             tools=tools,
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptcache.cli.answer_options import AnswerOptions, answer_options
+from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import repaired_text, tell, warn, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import as_data, counted
+from promptcache.diagnostics import InvalidGeneration, as_data, counted
+from promptcache.structured import JSONSchema, OutputFormat, check_format
 
 if TYPE_CHECKING:
     from promptcache.runtime import Completion, Usage
@@ -24,15 +27,28 @@ if TYPE_CHECKING:
 @prompt_argument
 @schemas_option
 @answer_options
+@click.option(
+    "--json-schema",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The answer is JSON of the JSON schema in this file.",
+)
 @click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
 @context_option
 @with_json
-def command(sources: Sources, prompt: str, schema: tuple[str, ...], options: AnswerOptions, warm: bool) -> Output:
+def command(
+    sources: Sources,
+    prompt: str,
+    schema: tuple[str, ...],
+    options: AnswerOptions,
+    json_schema: Path | None,
+    warm: bool,
+) -> Output:
     """Answer a prompt, and say what was reused.
 
     PROMPT is a prompt file; - is standard input.
     """
-    generation = options.generation() | {"repair": options.repair_text}
+    generation = options.generation() | {"repair": options.repair_text, "output": _output(json_schema)}
     request = read_for_model(
         prompt,
         schema,
@@ -59,6 +75,22 @@ def command(sources: Sources, prompt: str, schema: tuple[str, ...], options: Ans
         data=lambda: _data(answer(lambda _: None), warmed, request, options.model),
         text=lambda: _print_end(answer(write_text), warmed),
     )
+
+
+def _output(path: Path | None) -> OutputFormat | None:
+    """Return the format of the answer in a file.
+
+    Raises:
+        UsageMistake: The file is no JSON schema, or has one that is not supported.
+    """
+    if path is None:
+        return None
+    try:
+        output = JSONSchema(path.read_text(encoding="utf-8"))
+        check_format(output)
+    except (InvalidGeneration, UnicodeDecodeError) as error:
+        raise UsageMistake(f"--json-schema {path}: {error}") from None
+    return output
 
 
 def _print_end(completion: Completion, warmed: Usage | None) -> None:

@@ -69,6 +69,8 @@ def answer_by_transformers(
             options=_observed(request.options, on_token, is_cancelled),
             logprobs=request.logprobs,
             matcher=request.matcher,
+            changes=request.changes,
+            num_given=request.num_given,
         )
         answer_ids = generated.sequences[0]
     finally:

@@ -29,6 +29,7 @@ from promptcache.runtime.hf.options import (
 )
 from promptcache.runtime.hf.whole_prompt import WholePrompt
 from promptcache.runtime.link import Linked
+from promptcache.runtime.logit_changes import ChangeProcessor, LogitChanges
 from promptcache.runtime.logprobs import LogprobRecorder, TokenLogprobs
 from promptcache.runtime.token_grammars import TokenMatcher
 from promptcache.runtime.token_masks import MaskProcessor
@@ -114,6 +115,8 @@ def generate(
     options: Mapping[str, Any],
     logprobs: int | None = None,
     matcher: TokenMatcher | None = None,
+    changes: LogitChanges | None = None,
+    num_given: int = 0,
 ) -> Generated:
     """Decode from a linked request.
 
@@ -125,6 +128,8 @@ def generate(
         options: Other options of transformers' `generate`, as returned by `read_options`.
         logprobs: Number of the most probable tokens to keep for each token; None keeps no log-probabilities.
         matcher: The state of the output format at the start of the answer. Not changed.
+        changes: Changes of logits before all other processing.
+        num_given: How many of the last prompt tokens belong to the answer; penalties count them.
     """
     start = model.linking.prefill_before_generate(
         model,
@@ -158,6 +163,8 @@ def generate(
     first: list[Callable[..., torch.Tensor]] = []
     if not setting("remove_invalid_values", options, model):
         first.append(partial(_check_finite, model))
+    if changes:
+        first.append(ChangeProcessor(changes, token_ids.shape[1] - num_given))
     if matcher is not None:
         first.append(MaskProcessor(matcher, token_ids.shape[1]))
     generator = prompt.generator(model.linking.generator(model, linked.positions), first)

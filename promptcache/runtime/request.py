@@ -18,6 +18,7 @@ from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.generate import end_ids
 from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, read_options
+from promptcache.runtime.logit_changes import LOGIT_BIAS, PENALTY, LogitChanges
 from promptcache.runtime.logprobs import LOGPROBS
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
 from promptcache.runtime.token_grammars import TokenGrammars, TokenMatcher
@@ -47,6 +48,9 @@ class RequestSettings:
     template_kwargs: TemplateOptions = None
     deterministic: bool = False
     output: Any = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
@@ -57,6 +61,22 @@ class RequestSettings:
         """Return the settings that keywords give; those with other names are options of transformers' `generate`."""
         own = {name: value for name, value in keywords.items() if name in _OWN_SETTINGS}
         return cls(**own, generation={name: value for name, value in keywords.items() if name not in own})
+
+    def logit_changes(self) -> LogitChanges:
+        """Return the changes of logits.
+
+        Raises:
+            InvalidGeneration: A penalty is no number, or the biases are no mapping of token IDs to numbers.
+        """
+        PENALTY.check("presence_penalty", self.presence_penalty, InvalidGeneration)
+        PENALTY.check("frequency_penalty", self.frequency_penalty, InvalidGeneration)
+        bias = {} if self.logit_bias is None else self.logit_bias
+        LOGIT_BIAS.check("logit_bias", bias, InvalidGeneration)
+        return LogitChanges(
+            presence_penalty=float(self.presence_penalty),
+            frequency_penalty=float(self.frequency_penalty),
+            logit_bias=tuple((token, float(value)) for token, value in bias.items()),
+        )
 
     def template_options(self, prompt: PromptSource) -> TemplateOptions:
         """Return the variables of the chat template; for a plain chat with its tools."""
@@ -139,6 +159,8 @@ class Request:
         promoted: Whether `plan` is such an exact plan.
         note: Called with the plan that is used, when the request begins; None calls nothing.
         output: The format of the answer; None if it may be any text.
+        changes: Changes of logits before all other processing.
+        num_given: How many of the prompt's last tokens belong to the answer.
         matcher: The state of the format at the start of the answer. Not changed.
     """
 
@@ -157,6 +179,8 @@ class Request:
     promoted: bool = False
     note: Callable[[Plan], None] | None = None
     output: OutputFormat | None = None
+    changes: LogitChanges = field(default_factory=LogitChanges)
+    num_given: int = 0
     matcher: TokenMatcher | None = None
 
     def without_reuse(self) -> Request:
@@ -277,6 +301,8 @@ class RequestBuilder:
         _SALT.check("salt", settings.salt, InvalidValue)
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
         tools = settings.read_tools()
+        changes = settings.logit_changes()
+        changes.check(model.num_known_tokens)
         reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])
         output = None if settings.output is None else read_output(settings.output)
         return Request(
@@ -287,6 +313,8 @@ class RequestBuilder:
             started=started,
             text=self.tokenizer.decode,
             reader=reader,
+            changes=changes,
+            num_given=len(given),
             logprobs=settings.logprobs,
             seed=settings.seed,
             salt=settings.salt,

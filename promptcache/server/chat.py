@@ -22,6 +22,8 @@ from promptcache.server.state import ServerState
 
 router = APIRouter()
 
+_OF_CHATS = ("tools", "tool_choice", "parallel_tool_calls")
+
 
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
@@ -52,7 +54,7 @@ def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
         repair=body.repair,
         positions=body.positions,
         logprobs=body.logprobs,
-        form={"output": body.form["output"]},
+        form={name: value for name, value in body.form.items() if name not in _OF_CHATS},
     )
 
 

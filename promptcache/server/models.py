@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from promptcache.diagnostics import InvalidGeneration, InvalidValue
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, shown
 from promptcache.language import Repair
 from promptcache.runtime import MAX_LOGPROBS
 from promptcache.server.errors import ApiError
@@ -50,10 +50,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "min_p": (0,),
     "suffix": ("",),
     "echo": (False,),
     "best_of": (1,),
@@ -155,6 +151,10 @@ class GenerationBody(_Body):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: Annotated[dict[str, float], _OneByOne] | None = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
     n: _PointedInt | None = Field(None, ge=1, le=MAX_CHOICES)
@@ -215,7 +215,13 @@ class GenerationBody(_Body):
         if choice not in ("auto", "none", "required", *(each["function"]["name"] for each in tools)):
             message = f"tool_choice names '{choice}', which is none of the tools"
             raise ApiError(400, "invalid_value", message, param="tool_choice")
+        bias = self.logit_bias or {}
+        if (wrong := next((each for each in bias if not (each.isascii() and each.isdigit())), None)) is not None:
+            raise ApiError(400, "invalid_value", f"logit_bias: {shown(wrong)} is no token ID", param="logit_bias")
         return {
+            "presence_penalty": self.presence_penalty or 0.0,
+            "frequency_penalty": self.frequency_penalty or 0.0,
+            "logit_bias": {int(token): value for token, value in bias.items()},
             "output": None if self.response_format is None else self.response_format.output,
             "tools": tools,
             "tool_choice": choice,
@@ -233,8 +239,13 @@ class GenerationBody(_Body):
         options: dict[str, Any] = {}
         if self.temperature == 0:
             options["do_sample"] = False
-        elif (self.temperature, self.top_p, self.top_k) != (None, None, None):
-            sampling = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        elif (self.temperature, self.top_p, self.top_k, self.min_p or None) != (None, None, None, None):
+            sampling = {
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "top_k": self.top_k,
+                "min_p": self.min_p or None,
+            }
             options = {"do_sample": True, **{name: value for name, value in sampling.items() if value is not None}}
         others = {
             "repetition_penalty": self.repetition_penalty,

@@ -79,6 +79,21 @@ def test_sampling_repeats_with_its_seed(command: Command) -> None:
     assert first == second != other
 
 
+def test_answer_has_a_json_schema(command: Command) -> None:
+    """The answer is JSON of the schema in a file; one that is not supported is refused before the model is loaded."""
+    file = Path("answer.schema.json")
+    schema = {"type": "object", "properties": {"days": {"type": "boolean"}}, "required": ["days"]}
+    file.write_text(json.dumps({**schema, "additionalProperties": False}))
+    result = command("run", "prompts/miami.xml", "--device", "cpu", "--json-schema", str(file))
+    assert json.loads(result.stdout)["days"] in (True, False)
+    for text, words in (("[", "is not JSON"), ('{"not": {}}', "Unimplemented keys")):
+        file.write_text(text)
+        refused = command("run", "prompts/miami.xml", "--model", "missing", "--json-schema", str(file))
+        assert refused.exit_code == 2
+        assert f"--json-schema {file}: " in refused.stderr
+        assert words in refused.stderr
+
+
 def test_argument_is_filled_from_the_command_line(command: Command) -> None:
     """--arg changes the prefilled tokens."""
     plain, longer = (

@@ -27,7 +27,7 @@ UNSET: list[dict[str, Any]] = [
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "top_k": ({"top_k": -2}, "top_k"),
     "max_tokens": ({"max_tokens": 4.5}, "max_tokens"),
-    "min_p": ({"min_p": 0.1}, "min_p"),
+    "min_p": ({"min_p": 1.1}, "min_p"),
     "reasoning": ({"reasoning": {"effort": "low"}}, "reasoning"),
     "no parts": ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     "details": (

@@ -201,7 +201,7 @@ def test_plans_refuse_what_answers_refuse(engine: Engine) -> None:
         {"n": 4},
         {"temperature": 1e-6},
         {"repetition_penalty": 1e-6},
-        {"logit_bias": {"1": 1}},
+        {"logit_bias": {"x": 1}},
     ]
 
     async def ask(client: httpx.AsyncClient) -> list[tuple[httpx.Response, httpx.Response]]:

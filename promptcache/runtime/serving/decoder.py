@@ -131,7 +131,13 @@ class Decoder:
             if not jobs:
                 return
         rows = [
-            SampledRow(settings=_settings(job), generator=job.generator, seen=job.seen[0], num_new=len(job.token_ids))
+            SampledRow(
+                settings=_settings(job),
+                generator=job.generator,
+                seen=job.seen[0],
+                num_new=len(job.token_ids),
+                num_given=job.request.num_given,
+            )
             for job in jobs
         ]
         for index, (job, token_id) in enumerate(zip(jobs, sample(masked(logits, masks), rows), strict=True)):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -84,7 +84,10 @@ class Job:
     @property
     def reads_tokens(self) -> bool:
         """Whether a penalty or a criterion reads the tokens."""
-        return bool(self.criteria) or (self.settings is not None and self.settings.repetition_penalty != 1.0)
+        settings = self.settings
+        return bool(self.criteria) or (
+            settings is not None and (settings.repetition_penalty != 1.0 or settings.changes.reads_answer)
+        )
 
     @property
     def streamer(self) -> Any:
@@ -115,7 +118,7 @@ def jobs_of(requests: Sequence[Request], listeners: Sequence[Listener], executor
         Job(
             request=request,
             listener=listener,
-            settings=settings,
+            settings=None if settings is None else replace(settings, changes=request.changes),
             generator=_generator(settings, request.seed),
             criteria=criteria,
             ends=ends,

@@ -1,19 +1,21 @@
 """Sampling for rows of different requests: rows with equal settings are sampled together.
 
 Settings have the meaning of transformers' `generate`, in its order: repetition penalty, minimum of new tokens,
-temperature, top-k, top-p. Each row has a random generator of its own, so its tokens do not depend on its neighbors.
+temperature, top-k, top-p, min-p. Each row has a random generator of its own, so its tokens do not depend on its
+neighbors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.options import configured_settings, setting
+from promptcache.runtime.logit_changes import LogitChanges
 
 _FIRST_CANDIDATES = 1024
 """Number of tokens that are sorted for top-p. All tokens are sorted only if these have too little probability."""
@@ -24,7 +26,8 @@ _ROUNDING = 2.0**-16
 _ANY: Any = object()
 
 _ROWS_TAKE: Mapping[str, Any] = {
-    **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "min_new_tokens"), _ANY),
+    **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "min_p"), _ANY),
+    **dict.fromkeys(("repetition_penalty", "min_new_tokens"), _ANY),
     # These end an answer, or pass it on.
     **dict.fromkeys(("eos_token_id", "stop_strings", "stopping_criteria", "streamer", "tokenizer"), _ANY),
     # These change nothing in a row, or every request overrides them.
@@ -47,12 +50,16 @@ class SamplingSettings:
         temperature: 0 is greedy decoding.
         top_k: 0 is no limit.
         top_p: 1 is no limit.
+        min_p: Tokens with less than this share of the highest probability are left out.
+        changes: Changes of logits before all others.
         end_ids: Tokens that are not chosen before there are `min_new_tokens`.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    changes: LogitChanges = field(default_factory=LogitChanges)
     repetition_penalty: float = 1.0
     min_new_tokens: int = 0
     end_ids: tuple[int, ...] = ()
@@ -65,12 +72,19 @@ class SampledRow:
     Attributes:
         seen: The tokens of prompt and answer so far, `[T]`; penalties read them.
         num_new: How many of them were generated.
+        num_given: How many tokens before these belong to the answer, too.
     """
 
     settings: SamplingSettings
     generator: torch.Generator
     seen: torch.Tensor
     num_new: int
+    num_given: int = 0
+
+    @property
+    def answer(self) -> torch.Tensor:
+        """The tokens of the answer so far, `[n]`."""
+        return self.seen[max(0, len(self.seen) - self.num_new - self.num_given) :]
 
 
 def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequence[int]) -> SamplingSettings | None:
@@ -94,6 +108,7 @@ def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequenc
         temperature=(1.0 if temperature is None else float(temperature)) if sample else 0.0,
         top_k=(50 if top_k is None else int(top_k)) if sample else 0,
         top_p=(1.0 if top_p is None else float(top_p)) if sample else 1.0,
+        min_p=float(setting("min_p", options, model) or 0.0) if sample else 0.0,
         repetition_penalty=float(setting("repetition_penalty", options, model) or 1.0),
         min_new_tokens=int(setting("min_new_tokens", options, model) or 0),
         end_ids=tuple(end_ids),
@@ -135,11 +150,17 @@ def draw(generator: torch.Generator) -> torch.Tensor:
 
 
 def penalized(logits: torch.Tensor, settings: SamplingSettings, rows: Sequence[SampledRow]) -> torch.Tensor:
-    """Return the logits after the repetition penalty. End tokens are masked in rows with too few new tokens."""
+    """Return the logits after changes and the repetition penalty.
+
+    End tokens are masked in rows with too few new tokens.
+    """
     early = [index for index, row in enumerate(rows) if row.num_new < settings.min_new_tokens and settings.end_ids]
-    if settings.repetition_penalty == 1.0 and not early:
+    if settings.repetition_penalty == 1.0 and not early and not settings.changes:
         return logits
     scores = logits.clone()
+    if settings.changes:
+        for row, row_scores in zip(rows, scores, strict=True):
+            settings.changes.apply_(row_scores, row.answer)
     if settings.repetition_penalty != 1.0:
         for row, row_scores in zip(rows, scores, strict=True):
             found = row_scores[row.seen]  # equal tokens have equal scores, also below
@@ -161,6 +182,15 @@ def candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.
     Args:
         scores: Logits `[R, V]` over the temperature.
     """
+    tokens, weights = _top_candidates(scores, settings)
+    if settings.min_p:
+        least = settings.min_p * weights.amax(-1, keepdim=True)
+        weights = weights.masked_fill(weights < least * (1 - _ROUNDING), 0.0)
+    return tokens, weights
+
+
+def _top_candidates(scores: torch.Tensor, settings: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens that top-k and top-p keep, and their weights."""
     size = scores.shape[1]
     every_token = torch.arange(size, device=scores.device).expand(scores.shape)
     if not settings.top_k and settings.top_p >= 1.0:

@@ -23,6 +23,7 @@ SETTINGS = st.builds(
     temperature=st.sampled_from((0.3, 1.0, 2.5)),
     top_k=st.sampled_from((0, 1, 3, 50)),
     top_p=st.sampled_from((0.0, 0.3, 0.8, 0.95, 1.0)),
+    min_p=st.sampled_from((0.0, 0.0, 0.1, 0.9)),
 )
 
 
