@@ -228,7 +228,15 @@ SUB_ROOMS = {
         *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
         *(
             f"promptcache.runtime.{name}"
-            for name in ("packed_rows", "request", "segments", "serving", "token_grammars", "token_masks")
+            for name in (
+                "logit_changes",
+                "packed_rows",
+                "request",
+                "segments",
+                "serving",
+                "token_grammars",
+                "token_masks",
+            )
         ),
         "promptcache.structured",
     ),
