@@ -421,6 +421,23 @@ def retrieval(
     return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine)
 
 
+@command.command()
+@model_option()
+@number_option("--rows", 16, "Rows that are answered together, each with a schema of its own.")
+@number_option("--tokens", 32, "Tokens of each answer.")
+@repeats_option(5)
+@threads_option
+@benchmark
+def structured(
+    show: Progress, model: str, rows: int, tokens: int, repeats: int, threads: int | None
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """Answers with JSON schemas against answers without a format."""
+    from benchmarks.structured import compare_structured
+
+    engine = _engine(show, model, threads)
+    return compare_structured(engine, rows, tokens, repeats, show), _engine_data(model, engine)
+
+
 def _engine(show: Progress, model: str, threads: int | None, adapter: Path | None = None) -> Engine:
     from promptcache.engine import Engine
 

@@ -33,16 +33,14 @@ def masked(logits: torch.Tensor, masks: Sequence[Mask | None]) -> torch.Tensor:
         logits: `[R, V]`. Not changed.
         masks: That of each row; None for a row that may have all tokens.
     """
-    found = {index: mask for index, mask in enumerate(masks) if mask is not None}
-    if not found:
+    if all(each is None for each in masks):
         return logits
-    size = logits.shape[1]  # a model may have more outputs than tokens, or fewer
-    allowed = np.zeros((len(found), size), np.bool_)
-    for row, mask in zip(allowed, found.values(), strict=True):
-        row[: len(mask)] = mask[:size]
-    rows = torch.tensor([*found], device=logits.device)
-    forbidden = ~torch.from_numpy(allowed).to(logits.device)
-    return logits.index_copy(0, rows, logits[rows].masked_fill(forbidden, -torch.inf))
+    forbidden = np.zeros(logits.shape, np.bool_)
+    for row, mask in zip(forbidden, masks, strict=True):
+        if mask is not None:  # a model may have more outputs than tokens, or fewer
+            row[len(mask) :] = True
+            np.logical_not(mask[: len(row)], out=row[: len(mask)])
+    return logits.masked_fill(torch.from_numpy(forbidden).to(logits.device), -torch.inf)
 
 
 class MaskProcessor:
