@@ -1,6 +1,7 @@
 """The server under attack, in a process of its own: it stays alive and small, and answers others.
 
-Each attack has a short form and, marked `slow`, a form with bounds in seconds and bytes.
+Each attack has a short form and, marked `slow`, a form with bounds: `/livez` is fast throughout, the memory is bounded,
+and a client that asks chats meanwhile waits for twice its idle time and one queue at most.
 """
 
 from __future__ import annotations
@@ -43,12 +44,16 @@ class Victim:
 
     Attributes:
         alive_s: The times that `/livez` took; infinity where it failed.
+        chats_s: The times that chats took.
+        max_rss: The largest memory.
         slowness: How slow the machine was meanwhile.
     """
 
     def __init__(self, url: str, pid: int, log: Path) -> None:
         self.url = url
         self.alive_s: list[float] = []
+        self.chats_s: list[float] = []
+        self.max_rss = 0
         self.slowness = 1.0
         self._process = psutil.Process(pid)
         self._log = log
@@ -87,9 +92,33 @@ class Victim:
         return time.perf_counter() - started
 
     @contextmanager
+    def bounded(self, queue_s: float, max_bytes: float) -> Iterator[None]:
+        """Check the bounds of an attack.
+
+        Args:
+            queue_s: How long an idle server works on what may wait before a chat.
+            max_bytes: The memory that the attack may take.
+        """
+        idle_s = min(self.chat_s() for _ in range(3))
+        before = self.rss
+        with self.watched():
+            yield
+        figures = {"alive": max(self.alive_s), "chat": max(self.chats_s), "idle": idle_s, "queue": queue_s}
+        _LOG.info("seconds: %s, slowness: %s, bytes: %s", figures, self.slowness, self.max_rss - before)
+        assert max(self.alive_s) < _ALIVE_S * self.slowness
+        assert max(self.chats_s) < self.slowness * (2 * idle_s + queue_s)
+        assert self.max_rss - before < max_bytes
+
+    @contextmanager
     def watched(self) -> Iterator[None]:
-        """Ask for `/livez` all the time, each time on a new connection."""
+        """Ask for `/livez` all the time, each time on a new connection, and for one chat after another."""
         end = threading.Event()
+
+        def chat() -> None:
+            while True:  # one at least
+                self.chats_s.append(self.chat_s())
+                if end.wait(0.1):
+                    return
 
         def ask() -> None:
             while not end.wait(0.02):
@@ -102,15 +131,18 @@ class Victim:
                 except OSError:
                     alive = False
                 self.alive_s.append(time.perf_counter() - started if alive else float("inf"))
+                self.max_rss = max(self.max_rss, self.rss)
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        try:
-            yield
-        finally:
-            self.slowness = max(_slowness(), 1.0)
-            end.set()
-            thread.join()
+        self.alive_s, self.chats_s, self.max_rss = [], [], 0
+        with ThreadPoolExecutor(2) as threads:
+            asking = [threads.submit(each) for each in (ask, chat)]
+            try:
+                yield
+            finally:
+                self.slowness = max(_slowness(), 1.0)
+                end.set()
+        for each in asking:
+            each.result()
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +161,20 @@ def attacked(tmp_path: Path, *options: str, soft_files: int = 1024) -> Iterator[
         yield Victim(url, running.pid, log)
 
 
-def _flood(victim: Victim, num: int, seconds: float) -> None:
-    """Hold connections that send nothing. Each second all of them are opened again, as most were closed."""
-    for _ in range(int(seconds)):
-        with ExitStack() as stack:
-            for _ in range(num):
-                with suppress(OSError):
-                    stack.enter_context(victim.connect())
-            time.sleep(1)
+def _burst(victim: Victim, num: int, stack: ExitStack) -> None:
+    """Open connections that send nothing. Most of them are closed."""
+    for _ in range(num):
+        with suppress(OSError):
+            stack.enter_context(victim.connect())
+
+
+def _burst_s(victim: Victim, num: int) -> float:
+    """Return how long an idle server takes connections in, before it answers the next one."""
+    started = time.perf_counter()
+    with ExitStack() as stack:
+        _burst(victim, num, stack)
+        victim.chat_s()
+    return time.perf_counter() - started
 
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
@@ -170,11 +208,12 @@ def test_idle_connections_do_not_refuse_others(small: Victim) -> None:
 def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
     """1,200 connections beside 1,024 files, again and again for 15 seconds."""
     with attacked(tmp_path) as victim:
-        with victim.watched():
-            _flood(victim, 1200, 15)
-            victim.chat_s()
-        _LOG.info("alive: %s, log: %s bytes", max(victim.alive_s), victim.num_log_bytes)
-        assert max(victim.alive_s) < _ALIVE_S * victim.slowness, victim.slowness
+        queue_s = _burst_s(victim, 1200)
+        with victim.bounded(queue_s, max_bytes=100e6):
+            for _ in range(15):
+                with ExitStack() as stack:
+                    _burst(victim, 1200, stack)
+                    time.sleep(1)
         assert victim.num_log_bytes < 10_000_000
 
 
@@ -200,34 +239,31 @@ def test_hard_checks_are_refused_above_a_queue_and_not_begun_for_clients_that_le
 
 @pytest.mark.slow
 def test_hard_checks_delay_a_chat_by_one_queue_at_most(tmp_path: Path) -> None:
-    """60 at the same time, from clients that stay and from clients that leave."""
+    """60 at the same time, from clients that leave and from clients that stay: 17 of them are checked."""
     with attacked(tmp_path) as victim:
-        idle_s = min(victim.chat_s() for _ in range(3))
-        before = time.perf_counter()
-        victim.post("/v1/check", CHECK, XML)
-        check_s = time.perf_counter() - before
-        with victim.watched():
+        check_s = _answer_s(victim, "/v1/check", CHECK, XML)
+        with victim.bounded(queue_s=2 * check_s, max_bytes=200e6):
             for _ in range(60):
                 victim.post_and_leave("/v1/check", CHECK, XML)
-            left_s = victim.chat_s()
-            with ThreadPoolExecutor(1) as thread:
-                found = thread.submit(_check_60, victim)
-                time.sleep(0.5)
-                stayed_s = victim.chat_s()
-                assert found.result() == {200, 429}
-        figures = {"idle": idle_s, "check": check_s, "left": left_s, "stayed": stayed_s, "alive": max(victim.alive_s)}
-        _LOG.info("seconds: %s", figures)
-        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
-        assert left_s < 2 * victim.slowness * idle_s + 2 * check_s
-        assert stayed_s < 2 * victim.slowness * idle_s + 17 * check_s
+            victim.chat_s()
+        with victim.bounded(queue_s=17 * check_s, max_bytes=200e6):
+            assert _check_60(victim) == {200, 429}
 
 
+def _answer_s(victim: Victim, path: str, body: bytes, kind: str = "application/json") -> float:
+    """Return how long an idle server takes to answer a body."""
+    started = time.perf_counter()
+    victim.post(path, body, kind)
+    return time.perf_counter() - started
+
+
+CHATS = "/v1/chat/completions"
 USE = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
 
 
 def _send_bodies(victim: Victim, num: int) -> None:
     with ThreadPoolExecutor(num) as threads:
-        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", USE), range(num)))
+        found = list(threads.map(lambda _: victim.post(CHATS, USE), range(num)))
     assert {each.status_code for each in found} == {400}
 
 
@@ -243,12 +279,9 @@ def test_bodies_with_many_faults(small: Victim) -> None:
 def test_bodies_with_many_faults_block_nobody(tmp_path: Path) -> None:
     """40 bodies of 700 kB at the same time."""
     with attacked(tmp_path) as victim:
-        before = victim.rss
-        with victim.watched():
+        queue_s = 40 * _answer_s(victim, CHATS, USE)
+        with victim.bounded(queue_s, max_bytes=500e6):
             _send_bodies(victim, 40)
-        _LOG.info("bytes: %s", victim.rss - before)
-        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
-        assert victim.rss - before < 500e6
 
 
 SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % (b" " * 1_000_000)
@@ -256,7 +289,7 @@ SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"
 
 def _send_spaces(victim: Victim, num: int) -> None:
     with ThreadPoolExecutor(num) as threads:
-        found = list(threads.map(lambda _: victim.post("/v1/chat/completions", SPACES), range(num)))
+        found = list(threads.map(lambda _: victim.post(CHATS, SPACES), range(num)))
     assert {each.json()["error"]["code"] for each in found} == {"context_length_exceeded"}
 
 
@@ -272,10 +305,6 @@ def test_large_texts_are_refused_before_they_are_tokenized(small: Victim) -> Non
 def test_many_large_texts(tmp_path: Path) -> None:
     """24 chats of a million spaces at the same time."""
     with attacked(tmp_path) as victim:
-        before = victim.rss
-        with victim.watched():
+        queue_s = 24 * _answer_s(victim, CHATS, SPACES)
+        with victim.bounded(queue_s, max_bytes=300e6):
             _send_spaces(victim, 24)
-        _LOG.info("bytes: %s", victim.rss - before)
-        _LOG.info("alive: %s", max(victim.alive_s))
-        assert max(victim.alive_s) < _ALIVE_S * victim.slowness
-        assert victim.rss - before < 300e6
