@@ -168,6 +168,7 @@ class Gate:
             await error.response()(scope, receive, send_with_id)
         except Exception:
             record["status"] = record["status"] or 500
+            record.setdefault("error", "internal_error")
             raise
         finally:
             record["duration_s"] = round(time.perf_counter() - started, 4)
