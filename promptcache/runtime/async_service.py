@@ -110,7 +110,7 @@ class AsyncStream(Unpicklable, AsyncIterator[str]):
         raise StopAsyncIteration
 
     async def _begun(self) -> tuple[_Awaited, AnswerPieces]:
-        """SubmitRequest the request, if it was not yet."""
+        """Submit the request, if it was not yet."""
         if self._asked is None:
             self._asked = _Awaited(self._submit)
             # The service has no reference to the stream, so a stream can be deleted.

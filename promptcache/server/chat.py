@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
-from promptcache.runtime import PromptSource
+from promptcache.runtime import PromptSource, TemplateOptions
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
 from promptcache.server.errors import ApiError
@@ -75,9 +75,31 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         positions=body.prompt_cache.positions,
         deterministic=body.prompt_cache.deterministic,
         logprobs=body.num_logprobs,
-        template_kwargs=body.chat_template_kwargs,
+        template_kwargs=_template_options(body, state),
         form=body.form,
     )
+
+
+def _template_options(body: ChatBody, state: ServerState) -> TemplateOptions:
+    """Return the variables of the chat template, with `reasoning_effort` if the template reads it.
+
+    Raises:
+        ApiError: The template does not read it.
+    """
+    options = body.chat_template_kwargs
+    if body.reasoning_effort is None:
+        return options
+    given = options or {}
+    low, high = (
+        state.engine.tokenizer.render_chat(
+            [{"role": "user", "content": "?"}], generation_prompt=True, options={**given, "reasoning_effort": effort}
+        )
+        for effort in ("low", "high")
+    )
+    if low == high:
+        message = "the chat template of this model does not read reasoning_effort; leave it out"
+        raise ApiError(400, "unsupported_parameter", message, param="reasoning_effort")
+    return {**given, "reasoning_effort": body.reasoning_effort}
 
 
 def _chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str | None]:

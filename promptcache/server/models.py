@@ -292,6 +292,7 @@ class ChatBody(_LogprobsBody):
 
     model: str
     messages: list[Any]
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = None
     prompt_cache: Annotated[ModuleBody, BeforeValidator(lambda value: {} if value is None else value)] = Field(
         default_factory=ModuleBody
     )

@@ -8,8 +8,9 @@ const [baseURL] = process.argv.slice(2);
 const options = { prompt: "What is the best dish of Miami?", temperature: 0, maxOutputTokens: 12, maxRetries: 0 };
 const compatible = createOpenAICompatible({ name: "promptcache", baseURL, apiKey: "alice", includeUsage: true });
 const openai = createOpenAI({ baseURL, apiKey: "alice" });
-const schema = jsonSchema({ type: "object", properties: { dish: { type: "string" } }, required: ["dish"] });
-const tools = { look: tool({ inputSchema: schema, execute: async () => "sunny" }) };
+const schema = jsonSchema({ type: "object", properties: { dish: { enum: ["stone crab"] } }, required: ["dish"], additionalProperties: false });
+const longer = { ...options, maxOutputTokens: 128 };
+const tools = { look_up: tool({ inputSchema: schema, execute: async () => "sunny" }) };
 
 async function streamed(model, text) {
   const stream = streamText({ ...options, ...text, model, onError: () => {} });
@@ -40,9 +41,10 @@ const calls = {
   "streamText of a completionModel": () => streamed(compatible.completionModel("demo"), text),
   "generateText of openai.chat": async () => (await generateText({ ...options, model: openai.chat("demo") })).text,
   "generateText of openai (responses)": async () => (await generateText({ ...options, model: openai("demo") })).text,
-  "generateText with tools": async () => (await generateText({ ...options, tools, model: compatible("demo") })).text,
+  "generateText with tools": async () =>
+    (await generateText({ ...longer, tools, toolChoice: "required", model: compatible("demo") })).toolCalls[0].toolName,
   generateObject: async () =>
-    JSON.stringify((await generateObject({ ...options, schema, model: compatible("demo") })).object),
+    (await generateObject({ ...longer, schema, model: compatible("demo") })).object.dish,
 };
 
 const results = {};

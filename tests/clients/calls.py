@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import instructor
 import litellm
@@ -28,6 +28,7 @@ QUESTION = "What is the best dish of Miami?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 TEXT = "The best dish of Miami is"
 OPTIONS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}
+FORMED: dict[str, Any] = {**OPTIONS, "max_tokens": 128}
 MODULES = {"prompt_cache": {"schema": "travel", "use": ["miami"]}}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
 
@@ -37,7 +38,7 @@ Call: TypeAlias = Callable[[str], str]
 class Dish(BaseModel):
     """A structured answer."""
 
-    dish: str
+    dish: Literal["stone crab", "onion soup"]
 
 
 def look_up(place: str) -> str:
@@ -123,6 +124,47 @@ def openai_modules(url: str) -> str:
 def openai_models(url: str) -> str:
     found = client(url).models
     return found.retrieve(next(each.id for each in found.list() if each.id == MODEL)).id
+
+
+def openai_tools(url: str) -> str:
+    made = client(url).chat.completions.create(messages=MESSAGES, tools=[TOOL], tool_choice="required", **FORMED)
+    (call,) = made.choices[0].message.tool_calls or ()
+    assert made.choices[0].finish_reason == "tool_calls"
+    return str(call.function.name)  # type: ignore[union-attr]
+
+
+def openai_tools_stream(url: str) -> str:
+    chunks = client(url).chat.completions.create(
+        messages=MESSAGES, tools=[TOOL], tool_choice="required", stream=True, **FORMED
+    )
+    calls = [call for each in chunks for call in each.choices[0].delta.tool_calls or ()]
+    return joined_calls(calls)
+
+
+def joined_calls(calls: Iterable[Any]) -> str:
+    """Return the name of the only call of a stream."""
+    (name,) = [each.function.name for each in calls if each.function.name]
+    return str(name)
+
+
+def openai_parse(url: str) -> str:
+    made = client(url).chat.completions.parse(messages=MESSAGES, response_format=Dish, **FORMED)
+    assert made.choices[0].message.parsed is not None
+    return made.choices[0].message.parsed.dish
+
+
+def lite_tools(url: str) -> str:
+    made = litellm.completion(messages=MESSAGES, tools=[TOOL], tool_choice="required", **lite(url, **_LONGER))
+    (call,) = made.choices[0].message.tool_calls
+    return str(call.function.name)
+
+
+def lite_format(url: str) -> str:
+    made = litellm.completion(messages=MESSAGES, response_format=Dish, **lite(url, **_LONGER))
+    return Dish.model_validate_json(lite_text(made)).dish
+
+
+_LONGER = {"max_tokens": FORMED["max_tokens"]}
 
 
 def lite(url: str, **options: Any) -> dict[str, Any]:
@@ -215,10 +257,16 @@ def llama_async(url: str) -> str:
     return asyncio.run(ask())
 
 
+def dish_of(made: Any) -> str:
+    """Return the dish of a structured answer."""
+    assert isinstance(made, Dish)
+    return made.dish
+
+
 def structured(url: str, mode: instructor.Mode) -> str:
     made = instructor.from_openai(client(url), mode=mode)
     try:
-        return str(made.chat.completions.create(messages=MESSAGES, response_model=Dish, max_retries=0, **OPTIONS))
+        return dish_of(made.chat.completions.create(messages=MESSAGES, response_model=Dish, max_retries=0, **FORMED))
     except IncompleteOutputException as error:  # the demo model writes no JSON
         return str(error.last_completion.choices[0].message.content)
 
@@ -244,13 +292,9 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         ),
         "completions.create(prompt=[…])": openai_texts,
         "models.list, models.retrieve": openai_models,
-        "tools": lambda url: str(client(url).chat.completions.create(messages=MESSAGES, tools=[TOOL], **OPTIONS)),
-        "chat.completions.parse": lambda url: str(
-            client(url).chat.completions.parse(messages=MESSAGES, response_format=Dish, **OPTIONS)
-        ),
-        "response_format": lambda url: str(
-            client(url).chat.completions.create(messages=MESSAGES, response_format={"type": "json_object"}, **OPTIONS)
-        ),
+        "tools": openai_tools,
+        "tools(stream=True)": openai_tools_stream,
+        "chat.completions.parse": openai_parse,
         "images": lambda url: str(
             client(url).chat.completions.create(
                 messages=[
@@ -280,10 +324,8 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
             .choices[1]
             .text
         ),
-        "tools": lambda url: lite_text(litellm.completion(messages=MESSAGES, tools=[TOOL], **lite(url))),
-        "response_format": lambda url: lite_text(
-            litellm.completion(messages=MESSAGES, response_format=Dish, **lite(url))
-        ),
+        "tools": lite_tools,
+        "response_format": lite_format,
     },
     "langchain ChatOpenAI": {
         "invoke": lambda url: str(chat_openai(url).invoke(MESSAGES).content),
@@ -293,8 +335,15 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "ainvoke, astream": chat_async,
         "a chain with a parser": chat_chain,
         "bind(stop=…)": lambda url: str(chat_openai(url).bind(stop=["unicorn"]).invoke(MESSAGES).content),
-        "bind_tools": lambda url: str(chat_openai(url).bind_tools([look_up]).invoke(MESSAGES)),
-        "with_structured_output": lambda url: str(chat_openai(url).with_structured_output(Dish).invoke(MESSAGES)),
+        "bind_tools": lambda url: str(
+            chat_openai(url, **_LONGER)
+            .bind_tools([look_up], tool_choice="required")
+            .invoke(MESSAGES)
+            .tool_calls[0]["name"]
+        ),
+        "with_structured_output": lambda url: dish_of(
+            chat_openai(url, **_LONGER).with_structured_output(Dish).invoke(MESSAGES)
+        ),
         "use_responses_api=True": lambda url: str(chat_openai(url, use_responses_api=True).invoke(MESSAGES).content),
     },
     "langchain OpenAI": {
@@ -314,8 +363,8 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         ),
         "SimpleChatEngine": lambda url: str(SimpleChatEngine.from_defaults(llm=llama(url)).chat(QUESTION)),
         "complete(is_chat_model=False)": lambda url: str(llama(url, is_chat_model=False).complete(TEXT).text),
-        "structured_predict": lambda url: str(
-            llama(url, is_function_calling_model=True).structured_predict(Dish, PromptTemplate(QUESTION))
+        "structured_predict": lambda url: dish_of(
+            llama(url, is_function_calling_model=True, **_LONGER).structured_predict(Dish, PromptTemplate(QUESTION))
         ),
     },
     "instructor": {

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
 from tests.clients.calls import CALLS, MESSAGES, MODEL, OPTIONS, TEXT
+from tests.engine.test_tools import HERMES, engine_of
 from tests.server.conftest import KEYS, TRAVEL, Served, running
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients
@@ -22,22 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".clients"
 
-_TOOLS = "'tools' is not supported by this server; leave it out"
-_FORMAT = "'response_format' is not supported by this server; leave it out"
 _ELSEWHERE = r"Not Found; GET / lists the endpoints, such as POST /v1/chat/completions"
 
 REFUSED: Mapping[str, str] = {
-    "tools": _TOOLS,
-    "bind_tools": _TOOLS,
-    "structured_predict": _TOOLS,
-    "Mode.TOOLS": _TOOLS,
-    "generateText with tools": _TOOLS,
-    "chat.completions.parse": _FORMAT,
-    "response_format": _FORMAT,
-    "with_structured_output": _FORMAT,
-    "Mode.JSON": _FORMAT,
-    "Mode.JSON_SCHEMA": _FORMAT,
-    "generateObject": _FORMAT,
     "images": r"messages[0].content[0].type='image_url' is not supported: only parts of type 'text' are",
     "responses.create": _ELSEWHERE,
     "use_responses_api=True": _ELSEWHERE,
@@ -48,6 +35,9 @@ REFUSED: Mapping[str, str] = {
 
 OTHER_PROMPTS = {"Mode.MD_JSON", "generateText of a completionModel", "streamText of a completionModel"}
 """Calls for which the client writes the prompt anew, so the answer is another one."""
+
+FORMED_ANSWERS = ("stone crab", "onion soup", "look_up")
+"""What answers with a form have: the dish of `Dish`, or the name of the tool."""
 
 AI_SDK = (
     "generateText",
@@ -64,8 +54,8 @@ AI_SDK = (
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """A server with the demo model."""
-    engine = Engine.from_pretrained("demo")
+    """A server with the demo model, and a chat template that writes tools."""
+    engine, _ = engine_of(HERMES)
     engine.add_schema(TRAVEL)
     yield from running(create_app(engine, ServerSettings(model=MODEL, keys=KEYS)))
 
@@ -98,7 +88,7 @@ def test_a_call_is_answered_or_refused(served: Served, answers: set[str], client
 
 def is_answer(name: str, text: str, answers: set[str]) -> bool:
     """Return whether a text is what a call should return."""
-    return bool(text) and (name in OTHER_PROMPTS or text in {*answers, MODEL})
+    return bool(text) and (name in OTHER_PROMPTS or text in {*answers, MODEL, *FORMED_ANSWERS})
 
 
 @pytest.fixture(scope="module")

@@ -134,3 +134,17 @@ def test_a_model_without_tools_says_so(plain: Served) -> None:
         plain.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
     with pytest.raises(openai.BadRequestError, match="'tools' need a chat"):
         plain.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
+
+
+def test_reasoning_effort_is_for_templates_that_read_it() -> None:
+    """It reaches the template, and a model whose template does not read it refuses it by name."""
+    effort = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
+    for served in running(create_app(engine_of(effort)[0], ServerSettings(model="demo"))):
+        sizes = [
+            served.openai().chat.completions.create(**CHAT, reasoning_effort=each, max_tokens=1).usage.prompt_tokens
+            for each in ("low", "high and long and longest")
+        ]
+        assert sizes[0] < sizes[1]
+    for served in running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo"))):
+        with pytest.raises(openai.BadRequestError, match="does not read reasoning_effort"):
+            served.openai().chat.completions.create(**CHAT, reasoning_effort="low")
