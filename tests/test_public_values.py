@@ -211,12 +211,16 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
     return {
         "Completion": Call(function=promptcache.Completion, valid=vars_of(done), use=lambda made: None),
         "Choice": Call(function=promptcache.Choice, valid={"values": ["a"]}, use=used),
+        "Choice.accepts": Call(function=promptcache.Choice(["a"]).accepts, valid={"text": "a"}),
         "Choice.parse": Call(function=promptcache.Choice(["a"]).parse, valid={"text": "a"}),
         "Grammar": Call(function=promptcache.Grammar, valid={"lark": 'start: "a"'}, use=used),
+        "Grammar.accepts": Call(function=promptcache.Grammar('start: "a"').accepts, valid={"text": "a"}),
         "Grammar.parse": Call(function=promptcache.Grammar('start: "a"').parse, valid={"text": "a"}),
         "JSONSchema": Call(function=promptcache.JSONSchema, valid={"schema": "{}", "load": str}, use=used),
+        "JSONSchema.accepts": Call(function=promptcache.JSONSchema("{}").accepts, valid={"text": "{}"}),
         "JSONSchema.parse": Call(function=promptcache.JSONSchema("{}").parse, valid={"text": "{}"}),
         "Regex": Call(function=promptcache.Regex, valid={"pattern": "a"}, use=used),
+        "Regex.accepts": Call(function=promptcache.Regex("a").accepts, valid={"text": "a"}),
         "Regex.parse": Call(function=promptcache.Regex("a").parse, valid={"text": "a"}),
         "Diagnostic": Call(function=promptcache.Diagnostic, valid=vars_of(diagnostic)),
         "Engine": Call(

@@ -9,9 +9,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 
 from promptcache.diagnostics import TEXT, InvalidGeneration, InvalidOutput, first_line, shown
 
@@ -37,6 +38,19 @@ class OutputFormat(ABC):
     @abstractmethod
     def grammar(self) -> Mapping[str, Any]:
         """The grammar, in the JSON form of llguidance."""
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text has the format. For JSON this also limits white space, as in answers.
+
+        Raises:
+            InvalidGeneration: llguidance does not support the format.
+            InvalidOutput: `text` is not text.
+        """
+        TEXT.check("text", text, InvalidOutput)
+        matcher = LLMatcher(_bytes(), grammar_text(self), log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise refused_format(matcher.get_error())
+        return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
     def parse(self, text: str) -> Any:
         """Return the value of an answer of this format.
@@ -97,20 +111,32 @@ class Regex(OutputFormat):
 
     Attributes:
         pattern: In the syntax of RE2, without look-around and backreferences.
+        also: Another pattern that matches the text as a whole; None if there is none.
+        load: Makes the value of a text; by default the text itself.
     """
 
     pattern: str
+    also: str | None = None
+    load: Callable[[str], Any] = field(default=str, compare=False)
 
     def __post_init__(self) -> None:
-        _check_text(self, self.pattern)
+        for each in self._patterns:
+            _check_text(self, each)
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return (self.pattern,) if self.also is None else (self.pattern, self.also)
 
     @property
     def grammar(self) -> Mapping[str, Any]:
-        """The pattern as a grammar."""
-        return {"lark_grammar": f"start: /{regex_to_lark(self.pattern, _ASCII)}/"}
+        """The patterns as a grammar."""
+        matched = " & ".join(f"/{regex_to_lark(each, _ASCII)}/" for each in self._patterns)
+        return {"lark_grammar": f"start: TEXT\nTEXT: {matched}"}
 
-    def _value(self, text: str) -> str:
-        return text
+    def _value(self, text: str) -> Any:
+        if not self.accepts(text):
+            raise ValueError(f"{shown(text)} does not match {' and '.join(self._patterns)}")
+        return self.load(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +158,8 @@ class Grammar(OutputFormat):
         return {"lark_grammar": self.lark}
 
     def _value(self, text: str) -> str:
+        if not self.accepts(text):
+            raise ValueError(f"{shown(text)} is not text of the grammar")
         return text
 
 
@@ -198,6 +226,12 @@ def refused_format(fault: str) -> InvalidGeneration:
     if reason.startswith("NoExtension"):
         reason = "no answer has it"
     return InvalidGeneration(f"the format of the answer cannot be used: {reason}")
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    """Return a tokenizer whose tokens are bytes, by their values."""
+    return LLTokenizer("byte")
 
 
 def _check_text(output: OutputFormat, text: object) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from promptcache import Choice, Grammar, JSONSchema, Regex
-from promptcache.diagnostics import InvalidGeneration
+from promptcache.diagnostics import InvalidGeneration, InvalidOutput
 from promptcache.runtime.token_grammars import TokenGrammars
 from promptcache.structured import OutputFormat, check_format, read_output
 
@@ -66,6 +66,7 @@ def accepts(output: OutputFormat, text: str, tags: tuple[str, str] | None = None
         (Choice(["red", "dark red"]), "dark red", "dark red"),
         (Choice(['"', "\\", "\n"]), "\\", "\\"),
         (Regex("[A-Z]{3}-[0-9]+"), "ABC-12", "ABC-12"),
+        (Regex("[+-]?[0-9]+", also="..", load=int), "+7", 7),
         (Grammar('start: "x" start | "y"'), "xxy", "xxy"),
         (JSONSchema('{"type": "integer"}'), "12", 12),
         ({"type": "array", "items": {"type": "boolean"}}, "[true, false]", [True, False]),
@@ -83,6 +84,7 @@ def test_an_answer_of_the_format_has_its_value(output: Any, text: str, value: ob
     """The grammar takes the text, and the format reads its value."""
     found = read_output(output)
     assert accepts(found, text)
+    assert found.accepts(text)
     assert found.parse(text) == value
 
 
@@ -92,6 +94,9 @@ def test_an_answer_of_the_format_has_its_value(output: Any, text: str, value: ob
         (Choice(["red"]), "redd"),
         (Choice(["red"]), "re"),
         (Regex("a+"), "ab"),
+        (Regex("[+-]?[0-9]+", also=".."), "7"),
+        (Regex("[+-]?[0-9]+", also=".."), "ab"),
+        (Grammar('start: "x" start | "y"'), "xx"),
         (Person, '{"name": "Ann"}'),
         (Person, '{"name": "Ann", "age": 3, "city": "Rome"}'),
         (Person, '{"name":' + " " * 50 + '"Ann", "age": 3}'),
@@ -101,7 +106,26 @@ def test_an_answer_of_the_format_has_its_value(output: Any, text: str, value: ob
 )
 def test_another_text_is_refused(output: Any, text: str) -> None:
     """The grammar refuses a text without the format, properties that the type lacks, and endless white space."""
-    assert not accepts(read_output(output), text)
+    found = read_output(output)
+    assert not accepts(found, text)
+    assert not found.accepts(text)
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "message"),
+    [
+        (Choice(["red"]), "re", "'re' is not one of"),
+        (Regex("a+"), "ab", r"'ab' does not match a\+"),
+        (Regex("[0-9]+", also="[1-5]"), "7", r"'7' does not match \[0-9\]\+ and \[1-5\]"),
+        (Regex("[0-9]+", load=int), "9" * 5000, "Exceeds the limit"),
+        (Grammar('start: "x" start | "y"'), "xx", "'xx' is not text of the grammar"),
+        (Person, '{"name": "Ann"}', "1 validation error for Person"),
+    ],
+)
+def test_a_text_without_the_format_has_no_value(output: Any, text: str, message: str) -> None:
+    """`parse` refuses it, with the reason."""
+    with pytest.raises(InvalidOutput, match=message):
+        read_output(output).parse(text)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +162,7 @@ def test_a_format_that_is_not_possible_is_refused_by_name(output: Any, message: 
         (lambda: Choice(["a", ""]), "none of them empty"),
         (lambda: Choice([1]), "takes a list of texts"),  # type: ignore[list-item]
         (lambda: Regex(1), "it takes text"),  # type: ignore[arg-type]
+        (lambda: Regex("a", also=1), "it takes text"),  # type: ignore[arg-type]
         (lambda: Grammar("\ud800"), "it takes text"),
         (lambda: JSONSchema("{"), "is not JSON"),
         (lambda: JSONSchema("[" * 100_000), "is not JSON"),
@@ -224,5 +249,7 @@ def test_an_end_token_is_no_text() -> None:
 def test_checking_needs_no_tokenizer() -> None:
     """`check_format` refuses what a matcher refuses."""
     check_format(Choice(["a"]))
-    with pytest.raises(InvalidGeneration, match="Invalid type"):
-        check_format(read_output({"type": "strin"}))
+    strin = read_output({"type": "strin"})
+    for check in (check_format, lambda output: output.accepts("a")):
+        with pytest.raises(InvalidGeneration, match="Invalid type"):
+            check(strin)
