@@ -98,7 +98,7 @@ def test_pages_run(
     namespace: dict[str, object] = {}
 
     for block in blocks:
-        exec(compile(block, page, "exec"), namespace)
+        exec(compile(block, page, "exec", dont_inherit=True), namespace)  # without the future imports of this file
 
     assert blocks
     if page == "README.md":
