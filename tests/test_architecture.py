@@ -189,7 +189,7 @@ _BELOW_STORES = ("diagnostics", "locks", "kv.codec", "kv.eviction", "kv.keys", "
 SUB_ROOMS = {
     "kv/memory": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "kv.memory")),
     "kv/files": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "atomic", "kv.signature", "kv.files")),
-    "language/syntax": ("promptcache.diagnostics", "promptcache.language.syntax"),
+    "language/syntax": ("promptcache.diagnostics", "promptcache.language.syntax", "promptcache.structured"),
     "language/rules": (
         "promptcache.diagnostics",
         "promptcache.locks",

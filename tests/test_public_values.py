@@ -325,6 +325,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
             f"Prompt.{name}": Call(function=getattr(prompt, name), valid={"text": "Hello"}, use=try_prompt)
             for name in ("text", "system", "user", "assistant")
         },
+        "Prompt.answer": Call(
+            function=prompt.answer, valid={"kind": "choice", "choices": ("a",), "pattern": "a"}, use=try_prompt
+        ),
         "Prompt.to_xml": Call(function=prompt.to_xml),
         "Prompt.from_xml": Call(function=promptcache.Prompt.from_xml, valid={"text": PROMPT}, use=try_prompt),
         "Prompt.from_file": Call(
@@ -362,6 +365,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         ),
         "Schema.rule": Call(function=text.rule, valid={"rules": ()}, use=try_schema),
         "Schema.stand_in": Call(function=text.stand_in, valid={"texts": ("text",)}, use=try_schema),
+        "Schema.answer": Call(
+            function=text.answer, valid={"kind": "choice", "choices": ("a",), "pattern": "a"}, use=try_schema
+        ),
         "Schema.scaffold": Call(function=text.module("a", "b").scaffold, valid={"modules": ("a",)}, use=try_schema),
         **{
             f"Schema.{name}": Call(function=getattr(schema, name), valid={"content": ("Hello",)}, use=try_schema)

@@ -147,7 +147,8 @@ def parsed_prompt(document: InputDocument) -> Prompt:
         PromptError: All faults of structure.
     """
     if not is_template(document.name):
-        return parse_prompt(document.data, source=document.name)
+        folder = None if document.path is None else document.path.parent
+        return parse_prompt(document.data, source=document.name, folder=folder)
     if document.context is None:
         return Prompt.from_file(document.name)
     document.context.used = True

@@ -51,6 +51,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC110", "turn inside a turn"),
             Code("PC111", "member of a collection with more than text"),
             Code("PC112", "module without content", Severity.WARNING),
+            Code("PC113", "second answer"),
             # 2xx: names, paths, files
             Code("PC201", "not a name"),
             Code("PC202", "reserved name"),
@@ -78,6 +79,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC224", "line of a file of members that is no member"),
             Code("PC225", "file of members without members", Severity.WARNING),
             Code("PC226", "rule over a member that the schema does not have", Severity.WARNING),
+            Code("PC227", "format of answers that cannot be used"),
             # 3xx: rules of the schema
             Code("PC301", "no prompt can satisfy the schema"),
             Code("PC302", "module can never be used", Severity.WARNING),
@@ -94,6 +96,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC313", "scaffold that adds nothing", Severity.WARNING),
             Code("PC314", "rules that are too hard to check"),
             Code("PC315", "rule without an effect", Severity.WARNING),
+            Code("PC316", "example with an answer of another format"),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),

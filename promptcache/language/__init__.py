@@ -43,6 +43,7 @@ from promptcache.language.rules.explain import describe
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
+from promptcache.language.syntax.answers import output_format
 from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
 from promptcache.language.syntax.files import Files, ReadFiles, is_template
 from promptcache.language.syntax.member_files import parse_members, write_members
@@ -60,6 +61,7 @@ from promptcache.language.syntax.names import (
 )
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
+    AnswerFormat,
     Assert,
     Choose,
     Collection,
@@ -122,6 +124,7 @@ __all__ = [
     "RESERVED_MODULES",
     "RESERVED_OUTSIDE_MODULES",
     "RESERVED_PARAMETERS",
+    "AnswerFormat",
     "Argument",
     "Assert",
     "BareMarkup",
@@ -204,6 +207,7 @@ __all__ = [
     "open_prompt",
     "open_schema",
     "open_solver",
+    "output_format",
     "parse_members",
     "parse_prompt",
     "parse_schema",

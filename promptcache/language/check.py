@@ -107,6 +107,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         rules=rules,
         repair=None if schema.repair is None else Repair.parse(schema.repair),
         positions=schema.positions,
+        answer_format=index.answers[0] if index.answers else None,
         warnings=in_order(warnings),
         source=schema,
     )

@@ -13,6 +13,7 @@ from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
+    AnswerFormat,
     Assert,
     Choose,
     Collection,
@@ -107,7 +108,7 @@ def _kind(field: Field[Any]) -> Kind:
 
 
 _NODES = (
-    *(Text, Doc, StandIn, Parameter, Turn, Module, Union, Collection, Scaffold),
+    *(Text, Doc, StandIn, AnswerFormat, Parameter, Turn, Module, Union, Collection, Scaffold),
     *(Require, Exclude, Choose, Assert, RuleList, Example, SchemaDocument),
 )
 _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {
@@ -132,6 +133,11 @@ def value_faults(schema: SchemaDocument) -> Iterator[Diagnostic]:
     if _CHILDREN.takes(schema.children):
         for child in schema.children:
             yield from _item_faults(child, Item.__args__, schema, depth=2)
+
+
+def answer_value_faults(answer: AnswerFormat) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for every value of an answer that a document could not contain."""
+    yield from _values(answer, AnswerFormat)
 
 
 def _item_faults(item: object, allowed: tuple[type, ...], parent: object, *, depth: int) -> Iterator[Diagnostic]:

@@ -14,7 +14,17 @@ from typing import TypeAlias
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.rules.rules import Rules
 from promptcache.language.schema import Schema
-from promptcache.language.syntax.nodes import Context, Example, Member, Parameter, Placement, Role, Sees, join_path
+from promptcache.language.syntax.nodes import (
+    AnswerFormat,
+    Context,
+    Example,
+    Member,
+    Parameter,
+    Placement,
+    Role,
+    Sees,
+    join_path,
+)
 from promptcache.language.syntax.prompt_nodes import Message
 from promptcache.language.syntax.repair import Repair
 
@@ -159,6 +169,7 @@ class CheckedSchema(Short):
         open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
         repair: The setting `repair` of the schema's requests, or None if the schema does not state one.
         positions: Where the schema's requests have cached text, or None if the schema does not state it.
+        answer_format: The format of answers to prompts that state none, or None if the schema does not state it.
         warnings: Problems that do not prevent the use of the schema, for example dead modules.
         source: The declaration that was checked.
     """
@@ -175,6 +186,7 @@ class CheckedSchema(Short):
     rules: Rules
     repair: Repair | None
     positions: Placement | None
+    answer_format: AnswerFormat | None
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 
@@ -248,6 +260,7 @@ class Selection(Short):
             continues the open turn of the schema.
         span: The prompt document.
         members: The members of collections among the modules, by path. `schema` has them as modules.
+        answer_format: The format of the answer: that of the prompt, else that of the schema.
     """
 
     schema: CheckedSchema
@@ -256,6 +269,7 @@ class Selection(Short):
     messages: tuple[Message, ...]
     span: Span
     members: Mapping[str, Member] = field(default_factory=dict)
+    answer_format: AnswerFormat | None = None
 
     def of_schema(self, schema: CheckedSchema) -> Selection:
         """Return the same prompt for another state of its schema, which is given without members."""

@@ -20,6 +20,7 @@ from promptcache.language.checked import (
 from promptcache.language.prompt import Prompt, parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
+from promptcache.language.syntax.answers import answer_refusal
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Example, place
 from promptcache.language.syntax.source import diagnostic
@@ -58,11 +59,12 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
             )
             yield diagnostic("PC009", message, example.span, fix)
             return
-        if example.valid is None and example.contains is None:
+        if not example.has_expectation:
             continue
-        if example.valid is False and example.contains is not None:
-            message = f'{_called(example)} has valid="false", and only a valid prompt contains text'
-            yield diagnostic("PC105", message, place(example, "contains"), 'remove contains, or write valid="true"')
+        if example.valid is False and (attribute := _only_of_valid(example)) is not None:
+            message = f'{_called(example)} has valid="false", and only a valid prompt can have "{attribute}"'
+            fix = f'remove {attribute}, or write valid="true"'
+            yield diagnostic("PC105", message, place(example, attribute), fix)
             continue
         try:
             explain = example.valid is not False and num_refused < _MAX_EXPLAINED
@@ -75,9 +77,27 @@ def check_examples(schema: CheckedSchema) -> Iterator[Diagnostic]:
         if example.valid is False:
             message = f'{_called(example)} has valid="false", but its prompt is valid'
             yield diagnostic("PC311", message, place(example, "valid"), 'write valid="true"')
-        elif example.contains is not None and example.contains not in text_of(selection):
+            continue
+        if example.contains is not None and example.contains not in text_of(selection):
             message = f"the prompt of {_called(example)} does not contain {quoted(example.contains)}"
             yield diagnostic("PC312", message, place(example, "contains"), f"its text is {quoted(text_of(selection))}")
+        if example.answer is not None:
+            yield from _answered(example, example.answer, selection)
+
+
+def _only_of_valid(example: Example) -> str | None:
+    """Return the first attribute of an example that only a valid prompt can have."""
+    return next((name for name in ("contains", "answer") if getattr(example, name) is not None), None)
+
+
+def _answered(example: Example, answer: str, selection: Selection) -> Iterator[Diagnostic]:
+    if selection.answer_format is None:
+        message = f"{_called(example)} has an answer, but neither its prompt nor the schema has an <answer>"
+        yield diagnostic("PC316", message, place(example, "answer"), "add <answer …/>, or remove the attribute")
+    elif found := answer_refusal(selection.answer_format, answer):
+        message = f"the answer {quoted(answer)} of {_called(example)} does not have its format: {found[0]}"
+        related = ((selection.answer_format.span, "the format"),)
+        yield diagnostic("PC316", message, place(example, "answer"), found[1], related)
 
 
 def _refused(example: Example, error: PromptError) -> Diagnostic:

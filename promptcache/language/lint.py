@@ -14,6 +14,7 @@ from promptcache.language.syntax.files import is_template
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import absolute, ancestors, quoted
 from promptcache.language.syntax.nodes import (
+    AnswerFormat,
     Choose,
     Collection,
     Exclude,
@@ -43,6 +44,8 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
     for _, item in walk(schema.children):
         if isinstance(item, Parameter):
             yield from _parameter(item)
+        elif isinstance(item, AnswerFormat):
+            yield from lint_choices(item)
         elif isinstance(item, Union) and item.required and item.default is not None:
             message = "the union is required, but its default is used where a prompt names no member"
             fix = "remove the default, so that prompts must name a member; or remove required"
@@ -122,21 +125,24 @@ def _parameter(parameter: Parameter) -> Iterator[Diagnostic]:
         message = f"parameter '{parameter.name}' is required, so no prompt contains its default"
         fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
         yield _warning("PC222", message, place(parameter, "default"), fix)
-    if parameter.type is ParameterType.CHOICE:
-        yield from _choices(parameter)
+    yield from lint_choices(parameter)
 
 
-def _choices(parameter: Parameter) -> Iterator[Diagnostic]:
+def lint_choices(parameter: Parameter | AnswerFormat) -> Iterator[Diagnostic]:
+    """Yield a warning for choices that are hardly meant."""
+    if parameter.type is not ParameterType.CHOICE or not parameter.choices:
+        return
+    called = f"parameter '{parameter.name}'" if isinstance(parameter, Parameter) else "the answer"
     span, trimmed = place(parameter, "choices"), [each.strip() for each in parameter.choices]
     if len(trimmed) == 1:
-        message = f"parameter '{parameter.name}' has only one choice, {quoted(parameter.choices[0])}"
+        message = f"{called} has only one choice, {quoted(parameter.choices[0])}"
         parts = [part for part in re.split(r"\s*[,;/]\s*", trimmed[0]) if part]
         meant = "|".join(parts) if len(parts) > 1 else "|".join(trimmed[0].split())
         fix = f'separate choices by |, as in choices="{meant}"' if "|" in meant else "add choices, separated by |"
         yield _warning("PC223", message, span, fix)
     elif trimmed != [*parameter.choices]:
         spaced = next(each for each in parameter.choices if each != each.strip())
-        message = f"the choice {quoted(spaced)} of parameter '{parameter.name}' begins or ends with a space"
+        message = f"the choice {quoted(spaced)} of {called} begins or ends with a space"
         yield _warning("PC223", message, span, f'write choices="{"|".join(trimmed)}"')
 
 

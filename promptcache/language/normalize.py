@@ -1,6 +1,7 @@
 """Normalize a declared schema: apply whitespace rules and separators, and inherit options.
 
-The blocks of a parent are its text blocks, modules, unions and turns; `doc`, `scaffold` and `stand-in` are no blocks.
+The blocks of a parent are its text blocks, modules, unions and turns; `doc`, `answer`, `scaffold` and `stand-in` are no
+blocks.
 Each block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
 first text of the block, so it is present only if the module with this text is present:
 
@@ -35,6 +36,7 @@ from promptcache.language.checked import (
 )
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.nodes import (
+    AnswerFormat,
     Collection,
     Context,
     Doc,
@@ -135,7 +137,7 @@ def blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
 
 def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     match block[0]:
-        case Doc() | StandIn() | Scaffold() | RuleList() | Example():
+        case Doc() | StandIn() | AnswerFormat() | Scaffold() | RuleList() | Example():
             return Finished((), empty=True, after_turn=False)
         case Module() as module:
             return _module(module, parent, options, lead)

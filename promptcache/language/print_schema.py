@@ -9,8 +9,10 @@ from itertools import groupby
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language.schema import Schema
+from promptcache.language.syntax.answers import answer_element
 from promptcache.language.syntax.attributes import escape
 from promptcache.language.syntax.nodes import (
+    AnswerFormat,
     Assert,
     Choose,
     Collection,
@@ -69,14 +71,14 @@ def _children(items: tuple[Item, ...]) -> tuple[Written | str, ...]:
 
 def _item(item: Item) -> Written | str:
     match item:
-        case Text(exact=True):
-            return Written("text", (), (item.text,), inline=True)
         case Text():
-            return item.text
+            return Written("text", (), (item.text,), inline=True) if item.exact else item.text
         case Doc():
             return Written("doc", (), (item.text,))
         case StandIn():
             return Written("stand-in", (), (item.text,), inline=True)
+        case AnswerFormat():
+            return answer_element(item)
         case Turn():
             return Written(item.role.value, (), _children(item.children))
         case Module():
@@ -86,7 +88,7 @@ def _item(item: Item) -> Written | str:
         case Parameter():
             return _parameter(item)
         case Example():
-            attributes = _attributes(name=item.name, valid=item.valid, contains=item.contains)
+            attributes = _attributes(name=item.name, valid=item.valid, contains=item.contains, answer=item.answer)
             return Written("example", attributes, (Verbatim(item.prompt),))
         case RuleList():
             children = (_rule(child) if not isinstance(child, Doc) else _item(child) for child in item.children)

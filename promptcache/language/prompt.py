@@ -25,11 +25,13 @@ from promptcache.diagnostics import (
     number,
     tuple_of,
 )
+from promptcache.language.check_values import answer_value_faults
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import read_prompt
-from promptcache.language.syntax.files import is_template, no_template, open_document
+from promptcache.language.syntax.answers import answer_element, answer_faults
+from promptcache.language.syntax.files import Files, Folder, is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range
-from promptcache.language.syntax.nodes import IN_PYTHON, Role, Whitespace
+from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, ParameterType, Role, Whitespace
 from promptcache.language.syntax.prompt_nodes import (
     Argument,
     Message,
@@ -51,6 +53,7 @@ _FIELDS = {
     "arguments": tuple_of("a tuple of Argument", Argument),
     "messages": tuple_of("a tuple of Message", Message),
     "version": TEXT | None,
+    "answer_format": instance("an AnswerFormat", AnswerFormat) | None,
     "span": instance("a Span", Span),
 }
 
@@ -105,7 +108,7 @@ class Prompt(NamedElsewhere, PromptDocument):
 
     @classmethod
     def from_file(cls, path: str | Path, *, context: Mapping[str, object] | None = None) -> Prompt:
-        """Load a prompt file.
+        """Load a prompt file; the file that it names must be in the same folder or below.
 
         Args:
             path: A document, or a template of one, `*.xml.j2`.
@@ -119,7 +122,7 @@ class Prompt(NamedElsewhere, PromptDocument):
         data = read_document(Path(path), PromptError)
         if context is not None and not is_template(name):
             raise PromptError([no_template(name)])
-        return cls.of(read_prompt(open_document(data, name, context, PromptError)))
+        return cls.of(read_prompt(open_document(data, name, context, PromptError), Folder.of(Path(path).parent)))
 
     @classmethod
     def of(cls, document: PromptDocument) -> Prompt:
@@ -180,6 +183,23 @@ class Prompt(NamedElsewhere, PromptDocument):
         """Add an assistant turn; a final assistant turn stays open, and generation continues it."""
         return self._say(Role.ASSISTANT, text)
 
+    def answer(
+        self,
+        kind: ParameterType = ParameterType.TEXT,
+        *,
+        choices: tuple[str, ...] = (),
+        pattern: str | None = None,
+    ) -> Prompt:
+        """Set the format of the answer; the arguments are those of `slot`. It wins over the format of the schema.
+
+        Raises:
+            PromptError: There is no such format.
+        """
+        answer = AnswerFormat(type=kind, choices=choices, pattern=pattern, span=_in_python("answer()"))
+        if faults := tuple(answer_value_faults(answer)) or tuple(answer_faults(answer)):
+            raise PromptError(faults)
+        return replace(self, answer_format=answer)
+
     def to_xml(self) -> str:
         """Return the prompt as an XML document; `parse_prompt` returns the same prompt for it.
 
@@ -200,17 +220,19 @@ class Prompt(NamedElsewhere, PromptDocument):
         return replace(self, messages=(*self.messages, Message(role=role, text=text, span=span)))
 
 
-def parse_prompt(text: str | bytes, *, source: str = "<prompt>") -> Prompt:
+def parse_prompt(text: str | bytes, *, source: str = "<prompt>", folder: Files | None = None) -> Prompt:
     """Parse a prompt document.
 
     Args:
         text: The document; bytes must be UTF-8.
         source: Name of the document in diagnostics.
+        folder: Folder of the file that `src` names, or the texts of files by path. If it is None, `src` is an error.
 
     Raises:
         PromptError: all faults of XML or structure, in document order.
     """
-    return Prompt.of(read_prompt(decode(text, source, PromptError)))
+    made = None if folder is None else Folder.of(folder)
+    return Prompt.of(read_prompt(decode(text, source, PromptError), made))
 
 
 def parse_prompt_at(text: str, span: Span) -> Prompt:
@@ -255,6 +277,8 @@ def _path(call: str, name: str) -> str:
 def _prompt_element(prompt: Prompt) -> Written:
     attributes, children = _written_arguments(prompt.arguments, reserved=("schema", "version"))
     attributes = [*((("version", prompt.version),) if prompt.version is not None else ()), *attributes]
+    if prompt.answer_format is not None:
+        children.append(answer_element(prompt.answer_format))
     children += [_reference_element(reference) for reference in prompt.references]
     children += [_message_element(message) for message in prompt.messages]
     return Written("prompt", (("schema", prompt.schema), *attributes), tuple(children))

@@ -25,8 +25,9 @@ from lxml import etree
 from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
+from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.markup_faults import is_tag
-from promptcache.language.syntax.nodes import Doc, Parameter, Role, Whitespace, walk
+from promptcache.language.syntax.nodes import Doc, Parameter, ParameterType, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 
 _NAMESPACE = "http://relaxng.org/ns/structure/1.0"
@@ -82,7 +83,7 @@ class _Writer:
         naming = self._content("", self._schema.children, "strict")
         words, turns = RNG.ref(name="words"), RNG.zeroOrMore(RNG.ref(name="turn"))
         added = (words, turns) if self._schema.has_open_turn else (RNG.choice(turns, words),)
-        element.append(RNG.group(naming, *added))
+        element.append(RNG.group(RNG.interleave(naming, RNG.optional(RNG.ref(name="answer"))), *added))
         return element
 
     def _module(self, module: CheckedModule, form: str) -> etree._Element:
@@ -151,6 +152,7 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     yield _define("words", RNG.mixed(RNG.zeroOrMore(exact)))
     turns = (RNG.element(RNG.ref(name="words"), name=role.value) for role in Role)
     yield _define("turn", RNG.choice(*turns))
+    yield _define("answer", RNG.element(*map(_answer_attribute, ATTRIBUTES["answer"]), name="answer"))
     if not schema.modules:
         return
     yield _define("from-root", RNG.choice(*(RNG.value(f"/{path}", type="string") for path in schema.modules)))
@@ -173,6 +175,12 @@ def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
         inside.append(RNG.element(name, RNG.text(), name="arg"))
         attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters if is_tag(each)]
     yield _define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
+
+
+def _answer_attribute(name: str) -> etree._Element:
+    """Return the pattern of an attribute of `answer`; the grammar does not check which of them belong together."""
+    types = (RNG.value(each.value, type="string") for each in ParameterType)
+    return RNG.optional(RNG.attribute(RNG.choice(*types) if name == "type" else RNG.text(), name=name))
 
 
 def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:

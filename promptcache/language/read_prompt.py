@@ -16,10 +16,12 @@ from promptcache.diagnostics import (
     did_you_mean,
     in_order,
 )
-from promptcache.language.lint import lint_text, lint_value
+from promptcache.language.lint import lint_choices, lint_text, lint_value
+from promptcache.language.syntax.answers import answer_faults, read_answer, second_answer
 from promptcache.language.syntax.attributes import AttributeReader
+from promptcache.language.syntax.files import Folder
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
-from promptcache.language.syntax.nodes import IN_PYTHON, Role, Text, Whitespace
+from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role, Text, Whitespace
 from promptcache.language.syntax.prompt_nodes import (
     Argument,
     Message,
@@ -37,8 +39,11 @@ _ROLES = frozenset(Role)
 _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
-def read_prompt(source: Source) -> PromptDocument:
+def read_prompt(source: Source, folder: Folder | None = None) -> PromptDocument:
     """Read a prompt document.
+
+    Args:
+        folder: Folder of the file that `src` names; None if there is none, and `src` is an error.
 
     Raises:
         PromptError: all faults of XML or structure, in document order.
@@ -52,7 +57,7 @@ def read_prompt(source: Source) -> PromptDocument:
         )
         message = f"a prompt document begins with <prompt>, not <{root.name}>"
         raise PromptError([diagnostic("PC107", message, root.name_span, advice)])
-    reader = _PromptReader()
+    reader = _PromptReader(folder)
     parts = reader.prompt(root)
     if reader.faults:
         raise PromptError(in_order(reader.faults))
@@ -62,7 +67,8 @@ def read_prompt(source: Source) -> PromptDocument:
 class _PromptReader:
     """Converter from elements to the parts of a prompt; appends diagnostics to `faults`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder = folder
         self.faults = FaultList(PromptError)
         self.warnings: list[Diagnostic] = []
 
@@ -75,6 +81,8 @@ class _PromptReader:
         if version is not None and not is_range(version.value):
             self.faults.append(bad_range(version.value, version.value_span))
         naming, text = self._divide(root.children)
+        answers = [self._answer(node) for node in naming if isinstance(node, Element) and node.name == "answer"]
+        self.faults += (second_answer(each, answers[0], "prompt") for each in answers[1:])
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
         self.faults += misplaced_text(messages)
@@ -84,9 +92,22 @@ class _PromptReader:
             arguments=self._arguments(own, naming),
             messages=messages if not self.faults else (),
             version=version.value if version is not None and not self.faults else None,
+            answer_format=answers[0] if answers else None,
             span=root.span,
             warnings=in_order(self.warnings)[:MAX_FAULTS],
         )
+
+    def _answer(self, element: Element) -> AnswerFormat:
+        for node in element.children:
+            if isinstance(node, Element):
+                self._fault("PC102", f"<{node.name}> is not allowed inside <answer>", node.name_span, "remove it")
+            elif not node.blank:
+                fix = "its attributes say what the answer must be; a turn is written as <assistant>"
+                self._fault("PC106", "<answer> cannot contain text", node.span, fix)
+        answer = read_answer(element, self._folder, "prompt", self.faults)
+        self.faults += answer_faults(answer)
+        self.warnings += lint_choices(answer)
+        return answer
 
     def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:
         """Split a prompt after its last reference or argument; only its own text and turns may follow."""
@@ -111,9 +132,9 @@ class _PromptReader:
                 self._no_text(node, around, last)
             elif node.name == "use":
                 yield from self._use(node, around)
-            elif node.name in RESERVED_MODULES - {"arg"}:
+            elif node.name in RESERVED_MODULES - {"arg"} and (around or node.name != "answer"):
                 self._fault("PC102", f"<{node.name}> is not allowed here", node.name_span, _instead(node.name))
-            elif node.name != "arg":
+            elif node.name not in {"arg", "answer"}:
                 yield self._reference(node, node.name, node.name_span, node.attributes, around)
 
     def _use(self, element: Element, around: tuple[Element, ...]) -> Iterable[Reference]:
@@ -252,6 +273,8 @@ def _or_as_text(advice: str, name: str) -> str:
 def _instead(name: str) -> str | None:
     if name in _ROLES:
         return "write turns after the references, not inside them"
+    if name == "answer":
+        return "write <answer> at the top level of the prompt"
     if name == "tool":
         return "a turn is <system>, <user> or <assistant>"
     return "use an XML comment, <!-- … -->" if name == "doc" else None

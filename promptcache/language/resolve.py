@@ -103,6 +103,7 @@ def resolve_prompt(
         messages=prompt.messages,
         span=prompt.span,
         members=members,
+        answer_format=schema.answer_format if prompt.answer_format is None else prompt.answer_format,
     )
 
 

@@ -13,6 +13,7 @@ from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
+    AnswerFormat,
     Collection,
     Combination,
     Context,
@@ -156,6 +157,16 @@ class Schema(SchemaDocument):
         """Add stand-ins: texts that modules attend to while they are encoded, in place of the library's own."""
         items = tuple(StandIn(text=text, span=IN_PYTHON) for text in texts)
         return replace(self, children=(*self.children, *items))
+
+    def answer(
+        self,
+        kind: ParameterType = ParameterType.TEXT,
+        *,
+        choices: tuple[str, ...] = (),
+        pattern: str | None = None,
+    ) -> Schema:
+        """State the format of answers to prompts of this schema; the arguments are those of `slot`."""
+        return replace(self, children=(*self.children, AnswerFormat(type=kind, choices=choices, pattern=pattern)))
 
     def _with(self, items: tuple[Item, ...], *, at_end: bool = False) -> Schema:
         index = None if at_end else _open_turn(self.children)

@@ -47,9 +47,7 @@ class OutputFormat(ABC):
             InvalidOutput: `text` is not text.
         """
         TEXT.check("text", text, InvalidOutput)
-        matcher = LLMatcher(_bytes(), grammar_text(self), log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise refused_format(matcher.get_error())
+        matcher = _matcher(self)
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
     def parse(self, text: str) -> Any:
@@ -199,10 +197,10 @@ def check_format(output: OutputFormat) -> None:
     """Refuse a format that llguidance does not support. Takes no tokenizer.
 
     Raises:
-        InvalidGeneration: It is not valid, has a keyword that is not supported, or is too large; says which.
+        InvalidGeneration: It is not valid, has a keyword that is not supported, is too large, or no text has it; says
+            which.
     """
-    if fault := LLMatcher.validate_grammar(grammar_text(output), limits=LIMITS):
-        raise refused_format(fault)
+    _matcher(output)
 
 
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
@@ -226,6 +224,16 @@ def refused_format(fault: str) -> InvalidGeneration:
     if reason.startswith("NoExtension"):
         reason = "no answer has it"
     return InvalidGeneration(f"the format of the answer cannot be used: {reason}")
+
+
+def _matcher(output: OutputFormat) -> LLMatcher:
+    """Return a matcher of the bytes of a text, at its start."""
+    matcher = LLMatcher(_bytes(), grammar_text(output), log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # finds out whether there is any text
+    if matcher.is_error():
+        raise refused_format(matcher.get_error())
+    return matcher
 
 
 @cache

@@ -274,18 +274,20 @@ def shape(schema: CheckedSchema) -> tuple[object, ...]:
         without_places(schema.scaffolds),
         schema.open_separator,
         schema.repair,
+        without_places(schema.answer_format),
         without_places((schema.rules.rules, schema.rules.of_members)),
     )
 
 
 def said(selection: Selection) -> tuple[object, ...]:
     """Return the whole content of a prompt, without places."""
-    return (selection.modules, without_places(selection.arguments), without_places(selection.messages))
+    parts = selection.arguments, selection.messages, selection.answer_format
+    return (selection.modules, *map(without_places, parts))
 
 
 def _meaning(example: Example) -> tuple[object, ...]:
     """Return an example without its form: expectations, and the prompt or the codes of a malformed prompt."""
-    expected = example.name, example.valid, example.contains
+    expected = example.name, example.valid, example.contains, example.answer
     try:
         return *expected, example_prompt(example).to_xml()
     except PromptError as error:

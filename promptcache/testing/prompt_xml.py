@@ -37,6 +37,13 @@ _FORM = st.integers(0, 3)
 _STYLE = st.integers(0, 2)
 _INDEX = st.integers(0, 15)
 _BOUNDS = ("", ">=", "<=", "==")
+_ANSWERS: Sequence[Mapping[str, str]] = (
+    {},
+    {"type": "int"},
+    {"type": "choice", "choices": "a|b"},
+    {"pattern": "[ab]+"},
+)
+_ANSWER_FORM = st.integers(0, 15)
 # Whitespace beside inline elements is part of the text around them; whitespace inside opaque ones is kept.
 _INLINE = frozenset({"parameter", "text"})
 _OPAQUE = frozenset({"parameter", "text", "doc", "arg"})
@@ -103,6 +110,8 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
     for (module, parameter), text in choice.arguments.items():
         _write_argument(draw, references[module], parameter, text)
     _write_members(draw, choice.members, references)
+    if (form := draw(_ANSWER_FORM)) in range(1, len(_ANSWERS) + 1):
+        _insert(draw, root, etree.Element("answer", dict(_ANSWERS[form - 1])))
     return PromptTree(root=root, references=references, choice=choice, indented=bool(draw(_COIN)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby
 
 from promptcache.language import (
+    AnswerFormat,
     Assert,
     Choose,
     Combination,
@@ -29,7 +30,7 @@ from promptcache.language import (
     walk,
 )
 
-_KNOWN = (Doc, Example, Module, Parameter, RuleList, Scaffold, Text, Turn, Union)
+_KNOWN = (AnswerFormat, Doc, Example, Module, Parameter, RuleList, Scaffold, Text, Turn, Union)
 
 
 def is_understood(schema: Schema) -> bool:

@@ -113,7 +113,7 @@ def _settings(max_examples: int) -> settings:
 def tested_examples(subject: Subject) -> Iterator[tuple[str, Example]]:
     """Yield the examples that state an expectation, each with its name or its number among all."""
     for number, example in enumerate(subject.schema.examples, 1):
-        if example.valid is not None or example.contains is not None:
+        if example.has_expectation:
             yield example.name or f"number {number}", example
 
 

@@ -17,12 +17,12 @@ GRAMMAR = Path(__file__).parents[2] / "grammar"
 
 _ELEMENTS = (
     "schema", "module", "union", "parameter", "scaffold", "system", "user", "text", "doc", "rules", "require",
-    "exclude", "choose", "assert", "example", "include", "include", "prompt", "use", "arg", "tool", "other",
+    "exclude", "choose", "assert", "example", "answer", "include", "include", "prompt", "use", "arg", "tool", "other",
 )  # fmt: skip
 _ATTRIBUTES = (
     "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
     "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module", "type",
-    "choices", "pattern", "valid", "contains", "href", "select", "prefix",
+    "choices", "pattern", "valid", "contains", "answer", "href", "select", "prefix",
 )  # fmt: skip
 _VALUES = (
     "",

@@ -16,7 +16,8 @@ from tests.grammar.test_published import STORED
 XSD = etree.XMLSchema(etree.parse(GRAMMAR / "promptcache.xsd"))
 UNSEEN = etree.XPath(
     "//module[@src][*[not(self::doc)] or text()[normalize-space()]] | //parameter[@placeholder and @scaffold]"
-    " | //parameter[boolean(@choices) != (@type = 'choice')] | //choose[not(@min or @max)] | //example//*"
+    " | //*[self::parameter or self::answer][boolean(@choices) != (@type = 'choice')]"
+    " | //answer[@src and (@type or @choices or @pattern)] | /schema[answer[2]] | //choose[not(@min or @max)] | //example//*"
 )
 """What the head of the file says that it does not see in schemas."""
 

@@ -39,6 +39,15 @@ TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
 """Types of parameters: the attributes that declare each, and a value of it."""
 
 
+ANSWERS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"type": "text"},
+    *(declared for declared, _ in TYPES.values() if "message" not in declared),
+    {"type": "int", "pattern": "[1-5]"},
+)
+"""Attributes of answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
     """Which elements and options of the language a schema may use.
@@ -140,7 +149,7 @@ ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | Uni
 class SchemaDraft:
     """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line.
 
-    `stand_ins` come first.
+    `stand_ins` come first. `answer` is the attributes of the format of answers.
     """
 
     attributes: Mapping[str, str]
@@ -148,6 +157,7 @@ class SchemaDraft:
     question: str | None
     indented: bool
     stand_ins: tuple[str, ...] = ()
+    answer: Mapping[str, str] | None = None
 
 
 def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
@@ -161,6 +171,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
         stand_ins=st.sampled_from(((), (), (), ("x",), ("stand-in", "b"))),
+        answer=st.sampled_from((None, None, None, *ANSWERS)),
     )
 
 

@@ -56,6 +56,8 @@ def grow(draft: SchemaDraft) -> SchemaTree:
     growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
     for text in draft.stand_ins:
         etree.SubElement(growth.stack[0].element, "stand-in").text = text
+    if draft.answer is not None:
+        etree.SubElement(growth.stack[0].element, "answer", dict(draft.answer))
     for item in draft.items:
         growth.add(item)
     if draft.question is not None:

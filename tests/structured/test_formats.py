@@ -141,6 +141,7 @@ def test_a_text_without_the_format_has_no_value(output: Any, text: str, message:
         ({"enum": [{1, 2}]}, "cannot be written as JSON"),
         (False, "output=False is not allowed"),
         (Regex("a("), "cannot be used: .*invalid regex"),
+        (Regex("[0-9]+", also="[a-z]"), "no answer has it"),
         (Regex(r"a\b"), "lookarounds not supported"),
         (Grammar("start: other"), "unknown name"),
         ({"enum": [f"value {each}" for each in range(100_000)]}, "the limit is 1000000|too big"),
@@ -152,6 +153,8 @@ def test_a_format_that_is_not_possible_is_refused_by_name(output: Any, message: 
     """The error says what is wrong, before anything is computed."""
     with pytest.raises(InvalidGeneration, match=message):
         GRAMMARS.matcher(read_output(output), [END], None, is_open=False)
+    with pytest.raises(InvalidGeneration, match=message):
+        check_format(read_output(output))
 
 
 @pytest.mark.parametrize(

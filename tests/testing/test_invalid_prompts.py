@@ -39,6 +39,7 @@ NOT_DRAWN = {
         ("PC111", "PC224", "PC225", "PC226", "PC423", "PC515"),
         "needs collections; tests/language and tests/engine, test_collections.py",
     ),
+    **dict.fromkeys(("PC113", "PC227", "PC316"), "of <answer>; tests/language/rejects and test_answers.py"),
     "PC422": "needs files beside the prompt; tests/cli/test_check.py",
     "PC505": "a warning, and drawn schemas may have it already; tests/layout/test_lay_out.py",
     **dict.fromkeys(("PC511", "PC516"), "a warning; tests/layout/test_lay_out.py"),

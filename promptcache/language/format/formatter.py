@@ -47,7 +47,9 @@ class _Dialect(NamedTuple):
 
 
 _PROMPT = _Dialect(
-    frozenset({"text"}), frozenset({"text", "arg"}), {"prompt": ("schema", "version"), "use": ("module",)}
+    frozenset({"text"}),
+    frozenset({"text", "arg"}),
+    {"prompt": ("schema", "version"), "answer": ATTRIBUTES["answer"], "use": ("module",)},
 )
 _SCHEMA = _Dialect(frozenset({"parameter", "text"}), frozenset({"text"}), ATTRIBUTES)
 
@@ -108,7 +110,7 @@ def format_document(
     Args:
         text: The document; bytes must be UTF-8.
         source: Name of the document in diagnostics.
-        folder: Folder of the files that a schema names, as for `parse_schema`.
+        folder: Folder of the files that the document names, as for `parse_schema`.
         context: Values for the templates that a schema includes, as for `parse_schema`.
 
     Raises:
@@ -118,7 +120,7 @@ def format_document(
     root = parse_xml(text, source, LanguageError)
     if suggest(root.name, ("schema", "prompt")) == "prompt":
         dialect = _PROMPT
-        parse_prompt(text, source=source)
+        parse_prompt(text, source=source, folder=folder)
     else:
         dialect = _SCHEMA
         check_schema(parse_schema(text, source=source, folder=folder, context=context))

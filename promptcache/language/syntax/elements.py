@@ -64,7 +64,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     ),
     "scaffold": ("name", "modules"),
     "include": ("href", "select", "prefix"),
-    "example": ("name", "valid", "contains"),
+    "example": ("name", "valid", "contains", "answer"),
+    "answer": ("type", "choices", "pattern", "src"),
     "stand-in": (),
     "rules": (),
     **RULE_ATTRIBUTES,
@@ -76,9 +77,9 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """Attributes of the elements of a schema document, by element."""
 
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "stand-in"} - RULE_ATTRIBUTES.keys()
+_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "stand-in", "answer"} - RULE_ATTRIBUTES.keys()
 CHILDREN = {
-    "schema": _ANYTHING | {"rules", "example", "stand-in"},
+    "schema": _ANYTHING | {"rules", "example", "stand-in", "answer"},
     "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
     "module": _ANYTHING,
     "union": frozenset({"module", "doc"}),
@@ -99,8 +100,8 @@ def instead(element: str, parent: str) -> str | None:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
             return "write the scaffold outside of the turn; its paths can name modules inside the turn"
-        case _, "stand-in":
-            return "write <stand-in> at the top level of the schema"
+        case _, "stand-in" | "answer":
+            return f"write <{element}> at the top level of the schema"
         case _, "rules" | "example":
             return f"write <{element}> at the top level of the schema; its paths can name any module"
         case _, "require" | "exclude" | "choose" | "assert":
@@ -150,6 +151,7 @@ def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
         name=attributes.text("name"),
         valid=attributes.flag("valid"),
         contains=attributes.text("contains"),
+        answer=attributes.text("answer"),
         places=attributes.places,
     )
 

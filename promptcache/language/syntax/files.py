@@ -138,24 +138,30 @@ class Folder:
         return read_document(path, SchemaError) if self.texts is None else self.read(path)
 
 
-def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -> Path | Diagnostic:
-    """Return the path of the file that `src` or `href` names, with links resolved, or a diagnostic at `span`."""
+def find_file(
+    attribute: str, written: str, folder: Folder | None, span: Span, document: str = "schema"
+) -> Path | Diagnostic:
+    """Return the path of the file that `src` or `href` names, with links resolved, or a diagnostic at `span`.
+
+    `document` is what names the file, a schema or a prompt.
+    """
     what = f"{attribute}={written!r}"
     if folder is None:
-        advice = "load the schema from a file, or pass folder="
-        return diagnostic("PC214", f"{what} needs a folder, but a schema that is given as text has none", span, advice)
+        advice = f"load the {document} from a file, or pass folder="
+        message = f"{what} needs a folder, but a {document} that is given as text has none"
+        return diagnostic("PC214", message, span, advice)
     try:
         path = folder.path(written)
         if not path.is_relative_to(folder.home):
             advice = "move the file into the folder, or copy its content"
-            return diagnostic("PC210", f"{what} is outside the folder of the schema", span, advice)
+            return diagnostic("PC210", f"{what} is outside the folder of the {document}", span, advice)
         if not folder.has(path):
             advice = _similar(written, folder) or "a path is relative to the folder of the file that contains it"
             if "://" in written:
                 advice = "only files in this folder can be named: copy the file"
             if folder.members is not None:
                 advice = "only the files that the schema already names can be used here"
-            return diagnostic("PC211", f"{what} is not a file in the folder of the schema", span, advice)
+            return diagnostic("PC211", f"{what} is not a file in the folder of the {document}", span, advice)
     except OSError as fault:
         return diagnostic("PC211", f"{what} cannot be read: {fault.strerror}", span)
     except RuntimeError:  # raised by Path.resolve up to Python 3.12
@@ -163,12 +169,14 @@ def find_file(attribute: str, written: str, folder: Folder | None, span: Span) -
     return path
 
 
-def read_src(written: str, folder: Folder | None, span: Span, *, limit: int = MAX_BYTES) -> str | Diagnostic:
+def read_src(
+    written: str, folder: Folder | None, span: Span, *, limit: int = MAX_BYTES, document: str = "schema"
+) -> str | Diagnostic:
     """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic.
 
-    The file has `limit` bytes at most.
+    The file has `limit` bytes at most. `document` is as for `find_file`.
     """
-    path = find_file("src", written, folder, span)
+    path = find_file("src", written, folder, span, document)
     if isinstance(path, Diagnostic):
         return path
     assert folder is not None, "a file was found in it"

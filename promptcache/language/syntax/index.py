@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import FaultList, SchemaError, Span
+from promptcache.language.syntax.answers import answer_faults, second_answer
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
@@ -17,6 +18,7 @@ from promptcache.language.syntax.names import (
     quoted,
 )
 from promptcache.language.syntax.nodes import (
+    AnswerFormat,
     Collection,
     Doc,
     Item,
@@ -75,6 +77,7 @@ class Index:
     scaffolds: list[tuple[str, Scaffold]] = field(default_factory=list)
     rules: list[RuleList] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    answers: list[AnswerFormat] = field(default_factory=list)
     faults: FaultList = field(default_factory=lambda: FaultList(SchemaError))
 
 
@@ -118,6 +121,8 @@ class _Walker:
                     self._scaffold(item, parent)
                 case RuleList():
                     self.index.rules.append(item)
+                case AnswerFormat():
+                    self._answer(item)
                 case Turn():
                     self._turn(item, parent, turn, choices)
 
@@ -204,6 +209,12 @@ class _Walker:
             return
         if self._first_of("PC206", "scaffold", scaffold_name(scaffold), "", place(scaffold, "name")):
             self.index.scaffolds.append((parent, scaffold))
+
+    def _answer(self, answer: AnswerFormat) -> None:
+        if self.index.answers:
+            self.index.faults.append(second_answer(answer, self.index.answers[0], "schema"))
+        self.index.faults.extend(answer_faults(answer))
+        self.index.answers.append(answer)
 
     def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if outer is not None:

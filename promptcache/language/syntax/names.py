@@ -16,7 +16,7 @@ from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML
 from promptcache.language.syntax.xml import MAX_DEPTH
 
-RESERVED_MODULES = frozenset({"prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
+RESERVED_MODULES = frozenset({"prompt", "answer", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
 """Names that a module cannot have: the elements of a prompt document, and `tool`, one more kind of turn."""
 
 RESERVED_PARAMETERS = frozenset({"schema", "module"})

@@ -127,6 +127,23 @@ class StandIn(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AnswerFormat(Short):
+    """Format of answers: a type as parameters have it, or a JSON schema. It changes no token of a prompt.
+
+    Attributes:
+        src: The file of the JSON schema, as the document names it; `schema` is its text.
+    """
+
+    type: ParameterType = ParameterType.TEXT
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    src: str | None = None
+    schema: str | None = None
+    span: Span = IN_PYTHON
+    places: Places = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Turn(Short):
     """Chat turn. Its header and footer come from the model's chat template."""
 
@@ -294,7 +311,10 @@ class RuleList(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Example(Short):
-    """Example prompt: its document, whether it is valid, and text that it contains. None means no expectation."""
+    """Example prompt: its document, whether it is valid, text that it contains, and an answer of its format.
+
+    None means no expectation.
+    """
 
     prompt: str
     prompt_span: Span = field(repr=False, compare=False)
@@ -302,10 +322,18 @@ class Example(Short):
     name: str | None = None
     valid: bool | None = None
     contains: str | None = None
+    answer: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
+    @property
+    def has_expectation(self) -> bool:
+        """Return whether the example states anything that can be checked."""
+        return any(each is not None for each in (self.valid, self.contains, self.answer))
 
-Item: TypeAlias = Text | Parameter | Doc | StandIn | Turn | Module | Union | Collection | Scaffold | RuleList | Example
+
+Item: TypeAlias = (
+    Text | Parameter | Doc | StandIn | AnswerFormat | Turn | Module | Union | Collection | Scaffold | RuleList | Example
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -351,7 +379,7 @@ def join_path(parent: str, name: str) -> str:
 
 
 def place(
-    item: SchemaDocument | Module | Union | Collection | Parameter | Scaffold | Combination | Example,
+    item: SchemaDocument | Module | Union | Collection | Parameter | Scaffold | Combination | Example | AnswerFormat,
     attribute: str,
     index: int = 0,
 ) -> Span:

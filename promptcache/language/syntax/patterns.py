@@ -23,6 +23,7 @@ _MAX_MEMORY = 2 * 1024 * 1024  # bytes of a compiled pattern; this also bounds t
 _MAX_PLACES = 20  # positions that are tried to locate a fault in a pattern
 _TOKEN = re.compile(r"\\(?:[pPx]\{[^}]*\}|[pP].|.)|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|[(){]", re.DOTALL)
 _ONLY_RE2 = re.compile(r"\\[pP]|\\x\{|\[:")
+_OPERATION = re.compile(r"(\\.|\[:\^?\w+:\])|\[|&&|--|~~", re.DOTALL)
 _NUM_SHOWN = 64  # characters of a class that is written for Python
 _BOUNDS = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 
@@ -69,6 +70,16 @@ class Pattern:
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches the whole text; a text longer than `MAX_TEXT` never matches."""
         return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
+
+
+def portable_pattern(text: str) -> str:
+    """Return a correct pattern without what engines with operations on classes read otherwise, such as `[a&&b]`."""
+    return _TOKEN.sub(lambda token: _plain_class(token[0]) if token[0].startswith("[") else token[0], text)
+
+
+def _plain_class(token: str) -> str:
+    """Return a class of characters in which brackets and doubled operators are escaped."""
+    return token[0] + _OPERATION.sub(lambda found: found[1] or rf"{found[0][:-1]}\{found[0][-1]}", token[1:])
 
 
 def python_pattern(text: str) -> str:

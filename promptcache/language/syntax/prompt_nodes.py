@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Diagnostic, Short, Span
 from promptcache.language.syntax.names import quoted
-from promptcache.language.syntax.nodes import IN_PYTHON, Role
+from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role
 from promptcache.language.syntax.source import diagnostic
 
 
@@ -63,6 +63,7 @@ class PromptDocument(Short):
         messages: The prompt's own turns in order. A bare text (`role` None) is alone, or comes before turns and
             continues the open turn of the schema.
         version: Range of accepted schema versions, for example ">=1.2,<2".
+        answer_format: The format of the answer; None means that of the schema.
         warnings: Problems of the document that do not prevent its use.
     """
 
@@ -71,6 +72,7 @@ class PromptDocument(Short):
     arguments: tuple[Argument, ...] = ()
     messages: tuple[Message, ...] = ()
     version: str | None = None
+    answer_format: AnswerFormat | None = None
     span: Span = field(default=IN_PYTHON, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
 

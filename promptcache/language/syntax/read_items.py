@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean
+from promptcache.language.syntax.answers import read_answer
 from promptcache.language.syntax.attributes import AttributeReader, num_words
 from promptcache.language.syntax.elements import (
     ATTRIBUTES,
@@ -189,6 +190,9 @@ class SchemaReader:
             case "doc":
                 self._attributes(element)
                 return Doc(text=self._content(element), span=element.span)
+            case "answer":
+                self._hollow(element)
+                return read_answer(element, self._folder, "schema", self.faults)
             case "stand-in":
                 return self._stand_in(element)
             case role:

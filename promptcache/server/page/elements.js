@@ -6,11 +6,12 @@ const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], s
   sees: ["stand-ins", "earlier", "nothing"] };
 const CONTENT = ["text", "doc", "parameter", "module", "union", "collection", "include"];
 const TURNS = ["system", "user", "assistant"];
+const TYPE = { type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [] };
 
 /** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
 export const SCHEMA_ELEMENTS = {
   schema: [
-    [...CONTENT, ...TURNS, "scaffold", "stand-in", "rules", "example"],
+    [...CONTENT, ...TURNS, "scaffold", "stand-in", "answer", "rules", "example"],
     { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], positions: ["closed", "fixed"], ...INHERITED },
   ],
   module: [
@@ -23,7 +24,7 @@ export const SCHEMA_ELEMENTS = {
   parameter: [
     [],
     { name: [], length: [], default: [], placeholder: [], scaffold: [], required: FLAG,
-      type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [], message: [] },
+      ...TYPE, message: [] },
   ],
   scaffold: [[], { name: [], modules: [] }],
   include: [[], { href: [], select: [], prefix: [] }],
@@ -33,13 +34,14 @@ export const SCHEMA_ELEMENTS = {
   text: [[], {}],
   doc: [[], {}],
   "stand-in": [[], {}],
+  answer: [[], { ...TYPE, src: [] }],
   rules: [["require", "exclude", "choose", "assert", "doc"], {}],
   require: [[], { if: [], then: [], message: [] }],
   exclude: [[], { modules: [], message: [] }],
   choose: [[], { modules: [], min: [], max: [], message: [] }],
   assert: [[], { test: [], message: [] }],
-  example: [["prompt"], { name: [], valid: FLAG, contains: [] }],
-  prompt: [[...TURNS, "use"], { schema: [], version: [] }],
+  example: [["prompt"], { name: [], valid: FLAG, contains: [], answer: [] }],
+  prompt: [[...TURNS, "use", "answer"], { schema: [], version: [] }],
 };
 
 /** Return the elements of schemas for `completeFromSchema`. */
@@ -60,15 +62,21 @@ export function promptElements({ id, modules, unions }) {
     const union = unions.find((each) => each.members.includes(path));
     const children = inside.map((each) => each.path.split("/").at(-1)).filter(isElement);
     const known = found.get(name) ?? { name, top: !path, children: [], attributes: [] };
-    known.children.push(...children, ...(path ? [] : [...TURNS, "use", "text"]));
+    known.children.push(...children, ...(path ? [] : [...TURNS, "use", "answer", "text"]));
     known.attributes.push(...parameters.filter((each) => isElement(each.name)).map(attribute), ...(path ? [] : [{ name: "schema", values: [id].map(escaped) }, { name: "version" }]));
     if (path) known.completion = { detail: union ? `one of ${union.name ?? "several"}` : required ? "required" : "module", info: doc, boost: 1 };
     if (isElement(name)) found.set(name, known);
   }
   for (const each of TURNS) found.set(each, { name: each, children: words, completion: { detail: "turn" } });
+  found.set("answer", { name: "answer", children: [], attributes: typed(), completion: { detail: "format of the answer" } });
   found.set("text", { name: "text", children: [] });
   found.set("use", { name: "use", children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean).map(escaped) }] });
   return [...found.values()];
+}
+
+/** Return the attributes of an answer in a prompt; prompts on the page have no folder, and so no src. */
+function typed() {
+  return Object.entries(TYPE).map(([name, values]) => ({ name, values, completion: { apply: withQuotes } }));
 }
 
 function attribute({ name, choices, required, length, default: usual }) {
