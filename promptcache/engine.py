@@ -560,7 +560,8 @@ class Engine(NamedElsewhere, Unpicklable):
             deterministic: Whether the answer does not depend on automatic promotions: it is the modular one.
             output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
                 dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
-                `Grammar` of `promptcache`. Reasoning before the answer is not restricted.
+                `Grammar` of `promptcache`. Reasoning before the answer is not restricted. None means the format that
+                the prompt or its schema states, if any.
             presence_penalty, frequency_penalty: Subtracted from the logits of tokens that the answer has: once, and as
                 often as it has them.
             logit_bias: Numbers that are added to the logits of tokens, by token ID.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from errno import EISDIR
 from os import strerror
 from pathlib import Path
@@ -22,6 +22,7 @@ from promptcache.runtime.turns import ChatTurn, chat_message
 
 FORMAT = "promptcache chat"
 VERSION = 1
+_ANSWER_FILE = "answer.schema.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +95,12 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
     """Write a file and its KV. If this fails, the earlier file and its KV are as before."""
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     said = chat.prompt.messages if is_plain else ()
+    prompt, files = _without_folder(chat.prompt)
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "prompt": None if is_plain else chat.prompt.to_xml(),
+        "prompt": None if is_plain else prompt.to_xml(),
+        "files": files,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
         "positions": chat.positions,
@@ -133,12 +136,14 @@ def read_chat(path: Path) -> SavedChat:
         data = json.loads(content)
         if (data["format"], data["version"]) != (FORMAT, VERSION):
             raise ValueError(f"its format is {shown(data['format'])}, version {shown(data['version'])}")
-        messages, turns = data["messages"], data["turns"]
+        messages, turns, files = data["messages"], data["turns"], data.get("files", {})
+        if not isinstance(files, dict) or not all(map(is_text, files.values())):
+            raise ValueError("files are texts by name")
         if not isinstance(turns, list):
             raise ValueError("turns are a list")
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
         return SavedChat(
-            prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"]),
+            prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files),
             turns=tuple(map(_turn, turns)),
             repair=data["repair"],
             positions=data.get("positions"),
@@ -147,6 +152,14 @@ def read_chat(path: Path) -> SavedChat:
         )
     except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise not_a_chat(path, error) from None
+
+
+def _without_folder(prompt: Prompt) -> tuple[Prompt, dict[str, str]]:
+    """Return a prompt that names its file by a name of its own, and the text of this file by that name."""
+    answer = prompt.answer_format
+    if answer is None or answer.schema is None:
+        return prompt, {}
+    return replace(prompt, answer_format=replace(answer, src=_ANSWER_FILE)), {_ANSWER_FILE: answer.schema}
 
 
 def not_a_chat(path: Path, why: object) -> InvalidValue:

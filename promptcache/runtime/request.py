@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
-from promptcache.language import CHAT_SCHEMA, Prompt
+from promptcache.language import CHAT_SCHEMA, Prompt, output_format
 from promptcache.layout import Plan, continued, recompute, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
@@ -193,6 +193,12 @@ def prefilled(plan: Plan) -> Plan:
     return recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
 
 
+def _format_of(plan: Plan) -> OutputFormat | None:
+    """Return the format of the answer that a prompt or its schema states, or None."""
+    answer = plan.selection.answer_format
+    return None if answer is None else output_format(answer)
+
+
 MAX_LOST_TOKENS = 256
 """Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
 
@@ -304,7 +310,8 @@ class RequestBuilder:
         changes = settings.logit_changes()
         changes.check(model.num_known_tokens)
         reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])
-        output = None if settings.output is None else read_output(settings.output)
+        stated = None if tools else _format_of(plan)  # tools of a call win over what its documents state
+        output = stated if settings.output is None else read_output(settings.output)
         return Request(
             plan=plan,
             eos_ids=self.end_ids,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema  # type: ignore[import-untyped]
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 
-from promptcache import Choice, Completion, Engine, Regex
+from promptcache import Choice, Completion, Engine, Prompt, Regex
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput
 from promptcache.runtime import FinishReason
@@ -29,6 +30,7 @@ SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
 <union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
 </schema>"""
+STATED = SCHEMA.replace("travel", "stated").replace("</schema>", '<answer type="int" pattern="[1-9][0-9]"/></schema>')
 PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/><user>Where to?</user></prompt>'
 OTHER = '<prompt schema="travel"><miami/><user>Tell me more about all of it, please.</user></prompt>'
 
@@ -38,9 +40,10 @@ GUIDANCE = llguidance.hf.from_tokenizer(HF_TOKENIZER)
 
 
 def engine_of(model: Any, tokenizer: Any) -> Engine:
-    """Return an engine with the travel schema."""
+    """Return an engine with the travel schema, and with the same one under another name with a format of answers."""
     engine = Engine(model, tokenizer)
     engine.add_schema(SCHEMA)
+    engine.add_schema(STATED)
     return engine
 
 
@@ -176,6 +179,70 @@ def test_sampled_sequences_have_the_format() -> None:
     for text in (answer.text, *answer.alternatives):
         assert text.replace("ab", "") == ""
         assert text
+
+
+def stated(own: str = "", prompt: str = PROMPT) -> str:
+    """Return a prompt for the schema that states a format, with an element of its own."""
+    return prompt.replace('"travel">', f'"stated">{own}')
+
+
+def test_schemas_and_prompts_state_formats() -> None:
+    """The format of a prompt wins over that of its schema, and `output` over both; each gives the answer of `output`."""
+    days, vote = Regex("[+-]?[0-9]+", also="[1-9][0-9]", load=int), Choice(["yes", "no"])
+    own = '<answer type="choice" choices="yes|no"/>'
+    for prompt, options, expected in [
+        (stated(), {}, days),
+        (stated(own), {}, vote),
+        (PROMPT.replace('"travel">', f'"travel">{own}'), {}, vote),
+        (stated(own), {"output": days}, days),
+        (stated(), {"output": vote}, vote),
+    ]:
+        answer = ENGINE.generate(prompt, do_sample=False, **options)
+        assert answer.output_format == expected
+        plain = ENGINE.generate(PROMPT, do_sample=False, output=expected)
+        assert (answer.token_ids, answer.parsed) == (plain.token_ids, plain.parsed)
+    assert isinstance(ENGINE.generate(stated()).parsed, int)
+    assert ENGINE.generate(stated("<answer/>"), max_new_tokens=2).parsed is None
+
+
+def test_every_way_of_asking_has_the_stated_format() -> None:
+    """Streams, batches, services and chats have the format of the schema, in each answer."""
+    parsed = ENGINE.generate(stated(), do_sample=False).parsed
+    stream = ENGINE.stream(stated(), do_sample=False)
+    assert int("".join(stream)) == parsed
+    batch = ENGINE.generate_batch([stated(), stated("<answer pattern='[a-c]'/>"), PROMPT], do_sample=False)
+    assert [type(each.parsed) for each in batch] == [int, str, type(None)]
+    assert batch[0].parsed == parsed
+    (served,) = answers_of((stated(), {"do_sample": False}))
+    assert 10 <= served.parsed < 100
+    chat = ENGINE.chat(stated())
+    assert chat.say(do_sample=False).parsed == parsed
+    assert 10 <= chat.say("And?", do_sample=False).parsed < 100
+    built = Prompt("stated").use("plan").use("paris").answer("choice", choices=("a", "b")).user("Where to?")
+    assert ENGINE.generate(built).parsed in ("a", "b")
+
+
+def test_a_format_changes_no_token_and_no_key() -> None:
+    """A schema with a format shares all encodings with the one without, and its prompts have the same tokens."""
+    plans = [ENGINE.plan(each) for each in (PROMPT, stated(), stated("<answer type='line'/>"))]
+    first = plans[0]
+    assert first.reuse
+    for each in plans[1:]:
+        assert (each.reuse, each.prefill) == (first.reuse, first.prefill)
+
+
+def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
+    """Also one in a file, which the chat does not need any more."""
+    (tmp_path / "vote.json").write_text('{"enum": ["yes", "no"]}')
+    (tmp_path / "prompt.xml").write_text(stated('<answer src="vote.json"/>'))
+    chat = ENGINE.chat(tmp_path / "prompt.xml")
+    assert chat.say().parsed in ("yes", "no")
+    chat.save(tmp_path / "chat.json")
+    (tmp_path / "vote.json").unlink()
+    for path in ("chat.json", "again.json"):
+        loaded = ENGINE.load_chat(tmp_path / path)
+        assert loaded.say("Really?").parsed in ("yes", "no")
+        loaded.save(tmp_path / "again.json")
 
 
 def test_a_resumed_answer_keeps_its_format() -> None:

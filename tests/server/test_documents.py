@@ -59,6 +59,26 @@ def test_document_types_are_refused(served: Served, endpoint: str) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (400, "PC002")
 
 
+def test_answers_have_the_format_that_schema_or_prompt_state(served: Served) -> None:
+    """Prompts and chats have the format of their schema; a prompt can have its own, but none in a file."""
+    stated = '<schema name="vote">Will it rain? <answer type="choice" choices="yes|no"/></schema>'
+    prompts = [f'<prompt schema="vote">{own}</prompt>' for own in ("", '<answer pattern="[1-9]"/>')]
+    with served.http("root") as client:
+        assert client.put("/v1/schemas/vote", content=stated, headers=XML).status_code == 201
+        made = [client.post("/v1/prompts", content=each, headers=XML).json() for each in prompts]
+        chat = {"model": "demo@vote", "messages": [QUESTION], "n": 3}
+        made.append(client.post("/v1/chat/completions", json=chat).json())
+        file = client.post("/v1/prompts", content=prompts[0].replace("></", '><answer src="a.json"/></'), headers=XML)
+        assert client.delete("/v1/schemas/vote").status_code == 200
+
+    first, own, chats = ([each["message"]["content"] for each in answer["choices"]] for answer in made)
+    assert {*first, *chats} <= {"yes", "no"}
+    assert len(chats) == 3
+    assert own[0] in [*"123456789"]
+    assert (file.status_code, file.json()["error"]["code"]) == (400, "PC214")
+    assert "a prompt that is given as text has none" in file.json()["error"]["message"]
+
+
 _READERS = {
     "prompts": ("parse_prompt",),
     "schemas": ("parse_document", "print_schema", "describe"),
