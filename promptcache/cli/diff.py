@@ -31,12 +31,15 @@ from promptcache.cli.output import ROOT, slot_name
 from promptcache.cli.sources import Sources, read_context
 from promptcache.diagnostics import PromptError, counted
 from promptcache.language import (
+    AnswerFormat,
     CheckedParameter,
     CheckedSchema,
     Combinations,
+    ParameterType,
     SlotArguments,
     in_range,
     is_version,
+    output_format,
     prompt_for,
     refusal,
     resolve_prompt,
@@ -97,6 +100,7 @@ class SchemaChanges:
     Attributes:
         names, versions: Those in the root elements of the schemas.
         reserve: None if no reserve would keep an encoding.
+        answer: None if the format of answers is the same.
     """
 
     names: tuple[str, str]
@@ -108,6 +112,7 @@ class SchemaChanges:
     slots: tuple[SlotChange, ...]
     encodings: EncodingChanges
     reserve: ReserveChanges | None
+    answer: AnswerChange | None
 
     @property
     def harmless(self) -> bool:
@@ -123,6 +128,14 @@ class SchemaChanges:
         if old is None or not is_version(old):
             return False  # every prompt with a range was refused
         return new is None or not is_version(new) or not in_range(new, f"=={old}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerChange:
+    """The formats of answers, as the attributes of `<answer>`; None is any text. A file may have the same name."""
+
+    before: str | None
+    now: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +178,22 @@ def compare_schemas(
         slots=tuple(compare_slots(old, new, renamed)),
         encodings=compare_encodings(old, new, renamed),
         reserve=find_reserves(old, new, renamed, tokenizer),
+        answer=compare_answers(old.schema.answer_format, new.schema.answer_format),
     )
+
+
+def compare_answers(old: AnswerFormat | None, new: AnswerFormat | None) -> AnswerChange | None:
+    """Compare the formats of answers. JSON schemas are the same if their texts are."""
+    before, now = (None if each is None else output_format(each) for each in (old, new))
+    return None if before == now else AnswerChange(before=_stated(old), now=_stated(new))
+
+
+def _stated(answer: AnswerFormat | None) -> str | None:
+    if answer is None:
+        return None
+    values = {"type": answer.type, "choices": "|".join(answer.choices), "pattern": answer.pattern, "src": answer.src}
+    stated = {name: value for name, value in values.items() if value and value != ParameterType.TEXT}
+    return " ".join(f'{name}="{value}"' for name, value in stated.items()) or None
 
 
 def _data(changes: SchemaChanges) -> dict[str, Any]:
@@ -286,6 +314,8 @@ def _lines(changes: SchemaChanges) -> Iterator[Text]:
         yield Text(f"version {old} {what}: a prompt that names a version may be refused", style=_REMOVED)
     yield from _modules(changes.modules)
     yield from _slots(changes.slots)
+    if changes.answer is not None:
+        yield _answer(changes.answer)
     yield from _encodings(changes.encodings)
     if changes.reserve is not None:
         yield from _reserves(changes.reserve)
@@ -324,6 +354,12 @@ def _moved(slot: SlotChange) -> str:
 def _range(positions: tuple[int, int] | None) -> str:
     assert positions is not None, "asked for where it exists"
     return f"[{positions[0]:,}, {positions[1]:,})"
+
+
+def _answer(answer: AnswerChange) -> Text:
+    if answer.before == answer.now:
+        return Text(f"answer: {answer.now} has another content", style=_CHANGED)
+    return Text(f"answer: {answer.before or 'any text'} is now {answer.now or 'any text'}", style=_CHANGED)
 
 
 def _encodings(encodings: EncodingChanges) -> Iterator[Text]:

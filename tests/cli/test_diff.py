@@ -314,6 +314,31 @@ def test_version_that_prompts_may_name_is_kept(
     assert ("a prompt that names a version may be refused" in result.stdout) is not harmless
 
 
+def test_format_of_answers_is_told(command: Command, folder: Path) -> None:
+    """A change of the format costs nothing stored; a file may change under its name."""
+    schema = '<schema name="s"><module name="a">A</module>{}</schema>'
+    (folder / "next").mkdir()
+    shown = []
+    for old, new in [
+        ("", '<answer type="int" pattern="[1-5]"/>'),
+        ('<answer type="choice" choices="a|b"/>', '<answer type="text"/>'),
+        ('<answer src="a.json"/>', '<answer src="a.json"/>'),
+        ('<answer type="line"/>', '<answer type="line"/>'),
+    ]:
+        for place, stated, kind in ((folder, old, "string"), (folder / "next", new, "integer")):
+            (place / "a.json").write_text(json.dumps({"type": kind}))
+            (place / "s.xml").write_text(schema.format(stated))
+        result = command("diff", "s.xml", "next/s.xml")
+        assert result.exit_code == 0
+        shown += [line for line in result.stdout.splitlines() if line.startswith("answer")]
+    assert shown == [
+        'answer: any text is now type="int" pattern="[1-5]"',
+        'answer: type="choice" choices="a|b" is now any text',
+        'answer: src="a.json" has another content',
+    ]
+    assert json.loads(command("diff", "s.xml", "next/s.xml", "--json").stdout)["answer"] is None
+
+
 def test_default_that_goes_is_missed() -> None:
     """A prompt that uses a default member is lost if the new schema has no default."""
     union = '<union {}="{}"><module name="a">A</module><module name="b">B</module></union>'
