@@ -57,6 +57,34 @@ def test_findings_are_printed_whole(command: Command) -> None:
     )
 
 
+def test_formats_of_answers_are_read_beside_their_document(command: Command, folder: Path) -> None:
+    """`check` and `fmt` read the file of a schema and of a prompt; a prompt from standard input has none."""
+    prompt = '<prompt schema="s"><answer src="vote.json"/><a/>Well?</prompt>'
+    (folder / "vote" / "prompts").mkdir(parents=True)
+    (folder / "vote" / "s.xml").write_text(
+        '<schema name="s"><module name="a">A</module><answer src="prompts/vote.json"/>'
+        "<example answer='\"no\"'><prompt schema='s'><a/></prompt></example></schema>"
+    )
+    (folder / "vote" / "prompts" / "p.xml").write_text(prompt)
+    (folder / "vote" / "prompts" / "vote.json").write_text('{"enum": ["yes", "no"]}')
+    piped = command("check", "-", "vote/s.xml", stdin=prompt)
+
+    assert command("check", "vote").stdout == "1 prompt and 1 schema checked: no findings\n"
+    assert command("fmt", "vote/prompts/p.xml", "vote/s.xml").exit_code == 0
+    assert '<answer src="vote.json"/>\n' in (folder / "vote" / "prompts" / "p.xml").read_text()
+    assert piped.exit_code == 1
+    assert "PC214" in piped.stdout
+    assert "a prompt that is given as text has none" in piped.stdout
+    (folder / "vote" / "prompts" / "vote.json").write_text('{"not": {}}')
+    found = command("check", "vote").stdout
+    assert [line for line in found.splitlines() if "-->" in line or "Unimplemented" in line] == [
+        'error[PC227]: the format of the answer cannot be used: Unimplemented keys: ["not"]',
+        "  --> vote/prompts/p.xml:2:16",
+        'error[PC227]: the format of the answer cannot be used: Unimplemented keys: ["not"]',
+        "  --> vote/s.xml:3:16",
+    ]
+
+
 def test_json_has_every_finding_with_its_place(command: Command) -> None:
     """With --json the same findings come as data."""
     result = command("check", "prompts/typo.xml", "--json")

@@ -68,10 +68,17 @@ ACCEPTED = {
     "all arguments as elements": '<base/><trip><arg name="who"/><sea/><arg name="days"> </arg></trip>',
     "many arguments": '<base/><extra a="" d="1"><arg name="c"/></extra>',
     "an argument of the prompt": '<base/><arg name="mood">good</arg>',
+    "a format of the answer": '<base/><answer type="int" pattern="[1-5]"/><trip days="1"><sea/></trip> How many?',
+    "any text as the answer": "<answer/><base/><user>Go.</user>",
     "bare text": '<base/> and <text> then </text>',
     "turns": '<base/> <user>Go. <text/></user><assistant/>',
 }  # fmt: skip
 REJECTED = {
+    "two formats of the answer": "<answer/><base/><answer/>",
+    "a format behind a turn": "<base/><user/><answer/>",
+    "a format in a module": "<base><answer/></base>",
+    "a type that there is not": '<base/><answer type="bool"/>',
+    "text in a format": "<base/><answer>3</answer>",
     "an unknown module": "<base/><trap/>",
     "a module elsewhere": "<base/><sea/>",
     "an unknown path": '<base/><use module="trip/see"/>',

@@ -162,6 +162,9 @@ def add_examples(tree: SchemaTree, wishes: Sequence[ExampleWish]) -> None:
             example.set("contains", "Ask")
         else:
             example.set("valid", "true")
+        if wish.named:
+            example.set("answer", "7")
+            SubElement(prompt, "answer", type="int")
         _write_selection(prompt, tree, sorted(tree.masks)[wish.number % len(tree.masks)])
 
 
