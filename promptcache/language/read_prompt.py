@@ -81,8 +81,7 @@ class _PromptReader:
         if version is not None and not is_range(version.value):
             self.faults.append(bad_range(version.value, version.value_span))
         naming, text = self._divide(root.children)
-        answers = [self._answer(node) for node in naming if isinstance(node, Element) and node.name == "answer"]
-        self.faults += (second_answer(each, answers[0], "prompt") for each in answers[1:])
+        answer = self._answer([node for node in naming if isinstance(node, Element) and node.name == "answer"])
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
         self.faults += misplaced_text(messages)
@@ -92,12 +91,16 @@ class _PromptReader:
             arguments=self._arguments(own, naming),
             messages=messages if not self.faults else (),
             version=version.value if version is not None and not self.faults else None,
-            answer_format=answers[0] if answers else None,
+            answer_format=answer,
             span=root.span,
             warnings=in_order(self.warnings)[:MAX_FAULTS],
         )
 
-    def _answer(self, element: Element) -> AnswerFormat:
+    def _answer(self, elements: list[Element]) -> AnswerFormat | None:
+        """Return the format of the answer. Only the first element is read: checking a format takes milliseconds."""
+        if not elements:
+            return None
+        element, *others = elements
         for node in element.children:
             if isinstance(node, Element):
                 self._fault("PC102", f"<{node.name}> is not allowed inside <answer>", node.name_span, "remove it")
@@ -107,6 +110,7 @@ class _PromptReader:
         answer = read_answer(element, self._folder, "prompt", self.faults)
         self.faults += answer_faults(answer)
         self.warnings += lint_choices(answer)
+        self.faults += (second_answer(each.span, element.span, "prompt") for each in others)
         return answer
 
     def _divide(self, children: tuple[Node, ...]) -> tuple[list[Node], list[Node]]:

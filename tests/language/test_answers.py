@@ -241,3 +241,15 @@ def test_answers_of_another_format_are_reported(schema: Schema, message: str) ->
     (found,) = caught.value.diagnostics
     assert found.code == "PC316"
     assert message in found.message
+
+
+def test_many_answers_are_not_all_read() -> None:
+    """A document with thousands of answers is refused without checking the format of each."""
+    many = "".join(f'<answer pattern="{number}\\b"/>' for number in range(10_000))
+    with pytest.raises(PromptError) as of_prompt:
+        parse_prompt(PROMPT.format(many))
+    with pytest.raises(SchemaError) as of_schema:
+        checked(SCHEMA.format(many))
+    for error in (of_prompt.value, of_schema.value):
+        assert codes(error.diagnostics).count("PC227") == 1
+        assert "PC113" in codes(error.diagnostics)

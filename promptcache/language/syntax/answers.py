@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from promptcache.diagnostics import Diagnostic, InvalidGeneration
+from promptcache.diagnostics import Diagnostic, InvalidGeneration, Span
 from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Folder, read_src
@@ -58,10 +58,10 @@ def read_answer(element: Element, folder: Folder | None, document: str, faults: 
     )
 
 
-def second_answer(answer: AnswerFormat, first: AnswerFormat, document: str) -> Diagnostic:
+def second_answer(span: Span, first: Span, document: str) -> Diagnostic:
     """Return the diagnostic for a second answer of a document, "schema" or "prompt"."""
-    related = ((first.span, "first stated here"),)
-    return diagnostic("PC113", f"the {document} has a second <answer>", answer.span, "remove one of them", related)
+    related = ((first, "first stated here"),)
+    return diagnostic("PC113", f"the {document} has a second <answer>", span, "remove one of them", related)
 
 
 def answer_element(answer: AnswerFormat) -> Written:

@@ -212,9 +212,10 @@ class _Walker:
 
     def _answer(self, answer: AnswerFormat) -> None:
         if self.index.answers:
-            self.index.faults.append(second_answer(answer, self.index.answers[0], "schema"))
-        self.index.faults.extend(answer_faults(answer))
-        self.index.answers.append(answer)
+            self.index.faults.append(second_answer(answer.span, self.index.answers[0].span, "schema"))
+        else:
+            self.index.faults.extend(answer_faults(answer))
+            self.index.answers.append(answer)
 
     def _turn(self, turn: Turn, parent: str, outer: Role | None, choices: tuple[tuple[int, str], ...]) -> None:
         if outer is not None:
