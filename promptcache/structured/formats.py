@@ -183,8 +183,13 @@ class JSONSchema(OutputFormat):
 
     @property
     def grammar(self) -> Mapping[str, Any]:
-        """The schema, with bounded white space."""
+        """The schema, with bounded white space.
+
+        An object that lists its properties has no others, unless the schema says so: small models never end them.
+        """
         schema = json.loads(self.schema)
+        if '"allOf"' not in self.schema:  # its parts add properties to each other
+            schema = _closed(schema)
         if isinstance(schema, dict):
             schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE}
         return {"json_schema": schema}
@@ -245,3 +250,19 @@ def _bytes() -> LLTokenizer:
 def _check_text(output: OutputFormat, text: object) -> None:
     if not isinstance(text, str) or not TEXT.takes(text):
         raise InvalidGeneration(f"{type(output).__name__}({shown(text)}) is not allowed: it takes text")
+
+
+def _closed(schema: Any) -> Any:
+    """Return a JSON schema in which objects that list their properties have no others."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        name: value if name in ("const", "enum", "default", "examples") else _closed(value)
+        for name, value in schema.items()
+    }
+    properties, required = made.get("properties"), made.get("required") or []
+    if made.get("type") == "object" and isinstance(properties, dict) and all(each in properties for each in required):
+        made.setdefault("additionalProperties", False)
+    return made

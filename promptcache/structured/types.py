@@ -49,19 +49,4 @@ def _of_type(output: Any) -> OutputFormat:
         schema = adapter.json_schema()
     except (PydanticUserError, NameError, TypeError, ValueError) as error:
         raise InvalidGeneration(f"output={shown(output)} has no JSON schema: {first_line(error)}") from error
-    return JSONSchema(json.dumps(_closed(schema)), load=adapter.validate_json)
-
-
-def _closed(schema: Any) -> Any:
-    """Return a JSON schema in which objects with properties have no others. The type would drop or refuse them."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {
-        name: value if name in ("const", "enum", "default", "examples") else _closed(value)
-        for name, value in schema.items()
-    }
-    if isinstance(made.get("properties"), dict) and made.get("type") == "object":
-        made.setdefault("additionalProperties", False)
-    return made
+    return JSONSchema(json.dumps(schema), load=adapter.validate_json)

@@ -6,7 +6,13 @@ import { generateObject, generateText, jsonSchema, streamText, tool } from "ai";
 
 const [baseURL] = process.argv.slice(2);
 const options = { prompt: "What is the best dish of Miami?", temperature: 0, maxOutputTokens: 12, maxRetries: 0 };
-const compatible = createOpenAICompatible({ name: "promptcache", baseURL, apiKey: "alice", includeUsage: true });
+const compatible = createOpenAICompatible({
+  name: "promptcache",
+  baseURL,
+  apiKey: "alice",
+  includeUsage: true,
+  supportsStructuredOutputs: true,
+});
 const openai = createOpenAI({ baseURL, apiKey: "alice" });
 const schema = jsonSchema({ type: "object", properties: { dish: { enum: ["stone crab"] } }, required: ["dish"], additionalProperties: false });
 const longer = { ...options, maxOutputTokens: 128 };

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from promptcache.demo import MODEL_FOLDER
 from promptcache.server import ServerSettings, create_app
 from tests.clients.calls import CALLS, MESSAGES, MODEL, OPTIONS, TEXT
 from tests.engine.test_tools import HERMES, engine_of
@@ -33,8 +34,17 @@ REFUSED: Mapping[str, str] = {
 }
 """The calls that are refused, with a part of the message that the client shows."""
 
-OTHER_PROMPTS = {"Mode.MD_JSON", "generateText of a completionModel", "streamText of a completionModel"}
+OTHER_PROMPTS = {"Mode.MD_JSON", "Mode.JSON", "generateText of a completionModel", "streamText of a completionModel"}
 """Calls for which the client writes the prompt anew, so the answer is another one."""
+
+TEMPLATE = (
+    "{% if not tools and 'tool' not in messages | map(attribute='role') %}"
+    + (MODEL_FOLDER / "chat_template.jinja").read_text(encoding="utf-8")
+    + "{% else %}"
+    + HERMES
+    + "{% endif %}"
+)
+"""The demo model's own template, and one that writes tools where there are any."""
 
 FORMED_ANSWERS = ("stone crab", "onion soup", "look_up")
 """What answers with a form have: the dish of `Dish`, or the name of the tool."""
@@ -55,7 +65,7 @@ AI_SDK = (
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """A server with the demo model, and a chat template that writes tools."""
-    engine, _ = engine_of(HERMES)
+    engine, _ = engine_of(TEMPLATE)
     engine.add_schema(TRAVEL)
     yield from running(create_app(engine, ServerSettings(model=MODEL, keys=KEYS)))
 
@@ -99,7 +109,7 @@ def ai_sdk(served: Served) -> Mapping[str, Mapping[str, Any]]:
         pytest.skip("needs node, and the AI SDK in .clients/node_modules")
     script = shutil.copy(Path(__file__).with_name("ai_sdk.mjs"), INSTALLED)
     ran = subprocess.run([node, script, f"{served.url}/v1"], capture_output=True, text=True, timeout=240, check=True)
-    results: dict[str, dict[str, Any]] = json.loads(ran.stdout)
+    results: dict[str, dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])  # it may write warnings before
     assert tuple(results) == AI_SDK
     return results
 

@@ -75,6 +75,13 @@ def accepts(output: OutputFormat, text: str, tags: tuple[str, str] | None = None
         (Point, '{"x": 1}', Point(1)),
         (Pair, '{"left": 1}', {"left": 1}),
         (list[int], "[1, 2]", [1, 2]),
+        ({"type": "object", "properties": {}, "additionalProperties": True}, '{"b": 1}', {"b": 1}),
+        ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, '{"b": 1}', {"b": 1}),
+        (
+            {"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["b"]}]},
+            '{"a": 1, "b": 1}',
+            {"a": 1, "b": 1},
+        ),
         (Literal["yes", "no"], '"no"', "no"),
         (Colour, '"red"', Colour.RED),
         (int | None, "null", None),
@@ -102,6 +109,7 @@ def test_an_answer_of_the_format_has_its_value(output: Any, text: str, value: ob
         (Person, '{"name":' + " " * 50 + '"Ann", "age": 3}'),
         (Point, "{}"),
         ({"type": "integer"}, " 1 x"),
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, '{"a": null, "b": 1}'),
     ],
 )
 def test_another_text_is_refused(output: Any, text: str) -> None:
