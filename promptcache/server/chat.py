@@ -5,7 +5,9 @@ Texts of messages and arguments are data: markup in them is never parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,10 +16,12 @@ from starlette.responses import Response
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.runtime import PromptSource, TemplateOptions
+from promptcache.server.answer_form import Answer, AnswerForm
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
+from promptcache.server.choices import ChatForm, TextForm
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody
+from promptcache.server.models import ChatBody, GenerationBody, ModuleArguments, ModuleBody, PlainBody
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -54,6 +58,7 @@ def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
         repair=body.repair,
         positions=body.positions,
         logprobs=body.logprobs,
+        make_form=choices_form(TextForm, body, body.logprobs),
         form={name: value for name, value in body.form.items() if name not in _OF_CHATS},
     )
 
@@ -65,10 +70,11 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         ApiError: There is no such model or schema, or two schemas are named.
         InvalidValue: A message is not supported; names its place.
     """
-    prompt, schema = _chat_prompt(body, state)
+    prompt, schema = chat_prompt(body.model, body.prompt_cache, body.messages, state)
     return ServerRequest(
         endpoint=Endpoint.CHAT,
         prompts=(prompt,),
+        make_form=choices_form(ChatForm, body, body.num_logprobs),
         schema=schema,
         body=body,
         repair=body.prompt_cache.repair,
@@ -102,30 +108,51 @@ def _template_options(body: ChatBody, state: ServerState) -> TemplateOptions:
     return {**given, "reasoning_effort": body.reasoning_effort}
 
 
-def _chat_prompt(body: ChatBody, state: ServerState) -> tuple[PromptSource, str | None]:
-    """Return the prompt of a chat, and the name of its schema."""
-    asked = body.prompt_cache
-    named = state.schema_of(body.model)
+def chat_prompt(
+    model: str, asked: ModuleBody, messages: Sequence[Any], state: ServerState, places: Sequence[str] | None = None
+) -> tuple[PromptSource, str | None]:
+    """Return the prompt of a chat, and the name of its schema.
+
+    Args:
+        model: The id of the model.
+        asked: The schema, modules and arguments.
+        messages: In the form of OpenAI's chats.
+        state: Of the server.
+        places: The JSON path of each message, for diagnostics; None for those of `messages`.
+
+    Raises:
+        ApiError: There is no such model or schema, or two schemas are named.
+        InvalidValue: A message is not supported; names its place.
+    """
+    named = state.schema_of(model)
     if named is not None and asked.schema_name not in (None, named):
         message = f"the model names the schema '{named}', and prompt_cache.schema another one"
         raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
     schema = named or asked.schema_name
-    if schema is None:
-        if asked.use or asked.fill:
-            message = "modules and arguments need a schema: prompt_cache.schema, or the model id base@schema"
-            raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
-        return body.messages, None
-    if schema not in state.engine.schemas:
+    if schema is None and (asked.use or asked.fill):
+        message = "modules and arguments need a schema: prompt_cache.schema, or the model id base@schema"
+        raise ApiError(400, "invalid_value", message, param="prompt_cache.schema")
+    if schema is not None and schema not in state.engine.schemas:
         raise state.no_schema(schema, param="prompt_cache.schema")
-    messages = Prompt.from_messages(schema, body.messages).messages if body.messages else ()
+    read = Prompt.from_messages(CHAT_SCHEMA, messages).messages if messages or schema is None else ()
+    if places is not None:
+        read = tuple(replace(each, span=_place(place)) for each, place in zip(read, places, strict=True))
     prompt = Prompt(
-        schema,
+        schema or CHAT_SCHEMA,
         references=_references(asked),
         arguments=_arguments(asked.fill, "prompt_cache.fill"),
-        messages=messages,
+        messages=read,
         span=_place("prompt_cache"),
     )
     return prompt, schema
+
+
+def choices_form(
+    kind: type[ChatForm] | type[TextForm], body: GenerationBody, num_logprobs: int | None
+) -> Callable[[Answer], AnswerForm]:
+    """Return what makes the form of the answers to a body of OpenAI."""
+    has_usage = body.stream_options is not None and body.stream_options.include_usage
+    return partial(kind, has_logprobs=num_logprobs is not None, has_usage=has_usage)
 
 
 def _references(asked: ModuleBody) -> tuple[Reference, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -133,12 +133,41 @@ class ResponseFormatBody(_Body):
         if self.type == "json_schema" and self.json_schema is None:
             raise ApiError(400, "invalid_value", "response_format.json_schema is missing", param="response_format")
         schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_object
-        try:
-            output = read_output(schema)
-            check_format(output)
-        except InvalidGeneration as error:
-            raise ApiError(400, "invalid_value", f"response_format: {error}", param="response_format") from None
-        return output
+        return json_format(schema, "response_format")
+
+
+def json_format(schema: dict[str, Any], place: str) -> OutputFormat:
+    """Return the format of answers that have a JSON schema.
+
+    Raises:
+        ApiError: The schema is not supported; names the place.
+    """
+    try:
+        output = read_output(schema)
+        check_format(output)
+    except InvalidGeneration as error:
+        raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
+    return output
+
+
+def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored: Collection[str]) -> Any:
+    """Return the fields of a body without those that change nothing.
+
+    Args:
+        data: The fields.
+        refused: Fields that this server does not have, with the values that change nothing.
+        ignored: Fields that never change an answer.
+
+    Raises:
+        ApiError: A field is refused.
+    """
+    if not isinstance(data, dict):
+        return data
+    for name, neutral in refused.items():
+        if (value := data.get(name)) is not None and value not in neutral:
+            message = f"'{name}' is not supported by this server; leave it out"
+            raise ApiError(400, "unsupported_parameter", message, param=name)
+    return {name: value for name, value in data.items() if name not in refused and name not in ignored}
 
 
 class GenerationBody(_Body):
@@ -173,13 +202,7 @@ class GenerationBody(_Body):
     @classmethod
     def _without_others(cls, data: Any) -> Any:
         """Drop parameters that change nothing, and refuse those that this server does not have."""
-        if not isinstance(data, dict):
-            return data
-        for name, neutral in _REFUSED.items():
-            if (value := data.get(name)) is not None and value not in neutral:
-                message = f"'{name}' is not supported by this server; leave it out"
-                raise ApiError(400, "unsupported_parameter", message, param=name)
-        return {name: value for name, value in data.items() if name not in (*_REFUSED, *_IGNORED)}
+        return without_others(data, _REFUSED, _IGNORED)
 
     def salt(self, of_caller: str | None) -> str | None:
         """Return the salt of the history of a request: that of its caller, and of the end user that its fields name."""
@@ -197,6 +220,11 @@ class GenerationBody(_Body):
     def limit(self) -> int | None:
         """The maximum number of generated tokens, or None."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def limit_name(self) -> str:
+        """The field with the limit, for errors."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def form(self) -> dict[str, Any]:

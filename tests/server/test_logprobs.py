@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
-from promptcache.runtime import IncrementalText, ReasoningSplit, TokenLogprobs
-from promptcache.server.answers import _AnswerRow
+from promptcache.runtime import AnswerReader, IncrementalText, TokenLogprobs
+from promptcache.server.answer_form import AnswerRow
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
@@ -139,10 +139,10 @@ def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
     """A byte that no character can have is one character of the text, and those of a stop string are left out."""
     tokenizer = ByteTokenizer()
     token_ids = list(b"a\xf0bcd")
-    row = _AnswerRow(
+    row = AnswerRow(
         text=IncrementalText(tokenizer.decode, (stop,) if stop else ()),
         decode=tokenizer.decode,
-        split=ReasoningSplit(None, is_open=False),
+        split=AnswerReader().split(),
         logprobs=AnswerLogprobs(tokenizer),
     )
 
