@@ -30,7 +30,7 @@ class IncrementalText:
     """Incremental detokenizer.
 
     Attributes:
-        stopped: Whether a stop string was found. Nothing is returned after that.
+        stop_string: The stop string that was found, or None. Nothing is returned after it.
     """
 
     def __init__(self, text: Callable[[Sequence[int]], str], stop_strings: Sequence[str] = ()) -> None:
@@ -40,13 +40,18 @@ class IncrementalText:
             text: Turns token IDs into text without control tokens.
             stop_strings: Texts that end the answer and are not part of it. None of them is empty.
         """
-        self.stopped = False
+        self.stop_string: str | None = None
         self._text = text
         self._stop_strings = tuple(stop_strings)
         self._pending: list[int] = []  # tokens whose text is not known yet
         self._before: list[int] = []  # earlier tokens: some tokenizers put spaces between tokens only
         self._num_known = 0  # characters of the answer that are known
         self._held = ""  # known text that may be the beginning of a stop string
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self.stop_string is not None
 
     @property
     def num_known(self) -> int:
@@ -100,10 +105,13 @@ class IncrementalText:
             return ""
         self._num_known += len(piece)
         held = self._held + piece
-        found = [place for place in map(held.find, self._stop_strings) if place >= 0]
-        self.stopped = bool(found)
-        stop = min(found, default=len(held) if last else len(held) - self._num_open(held))
-        self._held = "" if found else held[stop:]
+        found = [(place, each) for each in self._stop_strings if (place := held.find(each)) >= 0]
+        if found:
+            stop, self.stop_string = min(found)
+            self._held = ""
+            return held[:stop]
+        stop = len(held) if last else len(held) - self._num_open(held)
+        self._held = held[stop:]
         return held[:stop]
 
     def _num_open(self, text: str) -> int:

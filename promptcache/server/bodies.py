@@ -118,12 +118,29 @@ def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:
     Raises:
         ApiError: A field is missing, not known or not valid; names its place.
     """
+    return checked_part(kind, data, "")
+
+
+def checked_part(kind: type[_Body], data: Any, place: str) -> _Body:
+    """Return a part of a body; `place` is its JSON path.
+
+    Raises:
+        ApiError: It is not an object, or as `checked_body`.
+    """
+    if not isinstance(data, dict):
+        raise ApiError(400, "invalid_value", f"{place} is not allowed: an object is expected", param=place)
     data = {name: value for name, value in data.items() if value is not None}  # a required field is missing then
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise _refused(faults, data) from None
+        raise _refused(faults, data, place) from None
+
+
+def unsupported_type(place: str, kind: object, words: str) -> ApiError:
+    """Return the error for a part of another type than those that `words` name."""
+    place = f"{place}.type"
+    return ApiError(400, "unsupported_parameter", f"{place}={shown(kind)} is not supported: {words}", param=place)
 
 
 def _media_type(request: Request, *expected: str) -> str:
@@ -167,7 +184,7 @@ def _first_fault(value: Any, depth: int = 1) -> tuple[str, str] | None:
     return None
 
 
-def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any]) -> ApiError:
+def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any], part: str) -> ApiError:
     """Return the error for the first field with a fault.
 
     A union has faults of all its members. Those deepest in the body count, and wrong values before wrong types.
@@ -177,7 +194,8 @@ def _refused(faults: Sequence[ErrorDetails], data: dict[str, Any]) -> ApiError:
     steps = max((steps for steps, _ in places), key=len)
     found = [each for others, each in places if others == steps]
     found = [each for each in found if not each["type"].endswith("_type")] or found
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    place = f"{part}{path}".removeprefix(".")
     words = " or ".join(dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in found))
     words = words.replace(" or Input should be ", " or ")
     more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""

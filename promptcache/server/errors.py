@@ -1,6 +1,6 @@
-"""Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status.
+"""Errors as clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status, as OpenAI has them.
 
-The status decides which class the `openai` client raises.
+The status decides which class the client raises. Under `/v1/messages`, errors have the form of Anthropic's.
 """
 
 from __future__ import annotations
@@ -41,6 +41,16 @@ _TYPES = {
     408: "timeout_error",
     429: "rate_limit_error",
 }
+_ANTHROPIC = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _CODES = {
     404: "not_found",
     405: "method_not_allowed",
@@ -48,7 +58,7 @@ _CODES = {
 
 
 class ApiError(Exception):
-    """An error that a client gets as OpenAI's error object."""
+    """An error that a client gets as an error object."""
 
     def __init__(
         self,
@@ -80,7 +90,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object."""
+        """The error object of OpenAI."""
         usual = "server_error" if self.status >= 500 else "invalid_request_error"
         error: dict[str, Any] = {
             "message": self.message,
@@ -92,9 +102,16 @@ class ApiError(Exception):
             error["diagnostics"] = list(self.diagnostics)
         return {"error": error}
 
-    def response(self) -> Response:
-        """Return the answer to the client. Escapes keep text that UTF-8 cannot represent."""
-        content = json.dumps(self.body, separators=(",", ":"))
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        """The error object of Anthropic."""
+        usual = "api_error" if self.status >= 500 else "invalid_request_error"
+        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(self.status, usual), "message": self.message}}
+
+    def response(self, path: str = "/") -> Response:
+        """Return the answer to a request for a path. Escapes keep text that UTF-8 cannot represent."""
+        is_anthropic = path == _ANTHROPIC or path.startswith(f"{_ANTHROPIC}/")
+        content = json.dumps(self.anthropic_body if is_anthropic else self.body, separators=(",", ":"))
         return Response(content, self.status, self.headers, media_type="application/json")
 
 
@@ -132,7 +149,9 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(500, "internal_error", "the request failed; the log of the server has the reason")
 
 
-_JSON_PATH = re.compile(r"(messages|prompt_cache|prompt)\b[^\s=:]*|(temperature|top_p|top_k|repetition_penalty)(?==)")
+_JSON_PATH = re.compile(
+    r"(messages|prompt_cache|prompt|input|instructions|system|previous_response_id)\b[^\s=:]*|(temperature|top_p|top_k|repetition_penalty)(?==)"
+)
 
 
 def _param(place: str) -> str | None:
@@ -153,12 +172,12 @@ def _methods(request: Request) -> list[str]:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Answer every error of an application in OpenAI's shape."""
+    """Answer every error of an application with an error object."""
 
     async def refused(request: Request, error: Exception) -> Response:
         made = as_api_error(error)
         request.state.record.setdefault("error", made.code)
-        return made.response()
+        return made.response(request.url.path)
 
     async def gone(request: Request, _error: Exception) -> Response:
         request.state.record["error"] = "disconnected"
@@ -175,7 +194,7 @@ def install_handlers(app: FastAPI) -> None:
         if error.status_code in _CODES:
             place = f"{request.method} {shown(request.url.path)}"
             message = f"{place}: {message}; GET / lists the endpoints, such as POST /v1/chat/completions"
-        return ApiError(error.status_code, code, message, headers=headers).response()
+        return ApiError(error.status_code, code, message, headers=headers).response(request.url.path)
 
     async def of_query(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

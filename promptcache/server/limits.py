@@ -165,7 +165,7 @@ class Gate:
             await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
         except ApiError as error:
             record["error"] = error.code
-            await error.response()(scope, receive, send_with_id)
+            await error.response(scope["path"])(scope, receive, send_with_id)
         except Exception:
             record["status"] = record["status"] or 500
             record.setdefault("error", "internal_error")
@@ -185,22 +185,27 @@ class Gate:
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")  # as clients of Anthropic send it
         (digest,) = digests([key.strip()])
-        bearer = scheme.lower() == "bearer"
-        if bearer and digest in self._ring.keys.admins:
+        if digest in self._ring.keys.admins:
             return Caller(salt=digest, is_admin=True)
         if scope["path"] == _METRICS and self._ring.keys.clients:
-            if bearer and digest in self._ring.keys.metrics:
+            if digest in self._ring.keys.metrics:
                 return Caller(salt=digest, is_admin=False)
-            if bearer and digest in self._ring.keys.clients:
+            if digest in self._ring.keys.clients:
                 message = "the metrics are of all callers: a key of --metrics-key-file or --admin-key-file is needed"
                 raise ApiError(403, "metrics_key_needed", message)
-        if bearer and digest in self._ring.keys.clients:
+        if digest in self._ring.keys.clients:
             return Caller(salt=digest, is_admin=False)
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGE):
             return Caller(salt=None, is_admin=False)
         if self._ring.keys.clients:
-            message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
+            message = (
+                "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+                if not key
+                else "this key is not known here"
+            )
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         self._check_host(headers.get("host", ""))
         return Caller(salt=None, is_admin=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
@@ -73,7 +73,11 @@ def _repair(value: str) -> str:
 
 _Repair: TypeAlias = Annotated[str, AfterValidator(_repair)]
 _Positions: TypeAlias = Literal["closed", "fixed"]
-_StopString: TypeAlias = Annotated[str, Field(min_length=1)]
+StopString: TypeAlias = Annotated[str, Field(min_length=1)]
+"""A text that ends an answer."""
+
+MAX_STOP_STRINGS = 16
+"""Limit of the texts that end an answer."""
 
 
 def _whole(value: Any) -> Any:
@@ -86,10 +90,13 @@ def _unless(neutral: int) -> BeforeValidator:
     return BeforeValidator(lambda value: None if value == neutral and not isinstance(value, bool) else _whole(value))
 
 
-_PointedInt: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+WholeNumber: TypeAlias = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, also one that is written with a point."""
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
+    """Base class of bodies and their parts: fields that are not known are refused, and null is not set."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
@@ -99,14 +106,14 @@ class _Body(BaseModel):
         return {name: each for name, each in data.items() if each is not None} if isinstance(data, dict) else data
 
 
-class StreamOptions(_Body):
+class StreamOptions(StrictBody):
     """`stream_options` of OpenAI's body."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class JSONSchemaBody(_Body):
+class JSONSchemaBody(StrictBody):
     """`response_format.json_schema` of OpenAI's body. Every schema is strict here: the answer always has it."""
 
     name: str = "answer"
@@ -115,7 +122,7 @@ class JSONSchemaBody(_Body):
     strict: bool = True
 
 
-class ResponseFormatBody(_Body):
+class ResponseFormatBody(StrictBody):
     """`response_format` of OpenAI's body."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -170,13 +177,13 @@ def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored
     return {name: value for name, value in data.items() if name not in refused and name not in ignored}
 
 
-class GenerationBody(_Body):
+class GenerationBody(StrictBody):
     """The part of a body that all answers have."""
 
     model: str | None = None
-    max_tokens: _PointedInt | None = Field(None, ge=1)
-    max_completion_tokens: _PointedInt | None = Field(None, ge=1)
-    min_tokens: _PointedInt | None = Field(None, ge=0)
+    max_tokens: WholeNumber | None = Field(None, ge=1)
+    max_completion_tokens: WholeNumber | None = Field(None, ge=1)
+    min_tokens: WholeNumber | None = Field(None, ge=0)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
@@ -186,8 +193,8 @@ class GenerationBody(_Body):
     logit_bias: Annotated[dict[str, float], _OneByOne] | None = None
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
-    n: _PointedInt | None = Field(None, ge=1, le=MAX_CHOICES)
-    stop: _StopString | Annotated[list[_StopString], Field(max_length=16, fail_fast=True)] | None = None
+    n: WholeNumber | None = Field(None, ge=1, le=MAX_CHOICES)
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormatBody | None = None
@@ -283,7 +290,35 @@ class GenerationBody(_Body):
         return {**options, **{name: value for name, value in others.items() if value is not None}}
 
 
-class ModuleBody(_Body):
+class FunctionBody(StrictBody):
+    """A tool as `/v1/messages` and `/v1/responses` have it: without an object `function` in it."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool in the form of chats."""
+        fields = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": {name: each for name, each in fields.items() if each is not None}}
+
+
+def definitions(tools: Sequence[FunctionBody]) -> list[dict[str, Any]] | None:
+    """Return tools in the form of chats; None without any.
+
+    Raises:
+        ApiError: Two tools have one name, or a name is not allowed.
+    """
+    found = [each.definition for each in tools]
+    try:
+        read_tools(found)
+    except InvalidValue as error:
+        raise ApiError(400, "invalid_value", str(error).replace(".function.", "."), param="tools") from None
+    return found or None
+
+
+class ModuleBody(StrictBody):
     """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
 
     schema_name: str | None = Field(default=None, alias="schema")
@@ -298,7 +333,7 @@ class ModuleBody(_Body):
 
 class _LogprobsBody(GenerationBody):
     logprobs: bool | None = None
-    top_logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: WholeNumber | None = Field(None, ge=0, le=MAX_LOGPROBS)
     chat_template_kwargs: (
         Annotated[dict[str, bool | int | float | str | None], _OneByOne, Field(max_length=32)] | None
     ) = None
@@ -333,7 +368,7 @@ class PlainBody(GenerationBody):
     prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
     repair: _Repair | None = None
     positions: _Positions | None = None
-    logprobs: _PointedInt | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: WholeNumber | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptBody(_LogprobsBody):
@@ -346,7 +381,7 @@ class PromptBody(_LogprobsBody):
     deterministic: bool = False
 
 
-class CheckBody(_Body):
+class CheckBody(StrictBody):
     """The body of `/v1/check` as JSON: a schema or prompt document.
 
     Attributes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from promptcache.server import chat, prompts, schemas
+from promptcache.server import anthropic_messages, chat, prompts, schemas
 from tests.server.conftest import Served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ CURL = re.findall(r"curl http://127.0.0.1:8000(\S+) -H 'content-type: applicatio
 
 def test_python_runs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """The example with OpenAI's client answers the question."""
-    (code,) = PYTHON
+    code, _ = PYTHON  # `tests/clients` has calls of Anthropic's client
     names: dict[str, object] = {}
     exec(code.replace("http://127.0.0.1:8000", served.url).replace('"none"', '"alice"'), names)
     names["client"].close()  # type: ignore[attr-defined]
@@ -38,9 +38,8 @@ def test_curl_runs(served: Served, path: str, body: str) -> None:
 
 def test_page_names_every_endpoint_and_metric(served: Served) -> None:
     """No route and no metric is missing, and none is invented."""
-    routes = [
-        route.path for each in (chat, prompts, schemas) for route in each.router.routes if isinstance(route, APIRoute)
-    ]
+    modules = (chat, anthropic_messages, prompts, schemas)
+    routes = [route.path for each in modules for route in each.router.routes if isinstance(route, APIRoute)]
     shown = PAGE.replace("`…/grammar`", "`/v1/schemas/{name}/grammar`")
     with served.http("root") as client:
         metrics = set(re.findall(r"^# HELP (promptcache_\w+)", client.get("/metrics").text, re.MULTILINE))
