@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/completions`: OpenAI's bodies as prompts.
+"""`/v1/chat/completions` and `/v1/completions`: OpenAI's bodies as prompts. `/v1/embeddings` is refused.
 
 Texts of messages and arguments are data: markup in them is never parsed.
 """
@@ -41,6 +41,13 @@ async def completions(request: Request) -> Response:
     """Continue a text or several, after the text of a schema if the model id names one."""
     state: ServerState = request.app.state.server
     return await respond(request, await read_body(request, PlainBody, lambda body: _plain_request(body, state)))
+
+
+@router.post("/v1/embeddings")
+async def embeddings() -> Response:
+    """Refuse embeddings."""
+    message = "this server has no embeddings, because it serves one causal model: ask a server of an embedding model"
+    raise ApiError(404, "not_found", message)
 
 
 def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:

@@ -40,6 +40,7 @@ from promptcache.server.limits import ApiKeys, is_origin
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
+from promptcache.server.response_memory import ResponseMemory
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.tokenizer import Tokenizer
 
@@ -224,6 +225,7 @@ class ServerState:
         draining: Whether the server is about to end.
         num_busy_connections: Returns the number of connections whose request is being answered.
         pools: Threads for work beside the model.
+        responses: Conversations that callers of `/v1/responses` may continue.
         calls: Into the event loop in which the state was made.
     """
 
@@ -235,6 +237,7 @@ class ServerState:
         self.num_busy_connections: Callable[[], int] = lambda: 0
         self.changing = new_lock()
         self.calls = LoopCalls()
+        self.responses = ResponseMemory()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
         self.service: ServedService = engine.service(settings.limits, observer=self.metrics)

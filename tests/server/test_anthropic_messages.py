@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from promptcache.engine import Engine
+from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
 from tests.engine.test_reasoning import KEEPS, SAID, saying
 from tests.engine.test_reasoning import engine_of as reasoning_engine
 from tests.engine.test_tools import HERMES, TOOLS, engine_of
-from tests.server.conftest import QUESTION, ScriptedService, Served, in_process, running, scripted
+from tests.server.conftest import KEYS, QUESTION, TRAVEL, ScriptedService, Served, in_process, running, scripted
 
 ASKED: dict[str, Any] = {"model": "demo", "max_tokens": 12, "messages": [QUESTION], "temperature": 0}
 WEATHER = {"role": "user", "content": "How warm is it in Oslo?"}
@@ -25,6 +25,14 @@ OF_ANTHROPIC = [
     for each in TOOLS
 ]
 CALLED: dict[str, Any] = {**ASKED, "messages": [WEATHER], "tools": OF_ANTHROPIC, "max_tokens": 100}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A server of its own, so that its history does not change other tests."""
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema(TRAVEL)
+    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import openai
 import pytest
 
 from promptcache import Engine, Prompt
@@ -256,3 +257,9 @@ def test_end_users_behind_one_key_share_no_history(served: Served, field: str) -
         first = cached(**{field: "ann"})
         assert cached(**{field: "bob"}) == first
         assert cached(**{field: "ann"}) > first
+
+
+def test_embeddings_are_refused(served: Served) -> None:
+    """The error says what to ask instead."""
+    with pytest.raises(openai.NotFoundError, match=r"this server has no embeddings, .* ask a server of an embedding"):
+        served.openai().embeddings.create(model="demo", input="x")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from promptcache.server import anthropic_messages, chat, prompts, schemas
+from promptcache.server import anthropic_messages, chat, prompts, responses, schemas
 from tests.server.conftest import Served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def test_curl_runs(served: Served, path: str, body: str) -> None:
 
 def test_page_names_every_endpoint_and_metric(served: Served) -> None:
     """No route and no metric is missing, and none is invented."""
-    modules = (chat, anthropic_messages, prompts, schemas)
+    modules = (chat, anthropic_messages, responses, prompts, schemas)
     routes = [route.path for each in modules for route in each.router.routes if isinstance(route, APIRoute)]
     shown = PAGE.replace("`…/grammar`", "`/v1/schemas/{name}/grammar`")
     with served.http("root") as client:

@@ -1,0 +1,461 @@
+"""`/v1/responses` of OpenAI's API: chats in another form, answered as those of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, Field, model_validator
+from starlette.responses import Response
+
+from promptcache.runtime import SplitText
+from promptcache.server.answer_form import Answer, AnswerForm, event_text, json_text
+from promptcache.server.answers import Endpoint, ServerRequest, respond
+from promptcache.server.bodies import checked_part, read_body, unsupported_type
+from promptcache.server.chat import chat_prompt
+from promptcache.server.choices import call_data
+from promptcache.server.errors import ApiError
+from promptcache.server.models import (
+    FunctionBody,
+    GenerationBody,
+    JSONSchemaBody,
+    ModuleBody,
+    StrictBody,
+    WholeNumber,
+    definitions,
+    json_format,
+    without_others,
+)
+from promptcache.server.response_memory import Conversation, ResponseMemory
+from promptcache.server.state import ServerState
+from promptcache.structured import MAX_TOOLS, OutputFormat
+
+router = APIRouter()
+
+_REFUSED: Mapping[str, tuple[object, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "include": ([],),
+    "max_tool_calls": (),
+    "prompt": (),
+    "reasoning": ({},),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+}
+_IGNORED = ("service_tier", "prompt_cache_retention")
+
+
+def _arguments(text: str) -> str:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("JSON of an object is expected")
+    return text
+
+
+class _Part(StrictBody):
+    type: str
+    text: str
+    annotations: Any = None
+    logprobs: Any = None
+
+
+class _Item(StrictBody):
+    type: str
+    id: str | None = None
+    status: str | None = None
+
+
+class _Message(_Item):
+    type: str = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[Any], Field(min_length=1)]
+
+
+class _Reasoning(_Item):
+    summary: list[Any] = Field(default_factory=list)
+    content: list[Any] = Field(default_factory=list)
+
+
+class _Call(_Item):
+    call_id: str
+    name: str
+    arguments: Annotated[str, AfterValidator(_arguments)]
+
+
+class _CallOutput(_Item):
+    call_id: str
+    output: str | list[Any]
+
+
+_ITEMS: Mapping[str, type[_Item]] = {
+    "message": _Message,
+    "reasoning": _Reasoning,
+    "function_call": _Call,
+    "function_call_output": _CallOutput,
+}
+
+
+class _Tool(FunctionBody):
+    type: Literal["function"]
+    strict: bool | None = None
+
+
+class _Format(JSONSchemaBody):
+    type: Literal["text", "json_object", "json_schema"] = "text"
+
+    @property
+    def output(self) -> OutputFormat | None:
+        if self.type == "text":
+            return None
+        return json_format({"type": "object"} if self.type == "json_object" else self.schema_object, "text.format")
+
+
+class _TextOptions(StrictBody):
+    format: _Format = Field(default_factory=_Format)
+
+
+class _StreamOptions(StrictBody):
+    include_obfuscation: bool = False
+
+
+class ResponsesBody(StrictBody):
+    """The body of `/v1/responses`."""
+
+    model: str
+    input: str | Annotated[list[Any], Field(min_length=1)]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    max_output_tokens: WholeNumber | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    text: _TextOptions = Field(default_factory=_TextOptions)
+    tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] = Field(default_factory=dict)
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache: ModuleBody = Field(default_factory=ModuleBody)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_others(cls, data: Any) -> Any:
+        return without_others(data, _REFUSED, _IGNORED)
+
+
+class _Generation(GenerationBody):
+    @property
+    def limit_name(self) -> str:
+        return "max_output_tokens"
+
+
+@router.post("/v1/responses")
+async def responses(request: Request) -> Response:
+    """Answer an input, behind an earlier response or not."""
+    state, caller = request.app.state.server, request.state.caller.salt
+    return await respond(request, await read_body(request, ResponsesBody, lambda body: _request(body, state, caller)))
+
+
+def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> ServerRequest:
+    earlier = _earlier(body.previous_response_id, state.responses, caller)
+    given = _chat_messages(body.input)
+    head = {"instructions": {"role": "system", "content": body.instructions}} if body.instructions else {}
+    messages = [*head.values(), *earlier, *given.values()]
+    places = [*head, *(["previous_response_id"] * len(earlier)), *given]
+    prompt, schema = chat_prompt(body.model, body.prompt_cache, messages, state, places)
+    options = {
+        "max_tokens": body.max_output_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "stream": body.stream,
+        "tools": definitions([_tool(each, f"tools[{index}]") for index, each in enumerate(body.tools)]),
+        "tool_choice": _chat_choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }
+    generation = _Generation.model_validate(options)
+
+    def keep(response_id: str, answer: Mapping[str, Any]) -> None:
+        if body.store:
+            state.responses.put(caller, response_id, [*earlier, *given.values(), answer])
+
+    def num_tokens(text: str) -> int:
+        return len(state.engine.tokenizer.tokenize(text))
+
+    return ServerRequest(
+        endpoint=Endpoint.RESPONSES,
+        prompts=(prompt,),
+        make_form=partial(_ResponseForm, body=body, keep=keep, num_tokens=num_tokens),
+        schema=schema,
+        body=generation,
+        repair=body.prompt_cache.repair,
+        positions=body.prompt_cache.positions,
+        deterministic=body.prompt_cache.deterministic,
+        form={**generation.form, "output": body.text.format.output},
+    )
+
+
+def _earlier(response_id: str | None, memory: ResponseMemory, caller: str | None) -> Conversation:
+    if response_id is None:
+        return ()
+    if (found := memory.get(caller, response_id)) is None:
+        message = (
+            f"there is no response '{response_id}' here: it had store=false, or another key, or is older than the last "
+            f"{memory.max_responses} responses or the start of the server; send the whole conversation as 'input'"
+        )
+        raise ApiError(404, "previous_response_not_found", message, param="previous_response_id")
+    return found
+
+
+def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(choice, str):
+        return choice
+    if choice.get("type") != "function":
+        raise unsupported_type("tool_choice", choice.get("type"), "only 'function' is")
+    return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _tool(tool: Any, place: str) -> _Tool:
+    if isinstance(tool, dict) and tool.get("type") != "function":
+        raise unsupported_type(place, tool.get("type"), "only tools of type 'function' are")
+    return checked_part(_Tool, tool, place)
+
+
+def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Return the items of an input as messages in the form of chats, by their JSON path.
+
+    Reasoning, a text and calls of the assistant that follow each other are one message.
+    """
+    if isinstance(given, str):
+        return {"input": {"role": "user", "content": given}}
+    made: dict[str, dict[str, Any]] = {}
+
+    def turn(*later: str) -> dict[str, Any]:
+        """Return the last message if it is the assistant's and has none of these fields yet, else a new one."""
+        last = next(reversed(made.values()), None)
+        if last is None or last["role"] != "assistant" or any(last[each] for each in later):
+            last = made[place] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+        return last
+
+    for index, each in enumerate(given):
+        place = f"input[{index}]"
+        match _item(each, place):
+            case _Message(role="assistant") as item:
+                turn("content", "tool_calls")["content"] = _text(item.content, f"{place}.content", "output_text")
+            case _Message() as item:
+                made[place] = {"role": item.role, "content": _text(item.content, f"{place}.content", "input_text")}
+            case _Reasoning() as item:
+                reasoning = _text(item.content, f"{place}.content", "reasoning_text")
+                turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = reasoning
+            case _Call() as item:
+                function = {"name": item.name, "arguments": item.arguments}
+                turn()["tool_calls"].append({"id": item.call_id, "type": "function", "function": function})
+            case _CallOutput() as item:
+                content = _text(item.output, f"{place}.output", "input_text")
+                made[place] = {"role": "tool", "tool_call_id": item.call_id, "content": content}
+    return made
+
+
+def _item(item: Any, place: str) -> _Item:
+    kind = item.get("type", "message") if isinstance(item, dict) else "message"
+    if not isinstance(kind, str) or kind not in _ITEMS:
+        raise unsupported_type(place, kind, f"items of type {', '.join(map(repr, _ITEMS))} are")
+    return checked_part(_ITEMS[kind], item, place)
+
+
+def _text(content: str | Sequence[Any], place: str, kind: str) -> str:
+    """Return the text of a field that is a text or a list of parts of one type."""
+    if isinstance(content, str):
+        return content
+    text = ""
+    for index, part in enumerate(content):
+        at = f"{place}[{index}]"
+        if isinstance(part, dict) and part.get("type") != kind:
+            raise unsupported_type(at, part.get("type"), f"parts of type '{kind}' are expected here")
+        text += checked_part(_Part, part, at).text
+    return text
+
+
+_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
+"""The items with text, with the type of their part."""
+
+_PREFIXES = {"message": "msg", "reasoning": "rs"}
+"""Of the ids of these items."""
+
+
+class _ResponseForm(AnswerForm):
+    """The form of responses: a list of items, of which the last may grow."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        body: ResponsesBody,
+        keep: Callable[[str, Mapping[str, Any]], None],
+        num_tokens: Callable[[str], int],
+    ) -> None:
+        """Create a form.
+
+        Args:
+            answer: The answer.
+            body: What it answers.
+            keep: Keeps the answer, as a message of a chat, under the id of the response.
+            num_tokens: Returns the number of tokens of a text.
+        """
+        super().__init__(answer)
+        self._row, self._body, self._keep, self._num_tokens = answer.rows[0], body, keep, num_tokens
+        self._id = f"resp_{answer.key}"
+        self._output: list[dict[str, Any]] = []
+        self._is_open = False  # whether the last item may grow
+        self._num_events = 0
+
+    def whole(self) -> Mapping[str, Any]:
+        """Return the response."""
+        for _ in (*self.add(0, self._row.parts), *self.end_row(0)):
+            pass
+        return self._ended()
+
+    def begin(self) -> Iterator[str]:
+        """Yield the response without its output."""
+        response = self._response("in_progress")
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
+
+    def add(self, index: int, piece: SplitText) -> Iterator[str]:
+        """Yield deltas of items, and their starts."""
+        for kind, text in zip(("reasoning", "message"), piece, strict=True):
+            if text:
+                yield from self._open(kind)
+                part = self._output[-1]["content"][0]
+                part["text"] += text
+                yield self._text_event("delta", delta=text)
+
+    def end_row(self, index: int) -> Iterator[str]:
+        """Yield the end of the last text, and the calls."""
+        if not self._output and not self._row.calls:
+            yield from self._open("message")  # an empty one
+        yield from self._close("incomplete" if self._row.finish == "length" else "completed")
+        for call in self._row.calls:
+            ids = {"id": f"fc_{call.key}", "call_id": call_data(call)["id"]}
+            item = {"type": "function_call", **ids, "name": call.name, "arguments": "", "status": "in_progress"}
+            self._output.append(item)
+            yield self._item_event("response.output_item.added", item=item)
+            item |= {"arguments": call.arguments, "status": "completed"}
+            place = {"item_id": item["id"]}
+            yield self._item_event("response.function_call_arguments.delta", **place, delta=call.arguments)
+            yield self._item_event(
+                "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
+            )
+            yield self._item_event("response.output_item.done", item=item)
+
+    def end(self) -> Iterator[str]:
+        """Yield the response."""
+        response = self._ended()
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def fail(self, error: ApiError) -> str:
+        """Return the error as an event."""
+        return self._event("error", code=error.code, message=error.message, param=error.param)
+
+    def _open(self, kind: str) -> Iterator[str]:
+        """Begin an item with text, unless the last one is of this type."""
+        if self._is_open and self._output[-1]["type"] == kind:
+            return
+        yield from self._close("completed")
+        self._is_open = True
+        item: dict[str, Any] = {"type": kind, "id": f"{_PREFIXES[kind]}_{self.answer.key}", "status": "in_progress"}
+        part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}
+        if kind == "message":
+            item["role"] = "assistant"
+            part |= {"annotations": [], "logprobs": []}
+        else:
+            item["summary"] = []
+        self._output.append({**item, "content": []})
+        yield self._item_event("response.output_item.added", item=self._output[-1])
+        self._output[-1]["content"] = [part]
+        yield self._part_event("response.content_part.added", part=part)
+
+    def _close(self, status: str) -> Iterator[str]:
+        """End the last item with text, if it may grow."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        item = self._output[-1]
+        item["status"] = status
+        (part,) = item["content"]
+        yield self._text_event("done", text=part["text"])
+        yield self._part_event("response.content_part.done", part=part)
+        yield self._item_event("response.output_item.done", item=item)
+
+    def _text_event(self, step: str, **fields: Any) -> str:
+        part = _PARTS[self._output[-1]["type"]]
+        if part == "output_text":
+            fields["logprobs"] = []
+        return self._part_event(f"response.{part}.{step}", **fields)
+
+    def _part_event(self, event: str, /, **fields: Any) -> str:
+        return self._item_event(event, item_id=self._output[-1]["id"], content_index=0, **fields)
+
+    def _item_event(self, event: str, /, **fields: Any) -> str:
+        return self._event(event, output_index=len(self._output) - 1, **fields)
+
+    def _event(self, event: str, /, **fields: Any) -> str:
+        self._num_events += 1
+        return event_text(json_text({"type": event, "sequence_number": self._num_events - 1, **fields}), event)
+
+    def _ended(self) -> dict[str, Any]:
+        """Return the response at its end, and keep it."""
+        text = self._row.parts
+        message = {"role": "assistant", "content": text.answer, "reasoning_content": text.reasoning}
+        self._keep(self._id, {**message, "tool_calls": list(map(call_data, self._row.calls))})
+        usage = self.answer.usage
+        return {
+            **self._response("incomplete" if self._row.finish == "length" else "completed"),
+            "usage": {
+                "input_tokens": usage.num_prompt_tokens,
+                "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},
+                "output_tokens": usage.num_generated_tokens,
+                "output_tokens_details": {"reasoning_tokens": self._num_tokens(text.reasoning)},
+                "total_tokens": usage.num_prompt_tokens + usage.num_generated_tokens,
+            },
+            "prompt_cache": self.answer.cache_data(self._row),
+        }
+
+    def _response(self, status: str) -> dict[str, Any]:
+        body = self._body
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self.answer.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata,
+            "model": self.answer.model,
+            "output": self._output,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "previous_response_id": body.previous_response_id,
+            "store": body.store,
+            "temperature": body.temperature,
+            "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
+            "tool_choice": body.tool_choice,
+            "tools": body.tools,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.user,
+        }

@@ -1,0 +1,326 @@
+"""`/v1/responses`, for OpenAI's unchanged client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import jsonschema  # type: ignore[import-untyped]
+import openai
+import pytest
+
+from promptcache import Engine
+from promptcache.server import ServerSettings, create_app
+from promptcache.server.response_memory import ResponseMemory
+from tests.engine.test_reasoning import KEEPS, SAID, saying
+from tests.engine.test_reasoning import engine_of as reasoning_engine
+from tests.engine.test_tools import HERMES, TOOLS, engine_of
+from tests.server.conftest import KEYS, QUESTION, TRAVEL, ScriptedService, Served, in_process, running, scripted
+from tests.server.test_forms import SCHEMA, Trip
+
+ASKED: dict[str, Any] = {"model": "demo", "input": QUESTION["content"], "max_output_tokens": 12, "temperature": 0}
+FUNCTIONS = [{"type": "function", **each["function"]} for each in TOOLS]
+CALLED: dict[str, Any] = {
+    "model": "demo",
+    "input": "How warm is it in Oslo?",
+    "tools": FUNCTIONS,
+    "max_output_tokens": 100,
+    "temperature": 0,
+    "parallel_tool_calls": False,
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A server of its own, so that its history does not change other tests."""
+    engine = Engine.from_pretrained("demo")
+    engine.add_schema(TRAVEL)
+    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Served]:
+    """A server whose model has a chat template with tools."""
+    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo")))
+
+
+def client_of(served: Served, key: str = "alice") -> Any:
+    """Return OpenAI's client; its types do not know the names of fields in tests."""
+    return served.openai(key)
+
+
+def chat(served: Served, messages: Sequence[Any], **options: Any) -> dict[str, Any]:
+    """Return the answer of `/v1/chat/completions`."""
+    body = {"model": "demo", "max_tokens": 12, "temperature": 0, "messages": messages, **options}
+    with served.http() as client:
+        made: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()
+    return made
+
+
+def plain(response: Any, **changes: Any) -> dict[str, Any]:
+    """Return a response without what differs between two of them."""
+    data = dict(response.to_dict())
+    data |= {"id": "", "created_at": 0, "prompt_cache": {}, "usage": {}}
+    data["output"] = [
+        {name: each for name, each in item.items() if name not in ("id", "call_id")} for item in data["output"]
+    ]
+    return {**data, **changes}
+
+
+def test_a_response_is_the_answer_of_a_chat(served: Served) -> None:
+    """It has the text and the tokens of the same chat."""
+    expected = chat(
+        served,
+        [{"role": "system", "content": "Be brief."}, QUESTION],
+        model="demo@travel",
+        prompt_cache={"use": ["miami"]},
+    )
+    made = client_of(served).responses.create(
+        **{**ASKED, "model": "demo@travel"},
+        instructions="Be brief.",
+        metadata={"a": "b"},
+        extra_body={"prompt_cache": {"use": ["miami"]}},
+    )
+
+    assert made.output_text == expected["choices"][0]["message"]["content"] != ""
+    assert (made.status, made.model, made.metadata, made.object) == ("completed", "demo@travel", {"a": "b"}, "response")
+    assert made.usage is not None
+    assert made.usage.input_tokens == expected["usage"]["prompt_tokens"]
+    assert made.usage.input_tokens_details.cached_tokens > 0
+    assert made.usage.output_tokens == expected["usage"]["completion_tokens"]
+    assert made.model_extra is not None
+    assert made.model_extra["prompt_cache"]["schema"] == "travel"
+
+
+def test_the_limit_of_tokens_makes_a_response_incomplete(served: Served) -> None:
+    """Whole and as a stream."""
+    client, asked = client_of(served), {**ASKED, "max_output_tokens": 2}
+    made = client.responses.create(**asked)
+    *_, last = client.responses.create(**asked, stream=True)
+
+    assert (made.status, made.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert made.output[0].status == "incomplete"
+    assert last.type == "response.incomplete"
+    assert plain(last.response) == plain(made)
+
+
+def test_a_stream_has_the_events_of_openai(served: Served) -> None:
+    """They are numbered, and the last one has the whole response."""
+    client = client_of(served)
+    expected = client.responses.create(**ASKED)
+
+    events = list(client.responses.create(**ASKED, stream=True))
+
+    deltas = [each for each in events if each.type == "response.output_text.delta"]
+    names = [each.type for each in events if each not in deltas[1:]]
+    assert names == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    assert "".join(each.delta for each in deltas) == expected.output_text
+    assert plain(events[-1].response) == plain(expected)
+    with client.responses.stream(**ASKED) as stream:
+        assert stream.get_final_response().output_text == expected.output_text
+
+
+def test_a_stream_has_calls(tools: Served) -> None:
+    """The arguments come in one piece."""
+    client = client_of(tools)
+    expected = client.responses.create(**CALLED, tool_choice="required")
+
+    events = list(client.responses.create(**CALLED, tool_choice="required", stream=True))
+
+    names = [each.type for each in events]
+    assert names == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    (call,) = expected.output
+    assert events[3].delta == events[4].arguments == call.arguments
+    assert plain(events[-1].response) == plain(expected)
+
+
+def test_formats(served: Served) -> None:
+    """`text.format` gives JSON of a schema, and `parse` the type."""
+    client = client_of(served)
+    schema = {"type": "json_schema", "name": "trip", "schema": SCHEMA}
+    made = client.responses.create(model="demo", input="A trip?", text={"format": schema})
+    jsonschema.validate(json.loads(made.output_text), SCHEMA)
+    assert made.to_dict()["text"] == {"format": schema}
+    parsed = client.responses.parse(model="demo", input="A trip?", text_format=Trip)
+    assert isinstance(parsed.output_parsed, Trip)
+
+
+def test_calls_and_results_are_items(tools: Served) -> None:
+    """A conversation of items has the prompt of the same chat, with an earlier response or without."""
+    client = client_of(tools)
+    first = client.responses.create(**CALLED, tool_choice={"type": "function", "name": "weather"})
+    (call,) = first.output
+    assert call.type == "function_call"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "7 degrees"}
+    options = {**CALLED, "max_output_tokens": 2}
+
+    items: Any = [{"role": "user", "content": CALLED["input"]}, call.to_dict(), result]
+    whole = client.responses.create(**{**options, "input": items})
+    behind = client.responses.create(**{**options, "input": [result]}, previous_response_id=first.id)
+
+    function = {"name": "weather", "arguments": call.arguments}
+    messages = [
+        {"role": "user", "content": CALLED["input"]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "7 degrees"},
+    ]
+    expected = chat(tools, messages, tools=TOOLS, max_tokens=2)
+    for made in (whole, behind):
+        assert made.usage is not None
+        assert made.usage.input_tokens == expected["usage"]["prompt_tokens"]
+        assert made.output_text == expected["choices"][0]["message"]["content"]
+
+
+def test_the_turns_of_an_answer_are_one_message(tools: Served) -> None:
+    """Its reasoning, its text and its calls; the next text is another message."""
+    call = {"type": "function_call", "call_id": "1", "name": "time", "arguments": "{}"}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]}
+    question = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "How "}, {"type": "input_text", "text": "?"}],
+    }
+    made = client_of(tools).responses.create(
+        model="demo",
+        input=[question, said, call, {**call, "call_id": "2"}, said, {"role": "user", "content": "So?"}],
+        tools=FUNCTIONS,
+        max_output_tokens=1,
+    )
+    function = {"type": "function", "function": {"name": "time", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "How ?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [function, function]},
+        {"role": "assistant", "content": "I look."},
+        {"role": "user", "content": "So?"},
+    ]
+    assert made.usage is not None
+    assert made.usage.input_tokens == chat(tools, messages, tools=TOOLS)["usage"]["prompt_tokens"]
+
+
+def test_an_earlier_response_is_continued(served: Served) -> None:
+    """By its caller only, without its instructions, and not if it was not stored."""
+    client = client_of(served)
+    first = client.responses.create(**ASKED, instructions="Be brief.")
+    again = client.responses.create(**{**ASKED, "input": "And of Paris?"}, previous_response_id=first.id, store=False)
+
+    messages = [QUESTION, {"role": "assistant", "content": first.output_text}]
+    expected = chat(served, [*messages, {"role": "user", "content": "And of Paris?"}])
+    assert again.output_text == expected["choices"][0]["message"]["content"]
+    assert again.usage is not None
+    assert again.usage.input_tokens == expected["usage"]["prompt_tokens"]
+    assert again.previous_response_id == first.id
+    for other, response_id in ((client_of(served, "bob"), first.id), (client, again.id), (client, "resp_x")):
+        with pytest.raises(openai.NotFoundError, match=f"there is no response '{response_id}' here") as found:
+            other.responses.create(**ASKED, previous_response_id=response_id)
+        assert (found.value.code, found.value.param) == ("previous_response_not_found", "previous_response_id")
+
+
+def test_the_memory_is_bounded() -> None:
+    """By number and by bytes; what was used last stays."""
+    memory = ResponseMemory(max_responses=2, max_bytes=100)
+    for each in ("a", "b"):
+        memory.put(None, each, [{"content": each}])
+    assert memory.get(None, "a")
+    memory.put(None, "c", [])
+    assert [each for each in "abc" if memory.get(None, each) is not None] == ["a", "c"]
+    memory.put(None, "d", [{"content": "x" * 90}])
+    assert [each for each in "abcd" if memory.get(None, each) is not None] == []
+    memory.put(None, "e", [])
+    assert memory.get(None, "e") is not None
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) -> None:
+    """It comes first, is counted, and may be sent back."""
+    engine, _ = reasoning_engine(KEEPS, is_open=False)
+    found = engine.generate([QUESTION], **saying(engine, SAID))
+    app = scripted(engine, ScriptedService(*found.token_ids, found), monkeypatch)
+
+    async def post(client: httpx.AsyncClient) -> tuple[str, httpx.Response]:
+        text = (await client.post("/v1/responses", json={**ASKED, "stream": is_stream})).text
+        data = text.removesuffix("\n\n").rpartition("data: ")[2]
+        made = json.loads(data)["response"] if is_stream else json.loads(text)
+        back = [QUESTION, *made["output"], QUESTION]
+        assert [each["type"] for each in made["output"]] == ["reasoning", "message"]
+        assert made["output"][0]["content"] == [{"type": "reasoning_text", "text": "Many."}]
+        assert made["output"][1]["content"][0]["text"] == "Ceviche."
+        assert made["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+        return text, await client.post("/v1/responses", json={**ASKED, "input": back})
+
+    text, response = in_process(app, post)
+
+    assert response.status_code == 200
+    names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    assert not is_stream or {"response.reasoning_text.delta", "response.reasoning_text.done"} <= {*names}
+
+
+def test_an_error_of_a_stream_is_an_event(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the code and the message."""
+    token = engine.tokenizer.tokenize("The")[0]
+    app = scripted(engine, ScriptedService(token, RuntimeError("x")), monkeypatch)
+
+    async def post(client: httpx.AsyncClient) -> str:
+        return (await client.post("/v1/responses", json={**ASKED, "stream": True})).text
+
+    event = json.loads(in_process(app, post).removesuffix("\n\n").rpartition("data: ")[2])
+
+    assert (event["type"], event["code"]) == ("error", "internal_error")
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "words"),
+    [
+        ({"background": True}, "background", "'background' is not supported"),
+        ({"reasoning": {"effort": "low"}}, "reasoning", "'reasoning' is not supported"),
+        ({"best_of": 1}, "best_of", "best_of is not known"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "tools[0].type='web_search' is not supported"),
+        ({"tools": [{**FUNCTIONS[0], "name": "a b"}]}, "tools", "tools[0].name='a b' is not allowed"),
+        ({"tools": FUNCTIONS, "tool_choice": {"type": "mcp"}}, "tool_choice.type", "tool_choice.type='mcp'"),
+        ({"tools": FUNCTIONS, "tool_choice": "f"}, "tool_choice", "tool_choice names 'f'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference' is not supported"),
+        ({"input": ["x"]}, "input[0]", "input[0] is not allowed: an object is expected"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+            "'input_image' is not supported",
+        ),
+        (
+            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[]"}]},
+            "input[0].arguments",
+            "JSON of an object is expected",
+        ),
+        ({"input": []}, "input", "input is not allowed: List should have at least 1 item"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens", "max_output_tokens=1000000 is more than"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
+            "text.format",
+            "Unimplemented keys",
+        ),
+    ],
+)
+def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any], param: str | None, words: str) -> None:
+    """The error names the field or the place."""
+    with pytest.raises(openai.BadRequestError) as found:
+        client_of(tools).responses.create(**{**ASKED, "extra_body": changes})
+    assert words in found.value.message
+    assert found.value.param == param
