@@ -1,18 +1,15 @@
-// Calls of the AI SDK, each against the server of the first argument; prints a line of JSON with their results.
+// Calls of the AI SDK, each against the server of the first argument, and those with tools against that of the second.
+// Prints a line of JSON with their results.
 
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, jsonSchema, streamText, tool } from "ai";
 
-const [baseURL] = process.argv.slice(2);
+const [baseURL, toolsURL] = process.argv.slice(2);
 const options = { prompt: "What is the best dish of Miami?", temperature: 0, maxOutputTokens: 12, maxRetries: 0 };
-const compatible = createOpenAICompatible({
-  name: "promptcache",
-  baseURL,
-  apiKey: "alice",
-  includeUsage: true,
-  supportsStructuredOutputs: true,
-});
+const server = { name: "promptcache", apiKey: "alice", includeUsage: true, supportsStructuredOutputs: true };
+const compatible = createOpenAICompatible({ ...server, baseURL });
+const withTools = createOpenAICompatible({ ...server, baseURL: toolsURL });
 const openai = createOpenAI({ baseURL, apiKey: "alice" });
 const schema = jsonSchema({ type: "object", properties: { dish: { enum: ["stone crab"] } }, required: ["dish"], additionalProperties: false });
 const longer = { ...options, maxOutputTokens: 128 };
@@ -48,7 +45,7 @@ const calls = {
   "generateText of openai.chat": async () => (await generateText({ ...options, model: openai.chat("demo") })).text,
   "generateText of openai (responses)": async () => (await generateText({ ...options, model: openai("demo") })).text,
   "generateText with tools": async () =>
-    (await generateText({ ...longer, tools, toolChoice: "required", model: compatible("demo") })).toolCalls[0].toolName,
+    (await generateText({ ...longer, tools, toolChoice: "required", model: withTools("demo") })).toolCalls[0].toolName,
   generateObject: async () =>
     (await generateObject({ ...longer, schema, model: compatible("demo") })).object.dish,
 };

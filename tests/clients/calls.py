@@ -1,4 +1,4 @@
-"""Calls of clients of OpenAI's API, each with the base URL of a server. All of them ask one question.
+"""Calls of clients of the APIs of OpenAI and Anthropic, each with the base URL of a server. All of them ask one question.
 
 A call returns the text of the answer, or raises the error that the client makes of a refusal.
 """
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import instructor
 import litellm
+from anthropic import Anthropic, AsyncAnthropic
 from instructor.core.exceptions import IncompleteOutputException, InstructorRetryException
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -21,7 +22,7 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI
 from openai import OpenAI as Client
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 KEY, MODEL = "alice", "demo"
 QUESTION = "What is the best dish of Miami?"
@@ -29,15 +30,20 @@ MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 TEXT = "The best dish of Miami is"
 OPTIONS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}
 FORMED: dict[str, Any] = {**OPTIONS, "max_tokens": 128}
+RESPONSE: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
+GREEDY = {"temperature": 0}
+MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "messages": MESSAGES, "extra_body": GREEDY}
 MODULES = {"prompt_cache": {"schema": "travel", "use": ["miami"]}}
-ONE_CALL: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+ONE_CALL: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
 
 Call: TypeAlias = Callable[[str], str]
 
 
 class Dish(BaseModel):
     """A structured answer."""
+
+    model_config = ConfigDict(extra="forbid")
 
     dish: Literal["stone crab", "onion soup"]
 
@@ -128,14 +134,14 @@ def openai_models(url: str) -> str:
 
 
 def openai_tools(url: str) -> str:
-    made = client(url).chat.completions.create(messages=MESSAGES, tools=[TOOL], **ONE_CALL, **FORMED)
+    made = client(url).chat.completions.create(messages=MESSAGES, **ONE_CALL, **FORMED)
     (call,) = made.choices[0].message.tool_calls or ()
     assert made.choices[0].finish_reason == "tool_calls"
     return str(call.function.name)  # type: ignore[union-attr]
 
 
 def openai_tools_stream(url: str) -> str:
-    chunks = client(url).chat.completions.create(messages=MESSAGES, tools=[TOOL], stream=True, **ONE_CALL, **FORMED)
+    chunks = client(url).chat.completions.create(messages=MESSAGES, stream=True, **ONE_CALL, **FORMED)
     calls = [call for each in chunks for call in each.choices[0].delta.tool_calls or ()]
     return joined_calls(calls)
 
@@ -152,8 +158,97 @@ def openai_parse(url: str) -> str:
     return made.choices[0].message.parsed.dish
 
 
+def openai_responses_stream(url: str) -> str:
+    events = list(client(url).responses.create(input=QUESTION, stream=True, **RESPONSE))
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    return joined(each.delta for each in events if each.type == "response.output_text.delta")
+
+
+def openai_responses_helper(url: str) -> str:
+    with client(url).responses.stream(input=QUESTION, **RESPONSE) as stream:
+        stream.until_done()
+        return stream.get_final_response().output_text
+
+
+def openai_responses_parse(url: str) -> str:
+    return dish_of(client(url).responses.parse(input=QUESTION, text_format=Dish, model=MODEL).output_parsed)
+
+
+def openai_earlier(url: str) -> str:
+    first = client(url).responses.create(input=QUESTION, **RESPONSE)
+    again = client(url).responses.create(input=QUESTION, previous_response_id=first.id, **RESPONSE)
+    assert again.usage is not None
+    assert first.usage is not None
+    assert again.usage.input_tokens > first.usage.total_tokens
+    return first.output_text
+
+
+def openai_responses_tools(url: str) -> str:
+    tool: Any = {"type": "function", **TOOL["function"]}
+    made = client(url).responses.create(input=QUESTION, tools=[tool], tool_choice="required", model=MODEL)
+    return next(each.name for each in made.output if each.type == "function_call")
+
+
+def anthropic(url: str) -> Anthropic:
+    return Anthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0)
+
+
+def message_text(made: Any) -> str:
+    return "".join(each.text for each in made.content if each.type == "text")
+
+
+def anthropic_create(url: str, **options: Any) -> str:
+    return message_text(anthropic(url).messages.create(**{**MESSAGE, **options}))
+
+
+def anthropic_stream(url: str) -> str:
+    events = anthropic(url).messages.create(**MESSAGE, stream=True)
+    return joined(each.delta.text for each in events if each.type == "content_block_delta")
+
+
+def anthropic_helper(url: str) -> str:
+    with anthropic(url).messages.stream(**MESSAGE) as stream:
+        text = joined(stream.text_stream)
+        made = stream.get_final_message()
+    assert made.usage.output_tokens > 0
+    assert text == message_text(made)
+    return text
+
+
+def anthropic_system(url: str) -> str:
+    system: Any = [{"type": "text", "text": "Answer.", "cache_control": {"type": "ephemeral"}}]
+    made = anthropic(url).messages.create(**MESSAGE, system=system)
+    return message_text(made) and message_text(anthropic(url).messages.create(**MESSAGE))
+
+
+def anthropic_tools(url: str, *, is_stream: bool = False) -> str:
+    tool: Any = {"name": "look_up", "input_schema": TOOL["function"]["parameters"]}
+    options: Any = {**MESSAGE, "max_tokens": 128, "tools": [tool], "tool_choice": {"type": "any"}}
+    if is_stream:
+        with anthropic(url).messages.stream(**options) as stream:
+            made = stream.get_final_message()
+    else:
+        made = anthropic(url).messages.create(**options)
+    assert made.stop_reason == "tool_use"
+    return next(each.name for each in made.content if each.type == "tool_use")
+
+
+def anthropic_async(url: str) -> str:
+    async def ask() -> str:
+        async with AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0) as asked:
+            return message_text(await asked.messages.create(**MESSAGE))
+
+    return asyncio.run(ask())
+
+
+def anthropic_modules(url: str) -> str:
+    made = anthropic(url).messages.create(**{**MESSAGE, "extra_body": {**GREEDY, **MODULES}})
+    assert (made.usage.cache_read_input_tokens or 0) > 0
+    return message_text(made)
+
+
 def lite_tools(url: str) -> str:
-    made = litellm.completion(messages=MESSAGES, tools=[TOOL], **ONE_CALL, **lite(url, **_LONGER))
+    made = litellm.completion(messages=MESSAGES, **lite(url, **ONE_CALL, **_LONGER))
     (call,) = made.choices[0].message.tool_calls
     return str(call.function.name)
 
@@ -188,7 +283,7 @@ def lite_batch(url: str) -> str:
 
 
 def chat_openai(url: str, **options: Any) -> Any:
-    return ChatOpenAI(base_url=url, api_key=KEY, max_retries=0, **{**OPTIONS, **options})  # type: ignore[arg-type]
+    return ChatOpenAI(**{**OPTIONS, **options}, base_url=url, api_key=KEY, max_retries=0)
 
 
 def chat_chain(url: str) -> str:
@@ -237,8 +332,8 @@ def text_async(url: str) -> str:
 
 
 def llama(url: str, **options: Any) -> Any:
-    settings = {"is_chat_model": True, "max_retries": 0, "context_window": 512, **options}
-    return OpenAILike(api_base=url, api_key=KEY, **{**OPTIONS, **settings})
+    settings = {**OPTIONS, "is_chat_model": True, "max_retries": 0, "context_window": 512, **options}
+    return OpenAILike(api_base=url, api_key=KEY, **settings)
 
 
 def llama_messages() -> list[ChatMessage]:
@@ -266,11 +361,25 @@ def structured(url: str, mode: instructor.Mode) -> str:
     made = instructor.from_openai(client(url), mode=mode)
     try:
         return dish_of(made.chat.completions.create(messages=MESSAGES, response_model=Dish, max_retries=0, **FORMED))
-    except (IncompleteOutputException, InstructorRetryException) as error:  # the demo model does not read the schema
+    except (IncompleteOutputException, InstructorRetryException) as error:  # the demo model writes no JSON
         return str(error.last_completion.choices[0].message.content)
 
 
 CALLS: Mapping[str, Mapping[str, Call]] = {
+    "anthropic": {
+        "messages.create": anthropic_create,
+        "messages.create(stream=True)": anthropic_stream,
+        "messages.stream": anthropic_helper,
+        "system": anthropic_system,
+        "tools": anthropic_tools,
+        "tools(stream=True)": lambda url: anthropic_tools(url, is_stream=True),
+        "AsyncAnthropic": anthropic_async,
+        "extra_body with modules": anthropic_modules,
+        "image blocks": lambda url: anthropic_create(
+            url, messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]
+        ),
+        "thinking": lambda url: anthropic_create(url, thinking={"type": "enabled", "budget_tokens": 1024}),
+    },
     "openai": {
         "chat.completions.create": lambda url: str(
             client(url).chat.completions.create(messages=MESSAGES, **OPTIONS).choices[0].message.content
@@ -302,7 +411,12 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
                 **OPTIONS,
             )
         ),
-        "responses.create": lambda url: str(client(url).responses.create(model=MODEL, input=QUESTION)),
+        "responses.create": lambda url: client(url).responses.create(input=QUESTION, **RESPONSE).output_text,
+        "responses.create(stream=True)": openai_responses_stream,
+        "responses.stream": openai_responses_helper,
+        "responses.parse": openai_responses_parse,
+        "previous_response_id": openai_earlier,
+        "responses with tools": openai_responses_tools,
         "embeddings.create": lambda url: str(client(url).embeddings.create(model=MODEL, input=QUESTION)),
     },
     "litellm": {
@@ -343,7 +457,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "with_structured_output": lambda url: dish_of(
             chat_openai(url, **_LONGER).with_structured_output(Dish).invoke(MESSAGES)
         ),
-        "use_responses_api=True": lambda url: str(chat_openai(url, use_responses_api=True).invoke(MESSAGES).content),
+        "use_responses_api=True": lambda url: str(chat_openai(url, use_responses_api=True).invoke(MESSAGES).text),
     },
     "langchain OpenAI": {
         "invoke": lambda url: str(text_openai(url).invoke(TEXT)),

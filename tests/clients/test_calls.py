@@ -1,4 +1,4 @@
-"""Clients of OpenAI's API as they are: each call is answered, or refused with what to do instead."""
+"""Clients of the APIs of OpenAI and Anthropic as they are: each call is answered, or refused with what to do instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcache.demo import MODEL_FOLDER
+from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
 from tests.clients.calls import CALLS, MESSAGES, MODEL, OPTIONS, TEXT
 from tests.engine.test_tools import HERMES, engine_of
@@ -23,28 +23,22 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".clients"
 
-_ELSEWHERE = r"Not Found; GET / lists the endpoints, such as POST /v1/chat/completions"
-
 REFUSED: Mapping[str, str] = {
     "images": r"messages[0].content[0].type='image_url' is not supported: only parts of type 'text' are",
-    "responses.create": _ELSEWHERE,
-    "use_responses_api=True": _ELSEWHERE,
-    "generateText of openai (responses)": _ELSEWHERE,
-    "embeddings.create": _ELSEWHERE,
+    "image blocks": "messages[0].content[0].type='image' is not supported: blocks of type",
+    "embeddings.create": "this server has no embeddings",
+    "thinking": "'thinking' is not supported by this server; leave it out",
 }
 """The calls that are refused, with a part of the message that the client shows."""
 
-OTHER_PROMPTS = {"Mode.MD_JSON", "Mode.JSON", "generateText of a completionModel", "streamText of a completionModel"}
-"""Calls for which the client writes the prompt anew, so the answer is another one."""
+WITH_TOOLS = {
+    *("tools", "tools(stream=True)", "bind_tools", "responses with tools", "structured_predict", "Mode.TOOLS"),
+    "generateText with tools",
+}
+"""Calls with tools, which the chat template must write."""
 
-TEMPLATE = (
-    "{% if not tools and 'tool' not in messages | map(attribute='role') %}"
-    + (MODEL_FOLDER / "chat_template.jinja").read_text(encoding="utf-8")
-    + "{% else %}"
-    + HERMES
-    + "{% endif %}"
-)
-"""The demo model's own template, and one that writes tools where there are any."""
+OTHER_PROMPTS = {"Mode.JSON", "Mode.MD_JSON", "generateText of a completionModel", "streamText of a completionModel"}
+"""Calls for which the client writes the prompt anew, so the answer is another one."""
 
 FORMED_ANSWERS = ("stone crab", "onion soup", "look_up")
 """What answers with a form have: the dish of `Dish`, or the name of the tool."""
@@ -64,10 +58,16 @@ AI_SDK = (
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """A server with the demo model, and a chat template that writes tools."""
-    engine, _ = engine_of(TEMPLATE)
+    """A server with the demo model."""
+    engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
     yield from running(create_app(engine, ServerSettings(model=MODEL, keys=KEYS)))
+
+
+@pytest.fixture(scope="module")
+def with_tools() -> Iterator[Served]:
+    """A server with the demo model, and a chat template that writes tools."""
+    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model=MODEL, keys=KEYS)))
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +86,17 @@ def answers(served: Served) -> set[str]:
 @pytest.mark.parametrize(
     ("client", "name"), [(client, name) for client, calls in CALLS.items() for name in calls], ids=str
 )
-def test_a_call_is_answered_or_refused(served: Served, answers: set[str], client: str, name: str) -> None:
+def test_a_call_is_answered_or_refused(
+    served: Served, with_tools: Served, answers: set[str], client: str, name: str
+) -> None:
     """An answer is that of the server, and a refusal says what is not supported."""
     call = CALLS[client][name]
+    url = f"{(with_tools if name in WITH_TOOLS else served).url}/v1"
     if name in REFUSED:
         with pytest.raises(Exception, match=re.escape(REFUSED[name])):
-            call(f"{served.url}/v1")
+            call(url)
     else:
-        assert is_answer(name, call(f"{served.url}/v1"), answers)
+        assert is_answer(name, call(url), answers)
 
 
 def is_answer(name: str, text: str, answers: set[str]) -> bool:
@@ -102,14 +105,20 @@ def is_answer(name: str, text: str, answers: set[str]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ai_sdk(served: Served) -> Mapping[str, Mapping[str, Any]]:
+def ai_sdk(served: Served, with_tools: Served) -> Mapping[str, Mapping[str, Any]]:
     """The results of the calls of the AI SDK; `make test-clients` installs it where npm is."""
     node = shutil.which("node")
     if node is None or not (INSTALLED / "node_modules" / "ai").is_dir():
         pytest.skip("needs node, and the AI SDK in .clients/node_modules")
     script = shutil.copy(Path(__file__).with_name("ai_sdk.mjs"), INSTALLED)
-    ran = subprocess.run([node, script, f"{served.url}/v1"], capture_output=True, text=True, timeout=240, check=True)
-    results: dict[str, dict[str, Any]] = json.loads(ran.stdout.splitlines()[-1])  # it may write warnings before
+    ran = subprocess.run(
+        [node, script, f"{served.url}/v1", f"{with_tools.url}/v1"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    results: dict[str, dict[str, Any]] = json.loads(ran.stdout)
     assert tuple(results) == AI_SDK
     return results
 
