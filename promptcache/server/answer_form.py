@@ -132,7 +132,7 @@ class AnswerUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServedAnswer:
     """What a request is answered with.
 
     Attributes:
@@ -192,7 +192,7 @@ class AnswerForm(ABC):
 
     keep_alive = ": keep-alive\n\n"
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ServedAnswer) -> None:
         self.answer = answer
 
     @abstractmethod

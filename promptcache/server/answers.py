@@ -30,7 +30,7 @@ from promptcache.runtime import (
     prefilled,
     read_options,
 )
-from promptcache.server.answer_form import Answer, AnswerForm, AnswerRow, EventStream
+from promptcache.server.answer_form import AnswerForm, AnswerRow, EventStream, ServedAnswer
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs
@@ -71,7 +71,7 @@ class ServerRequest:
 
     endpoint: Endpoint
     prompts: tuple[PromptSource, ...]
-    make_form: Callable[[Answer], AnswerForm]
+    make_form: Callable[[ServedAnswer], AnswerForm]
     schema: str | None
     body: GenerationBody
     repair: str | None = None
@@ -194,7 +194,7 @@ class _Responder:
         )
         self._reads_tokens = question.body.stream or question.logprobs is not None
         schema = f"@{question.schema}" if question.schema else ""
-        self._answer = Answer(
+        self._answer = ServedAnswer(
             model=f"{state.settings.model}{schema}",
             schema=question.schema,
             rows=tuple(rows),

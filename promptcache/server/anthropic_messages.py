@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from promptcache.runtime import SplitText
-from promptcache.server.answer_form import Answer, AnswerCall, AnswerForm, event_text, json_text
+from promptcache.server.answer_form import AnswerCall, AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_part, read_body, unsupported_type
 from promptcache.server.chat import chat_prompt
@@ -43,39 +43,39 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
 _IGNORED = ("cache_control", "service_tier")
 
 
-class _Part(StrictBody):
+class _Block(StrictBody):
     type: str
     cache_control: Any = None
 
 
-class _Text(_Part):
+class _TextBlock(_Block):
     text: str
     citations: Any = None
 
 
-class _Thinking(_Part):
+class _ThinkingBlock(_Block):
     thinking: str
     signature: str | None = None
 
 
-class _ToolUse(_Part):
+class _ToolUseBlock(_Block):
     id: str
     name: str
     input: dict[str, Any]
 
 
-class _ToolResult(_Part):
+class _ToolResultBlock(_Block):
     tool_use_id: str
     content: str | list[Any] | None = None
     is_error: bool | None = None
 
 
-class _Message(StrictBody):
+class _MessageBody(StrictBody):
     role: Literal["user", "assistant"]
     content: str | Annotated[list[Any], Field(min_length=1)]
 
 
-class _Tool(StrictBody):
+class _ToolBody(StrictBody):
     type: Literal["custom"] = "custom"
     name: str
     description: str | None = None
@@ -83,13 +83,13 @@ class _Tool(StrictBody):
     cache_control: Any = None
 
 
-class _ToolChoice(StrictBody):
+class _ToolChoiceBody(StrictBody):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
-class _Metadata(StrictBody):
+class _MetadataBody(StrictBody):
     user_id: str | None = None
 
 
@@ -106,8 +106,8 @@ class MessagesBody(StrictBody):
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     stream: bool | None = None
     tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: _ToolChoice | None = None
-    metadata: _Metadata | None = None
+    tool_choice: _ToolChoiceBody | None = None
+    metadata: _MetadataBody | None = None
     prompt_cache: ModuleBody = Field(default_factory=ModuleBody)
 
     @model_validator(mode="before")
@@ -153,7 +153,7 @@ def _request(body: MessagesBody, state: ServerState) -> ServerRequest:
     )
 
 
-def _chat_choice(choice: _ToolChoice) -> str | dict[str, Any]:
+def _chat_choice(choice: _ToolChoiceBody) -> str | dict[str, Any]:
     if choice.type != "tool":
         return "required" if choice.type == "any" else choice.type
     if choice.name is None:
@@ -168,11 +168,11 @@ def _definitions(tools: Sequence[Any]) -> list[dict[str, Any]] | None:
     )
 
 
-def _tool(tool: Any, place: str) -> _Tool:
+def _tool(tool: Any, place: str) -> _ToolBody:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind not in (None, "custom"):
         raise unsupported_type(place, kind, "only tools with an input_schema are")
-    return checked_part(_Tool, tool, place)
+    return checked_part(_ToolBody, tool, place)
 
 
 def _chat_messages(body: MessagesBody) -> dict[str, dict[str, Any]]:
@@ -182,7 +182,7 @@ def _chat_messages(body: MessagesBody) -> dict[str, dict[str, Any]]:
         made["system"] = {"role": "system", "content": _text(body.system, "system")}
     for index, each in enumerate(body.messages):
         place = f"messages[{index}]"
-        message = checked_part(_Message, each, place)
+        message = checked_part(_MessageBody, each, place)
         if isinstance(message.content, str):
             made[place] = {"role": message.role, "content": message.content}
         elif message.role == "assistant":
@@ -196,12 +196,12 @@ def _user(parts: Sequence[Any], place: str) -> dict[str, dict[str, Any]]:
     """Return the messages of a turn of the user: each result of a tool is one, and each text between them."""
     made: dict[str, dict[str, Any]] = {}
     text: dict[str, Any] | None = None  # the message that further texts belong to
-    for at, part in _parts(parts, place, {"text": _Text, "tool_result": _ToolResult}):
-        if isinstance(part, _ToolResult):
+    for at, part in _parts(parts, place, {"text": _TextBlock, "tool_result": _ToolResultBlock}):
+        if isinstance(part, _ToolResultBlock):
             content = "" if part.content is None else _text(part.content, f"{at}.content")
             made[at] = {"role": "tool", "tool_call_id": part.tool_use_id, "content": content}
             text = None
-        elif isinstance(part, _Text):
+        elif isinstance(part, _TextBlock):
             if text is None:
                 text = made[at] = {"role": "user", "content": ""}
             text["content"] += part.text
@@ -211,13 +211,13 @@ def _user(parts: Sequence[Any], place: str) -> dict[str, dict[str, Any]]:
 def _assistant(parts: Sequence[Any], place: str) -> dict[str, Any]:
     text = reasoning = ""
     calls: list[dict[str, Any]] = []
-    for _, part in _parts(parts, place, {"text": _Text, "thinking": _Thinking, "tool_use": _ToolUse}):
+    for _, part in _parts(parts, place, {"text": _TextBlock, "thinking": _ThinkingBlock, "tool_use": _ToolUseBlock}):
         match part:
-            case _Text():
+            case _TextBlock():
                 text += part.text
-            case _Thinking():
+            case _ThinkingBlock():
                 reasoning += part.thinking
-            case _ToolUse():
+            case _ToolUseBlock():
                 function = {"name": part.name, "arguments": part.input}
                 calls.append({"id": part.id, "type": "function", "function": function})
     return {"role": "assistant", "content": text, "reasoning_content": reasoning, "tool_calls": calls}
@@ -227,17 +227,19 @@ def _text(content: str | Sequence[Any], place: str) -> str:
     """Return the text of a field that is a text or a list of text blocks."""
     if isinstance(content, str):
         return content
-    return "".join(part.text for _, part in _parts(content, place, {"text": _Text}) if isinstance(part, _Text))
+    return "".join(
+        part.text for _, part in _parts(content, place, {"text": _TextBlock}) if isinstance(part, _TextBlock)
+    )
 
 
-def _parts(parts: Sequence[Any], place: str, kinds: Mapping[str, type[_Part]]) -> Iterator[tuple[str, _Part]]:
+def _parts(parts: Sequence[Any], place: str, kinds: Mapping[str, type[_Block]]) -> Iterator[tuple[str, _Block]]:
     """Yield the content blocks of a list with their places."""
     for index, part in enumerate(parts):
         at = f"{place}[{index}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and kind not in kinds:
             raise unsupported_type(at, kind, f"blocks of type {' or '.join(map(repr, kinds))} are expected here")
-        yield at, checked_part(kinds.get(kind or "", _Part), part, at)
+        yield at, checked_part(kinds.get(kind or "", _Block), part, at)
 
 
 class _MessageForm(AnswerForm):
@@ -249,7 +251,7 @@ class _MessageForm(AnswerForm):
 
     keep_alive = event_text('{"type":"ping"}', "ping")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ServedAnswer) -> None:
         super().__init__(answer)
         self._row = answer.rows[0]
         self.content: list[dict[str, Any]] = []

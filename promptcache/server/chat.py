@@ -16,7 +16,7 @@ from starlette.responses import Response
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.runtime import PromptSource, TemplateOptions
-from promptcache.server.answer_form import Answer, AnswerForm
+from promptcache.server.answer_form import AnswerForm, ServedAnswer
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
 from promptcache.server.choices import ChatForm, TextForm
@@ -156,7 +156,7 @@ def chat_prompt(
 
 def choices_form(
     kind: type[ChatForm] | type[TextForm], body: GenerationBody, num_logprobs: int | None
-) -> Callable[[Answer], AnswerForm]:
+) -> Callable[[ServedAnswer], AnswerForm]:
     """Return what makes the form of the answers to a body of OpenAI."""
     has_usage = body.stream_options is not None and body.stream_options.include_usage
     return partial(kind, has_logprobs=num_logprobs is not None, has_usage=has_usage)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from promptcache.runtime import SplitText
-from promptcache.server.answer_form import Answer, AnswerCall, AnswerForm, AnswerRow, event_text, json_text
+from promptcache.server.answer_form import AnswerCall, AnswerForm, AnswerRow, ServedAnswer, event_text, json_text
 from promptcache.server.errors import ApiError
 from promptcache.server.logprobs import AnswerToken, chat_logprobs, plain_logprobs
 
@@ -23,7 +23,7 @@ class _ChoicesForm(AnswerForm):
     prefix: ClassVar[str]
     kinds: ClassVar[tuple[str, str]]
 
-    def __init__(self, answer: Answer, *, has_logprobs: bool, has_usage: bool) -> None:
+    def __init__(self, answer: ServedAnswer, *, has_logprobs: bool, has_usage: bool) -> None:
         """Create a form.
 
         Args:

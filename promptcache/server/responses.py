@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
 from promptcache.runtime import SplitText
-from promptcache.server.answer_form import Answer, AnswerForm, event_text, json_text
+from promptcache.server.answer_form import AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_part, read_body, unsupported_type
 from promptcache.server.chat import chat_prompt
@@ -58,55 +58,55 @@ def _arguments(text: str) -> str:
     return text
 
 
-class _Part(StrictBody):
+class _InputPart(StrictBody):
     type: str
     text: str
     annotations: Any = None
     logprobs: Any = None
 
 
-class _Item(StrictBody):
+class _InputItem(StrictBody):
     type: str
     id: str | None = None
     status: str | None = None
 
 
-class _Message(_Item):
+class _InputMessage(_InputItem):
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[Any], Field(min_length=1)]
 
 
-class _Reasoning(_Item):
+class _InputReasoning(_InputItem):
     summary: list[Any] = Field(default_factory=list)
     content: list[Any] = Field(default_factory=list)
 
 
-class _Call(_Item):
+class _InputCall(_InputItem):
     call_id: str
     name: str
     arguments: Annotated[str, AfterValidator(_arguments)]
 
 
-class _CallOutput(_Item):
+class _InputResult(_InputItem):
     call_id: str
     output: str | list[Any]
 
 
-_ITEMS: Mapping[str, type[_Item]] = {
-    "message": _Message,
-    "reasoning": _Reasoning,
-    "function_call": _Call,
-    "function_call_output": _CallOutput,
+_ITEMS: Mapping[str, type[_InputItem]] = {
+    "message": _InputMessage,
+    "reasoning": _InputReasoning,
+    "function_call": _InputCall,
+    "function_call_output": _InputResult,
 }
 
 
-class _Tool(FunctionBody):
+class _ResponseTool(FunctionBody):
     type: Literal["function"]
     strict: bool | None = None
 
 
-class _Format(JSONSchemaBody):
+class _TextFormat(JSONSchemaBody):
     type: Literal["text", "json_object", "json_schema"] = "text"
 
     @property
@@ -117,10 +117,10 @@ class _Format(JSONSchemaBody):
 
 
 class _TextOptions(StrictBody):
-    format: _Format = Field(default_factory=_Format)
+    format: _TextFormat = Field(default_factory=_TextFormat)
 
 
-class _StreamOptions(StrictBody):
+class _ResponseStreamOptions(StrictBody):
     include_obfuscation: bool = False
 
 
@@ -140,7 +140,7 @@ class ResponsesBody(StrictBody):
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: _ResponseStreamOptions | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] = Field(default_factory=dict)
     user: str | None = None
     safety_identifier: str | None = None
@@ -153,7 +153,7 @@ class ResponsesBody(StrictBody):
         return without_others(data, _REFUSED, _IGNORED)
 
 
-class _Generation(GenerationBody):
+class _ResponseSettings(GenerationBody):
     @property
     def limit_name(self) -> str:
         return "max_output_tokens"
@@ -185,7 +185,7 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
-    generation = _Generation.model_validate(options)
+    generation = _ResponseSettings.model_validate(options)
 
     def keep(response_id: str, answer: Mapping[str, Any]) -> None:
         if body.store:
@@ -227,10 +227,10 @@ def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
-def _tool(tool: Any, place: str) -> _Tool:
+def _tool(tool: Any, place: str) -> _ResponseTool:
     if isinstance(tool, dict) and tool.get("type") != "function":
         raise unsupported_type(place, tool.get("type"), "only tools of type 'function' are")
-    return checked_part(_Tool, tool, place)
+    return checked_part(_ResponseTool, tool, place)
 
 
 def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
@@ -252,23 +252,23 @@ def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
     for index, each in enumerate(given):
         place = f"input[{index}]"
         match _item(each, place):
-            case _Message(role="assistant") as item:
+            case _InputMessage(role="assistant") as item:
                 turn("content", "tool_calls")["content"] = _text(item.content, f"{place}.content", "output_text")
-            case _Message() as item:
+            case _InputMessage() as item:
                 made[place] = {"role": item.role, "content": _text(item.content, f"{place}.content", "input_text")}
-            case _Reasoning() as item:
+            case _InputReasoning() as item:
                 reasoning = _text(item.content, f"{place}.content", "reasoning_text")
                 turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = reasoning
-            case _Call() as item:
+            case _InputCall() as item:
                 function = {"name": item.name, "arguments": item.arguments}
                 turn()["tool_calls"].append({"id": item.call_id, "type": "function", "function": function})
-            case _CallOutput() as item:
+            case _InputResult() as item:
                 content = _text(item.output, f"{place}.output", "input_text")
                 made[place] = {"role": "tool", "tool_call_id": item.call_id, "content": content}
     return made
 
 
-def _item(item: Any, place: str) -> _Item:
+def _item(item: Any, place: str) -> _InputItem:
     kind = item.get("type", "message") if isinstance(item, dict) else "message"
     if not isinstance(kind, str) or kind not in _ITEMS:
         raise unsupported_type(place, kind, f"items of type {', '.join(map(repr, _ITEMS))} are")
@@ -284,7 +284,7 @@ def _text(content: str | Sequence[Any], place: str, kind: str) -> str:
         at = f"{place}[{index}]"
         if isinstance(part, dict) and part.get("type") != kind:
             raise unsupported_type(at, part.get("type"), f"parts of type '{kind}' are expected here")
-        text += checked_part(_Part, part, at).text
+        text += checked_part(_InputPart, part, at).text
     return text
 
 
@@ -300,7 +300,7 @@ class _ResponseForm(AnswerForm):
 
     def __init__(
         self,
-        answer: Answer,
+        answer: ServedAnswer,
         *,
         body: ResponsesBody,
         keep: Callable[[str, Mapping[str, Any]], None],
