@@ -88,31 +88,36 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
         positions=body.prompt_cache.positions,
         deterministic=body.prompt_cache.deterministic,
         logprobs=body.num_logprobs,
-        template_kwargs=_template_options(body, state),
+        template_kwargs=template_options(body.chat_template_kwargs, body.reasoning_effort, state, "reasoning_effort"),
         form=body.form,
     )
 
 
-def _template_options(body: ChatBody, state: ServerState) -> TemplateOptions:
+def template_options(given: TemplateOptions, effort: str | None, state: ServerState, place: str) -> TemplateOptions:
     """Return the variables of the chat template, with `reasoning_effort` if the template reads it.
+
+    Args:
+        given: The other variables.
+        effort: The effort, or None.
+        state: Of the server.
+        place: The field with the effort, for errors.
 
     Raises:
         ApiError: The template does not read it.
     """
-    options = body.chat_template_kwargs
-    if body.reasoning_effort is None:
-        return options
-    given = options or {}
+    if effort is None:
+        return given
+    given = given or {}
     low, high = (
         state.engine.tokenizer.render_chat(
-            [{"role": "user", "content": "?"}], generation_prompt=True, options={**given, "reasoning_effort": effort}
+            [{"role": "user", "content": "?"}], generation_prompt=True, options={**given, "reasoning_effort": each}
         )
-        for effort in ("low", "high")
+        for each in ("low", "high")
     )
     if low == high:
-        message = "the chat template of this model does not read reasoning_effort; leave it out"
-        raise ApiError(400, "unsupported_parameter", message, param="reasoning_effort")
-    return {**given, "reasoning_effort": body.reasoning_effort}
+        message = f"the chat template of this model does not read {place}; leave it out"
+        raise ApiError(400, "unsupported_parameter", message, param=place)
+    return {**given, "reasoning_effort": effort}
 
 
 def chat_prompt(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -11,12 +11,9 @@ from fastapi import APIRouter, Request
 from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
-from promptcache.runtime import SplitText
-from promptcache.server.answer_form import AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_part, read_body, unsupported_type
-from promptcache.server.chat import chat_prompt
-from promptcache.server.choices import call_data
+from promptcache.server.chat import chat_prompt, template_options
 from promptcache.server.errors import ApiError
 from promptcache.server.models import (
     FunctionBody,
@@ -29,6 +26,7 @@ from promptcache.server.models import (
     json_format,
     without_others,
 )
+from promptcache.server.response_form import ResponseForm
 from promptcache.server.response_memory import Conversation, ResponseMemory
 from promptcache.server.state import ServerState
 from promptcache.structured import MAX_TOOLS, OutputFormat
@@ -41,7 +39,6 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "include": ([],),
     "max_tool_calls": (),
     "prompt": (),
-    "reasoning": ({},),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
@@ -120,6 +117,10 @@ class _TextOptions(StrictBody):
     format: _TextFormat = Field(default_factory=_TextFormat)
 
 
+class _ReasoningOptions(StrictBody):
+    effort: Annotated[str, Field(max_length=32)] | None = None
+
+
 class _ResponseStreamOptions(StrictBody):
     include_obfuscation: bool = False
 
@@ -139,6 +140,7 @@ class ResponsesBody(StrictBody):
     tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
+    reasoning: _ReasoningOptions = Field(default_factory=_ReasoningOptions)
     stream: bool | None = None
     stream_options: _ResponseStreamOptions | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] = Field(default_factory=dict)
@@ -197,14 +199,27 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
     return ServerRequest(
         endpoint=Endpoint.RESPONSES,
         prompts=(prompt,),
-        make_form=partial(_ResponseForm, body=body, keep=keep, num_tokens=num_tokens),
+        make_form=partial(ResponseForm, echo=_echo(body), keep=keep, num_tokens=num_tokens),
         schema=schema,
         body=generation,
         repair=body.prompt_cache.repair,
         positions=body.prompt_cache.positions,
         deterministic=body.prompt_cache.deterministic,
+        template_kwargs=template_options(None, body.reasoning.effort, state, "reasoning.effort"),
         form={**generation.form, "output": body.text.format.output},
     )
+
+
+def _echo(body: ResponsesBody) -> dict[str, Any]:
+    """Return the fields of a request that its response repeats."""
+    names = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "store")
+    more = ("temperature", "tool_choice", "tools", "top_p", "user")
+    return {
+        **{name: getattr(body, name) for name in (*names, *more)},
+        "reasoning": {"effort": body.reasoning.effort, "summary": None},
+        "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
+        "truncation": "disabled",
+    }
 
 
 def _earlier(response_id: str | None, memory: ResponseMemory, caller: str | None) -> Conversation:
@@ -286,176 +301,3 @@ def _text(content: str | Sequence[Any], place: str, kind: str) -> str:
             raise unsupported_type(at, part.get("type"), f"parts of type '{kind}' are expected here")
         text += checked_part(_InputPart, part, at).text
     return text
-
-
-_PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
-"""The items with text, with the type of their part."""
-
-_PREFIXES = {"message": "msg", "reasoning": "rs"}
-"""Of the ids of these items."""
-
-
-class _ResponseForm(AnswerForm):
-    """The form of responses: a list of items, of which the last may grow."""
-
-    def __init__(
-        self,
-        answer: ServedAnswer,
-        *,
-        body: ResponsesBody,
-        keep: Callable[[str, Mapping[str, Any]], None],
-        num_tokens: Callable[[str], int],
-    ) -> None:
-        """Create a form.
-
-        Args:
-            answer: The answer.
-            body: What it answers.
-            keep: Keeps the answer, as a message of a chat, under the id of the response.
-            num_tokens: Returns the number of tokens of a text.
-        """
-        super().__init__(answer)
-        self._row, self._body, self._keep, self._num_tokens = answer.rows[0], body, keep, num_tokens
-        self._id = f"resp_{answer.key}"
-        self._output: list[dict[str, Any]] = []
-        self._is_open = False  # whether the last item may grow
-        self._num_events = 0
-
-    def whole(self) -> Mapping[str, Any]:
-        """Return the response."""
-        for _ in (*self.add(0, self._row.parts), *self.end_row(0)):
-            pass
-        return self._ended()
-
-    def begin(self) -> Iterator[str]:
-        """Yield the response without its output."""
-        response = self._response("in_progress")
-        yield self._event("response.created", response=response)
-        yield self._event("response.in_progress", response=response)
-
-    def add(self, index: int, piece: SplitText) -> Iterator[str]:
-        """Yield deltas of items, and their starts."""
-        for kind, text in zip(("reasoning", "message"), piece, strict=True):
-            if text:
-                yield from self._open(kind)
-                part = self._output[-1]["content"][0]
-                part["text"] += text
-                yield self._text_event("delta", delta=text)
-
-    def end_row(self, index: int) -> Iterator[str]:
-        """Yield the end of the last text, and the calls."""
-        if not self._output and not self._row.calls:
-            yield from self._open("message")  # an empty one
-        yield from self._close("incomplete" if self._row.finish == "length" else "completed")
-        for call in self._row.calls:
-            ids = {"id": f"fc_{call.key}", "call_id": call_data(call)["id"]}
-            item = {"type": "function_call", **ids, "name": call.name, "arguments": "", "status": "in_progress"}
-            self._output.append(item)
-            yield self._item_event("response.output_item.added", item=item)
-            item |= {"arguments": call.arguments, "status": "completed"}
-            place = {"item_id": item["id"]}
-            yield self._item_event("response.function_call_arguments.delta", **place, delta=call.arguments)
-            yield self._item_event(
-                "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
-            )
-            yield self._item_event("response.output_item.done", item=item)
-
-    def end(self) -> Iterator[str]:
-        """Yield the response."""
-        response = self._ended()
-        yield self._event(f"response.{response['status']}", response=response)
-
-    def fail(self, error: ApiError) -> str:
-        """Return the error as an event."""
-        return self._event("error", code=error.code, message=error.message, param=error.param)
-
-    def _open(self, kind: str) -> Iterator[str]:
-        """Begin an item with text, unless the last one is of this type."""
-        if self._is_open and self._output[-1]["type"] == kind:
-            return
-        yield from self._close("completed")
-        self._is_open = True
-        item: dict[str, Any] = {"type": kind, "id": f"{_PREFIXES[kind]}_{self.answer.key}", "status": "in_progress"}
-        part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}
-        if kind == "message":
-            item["role"] = "assistant"
-            part |= {"annotations": [], "logprobs": []}
-        else:
-            item["summary"] = []
-        self._output.append({**item, "content": []})
-        yield self._item_event("response.output_item.added", item=self._output[-1])
-        self._output[-1]["content"] = [part]
-        yield self._part_event("response.content_part.added", part=part)
-
-    def _close(self, status: str) -> Iterator[str]:
-        """End the last item with text, if it may grow."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        item = self._output[-1]
-        item["status"] = status
-        (part,) = item["content"]
-        yield self._text_event("done", text=part["text"])
-        yield self._part_event("response.content_part.done", part=part)
-        yield self._item_event("response.output_item.done", item=item)
-
-    def _text_event(self, step: str, **fields: Any) -> str:
-        part = _PARTS[self._output[-1]["type"]]
-        if part == "output_text":
-            fields["logprobs"] = []
-        return self._part_event(f"response.{part}.{step}", **fields)
-
-    def _part_event(self, event: str, /, **fields: Any) -> str:
-        return self._item_event(event, item_id=self._output[-1]["id"], content_index=0, **fields)
-
-    def _item_event(self, event: str, /, **fields: Any) -> str:
-        return self._event(event, output_index=len(self._output) - 1, **fields)
-
-    def _event(self, event: str, /, **fields: Any) -> str:
-        self._num_events += 1
-        return event_text(json_text({"type": event, "sequence_number": self._num_events - 1, **fields}), event)
-
-    def _ended(self) -> dict[str, Any]:
-        """Return the response at its end, and keep it."""
-        text = self._row.parts
-        message = {"role": "assistant", "content": text.answer, "reasoning_content": text.reasoning}
-        self._keep(self._id, {**message, "tool_calls": list(map(call_data, self._row.calls))})
-        usage = self.answer.usage
-        return {
-            **self._response("incomplete" if self._row.finish == "length" else "completed"),
-            "usage": {
-                "input_tokens": usage.num_prompt_tokens,
-                "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},
-                "output_tokens": usage.num_generated_tokens,
-                "output_tokens_details": {"reasoning_tokens": self._num_tokens(text.reasoning)},
-                "total_tokens": usage.num_prompt_tokens + usage.num_generated_tokens,
-            },
-            "prompt_cache": self.answer.cache_data(self._row),
-        }
-
-    def _response(self, status: str) -> dict[str, Any]:
-        body = self._body
-        return {
-            "id": self._id,
-            "object": "response",
-            "created_at": self.answer.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata,
-            "model": self.answer.model,
-            "output": self._output,
-            "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": body.previous_response_id,
-            "store": body.store,
-            "temperature": body.temperature,
-            "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
-            "tool_choice": body.tool_choice,
-            "tools": body.tools,
-            "top_p": body.top_p,
-            "truncation": "disabled",
-            "usage": None,
-            "user": body.user,
-        }

@@ -274,6 +274,18 @@ def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     assert not is_stream or {"response.reasoning_text.delta", "response.reasoning_text.done"} <= {*names}
 
 
+def test_the_effort_reaches_the_template() -> None:
+    """It is the variable `reasoning_effort`."""
+    template = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
+    for served in running(create_app(engine_of(template)[0], ServerSettings(model="demo"))):
+        made = [
+            client_of(served).responses.create(**{**ASKED, "max_output_tokens": 1}, reasoning={"effort": effort})
+            for effort in ("low", "high and long and longest")
+        ]
+    assert made[0].usage.input_tokens < made[1].usage.input_tokens
+    assert made[0].reasoning.effort == "low"
+
+
 def test_an_error_of_a_stream_is_an_event(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the code and the message."""
     token = engine.tokenizer.tokenize("The")[0]
@@ -291,7 +303,8 @@ def test_an_error_of_a_stream_is_an_event(engine: Any, monkeypatch: pytest.Monke
     ("changes", "param", "words"),
     [
         ({"background": True}, "background", "'background' is not supported"),
-        ({"reasoning": {"effort": "low"}}, "reasoning", "'reasoning' is not supported"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "does not read reasoning.effort; leave it out"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "reasoning.summary is not known"),
         ({"best_of": 1}, "best_of", "best_of is not known"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "tools[0].type='web_search' is not supported"),
         ({"tools": [{**FUNCTIONS[0], "name": "a b"}]}, "tools", "tools[0].name='a b' is not allowed"),
