@@ -99,6 +99,7 @@ def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:
     return bool(answer.parsed == json.loads(answer.text))
 
 
+@pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(schema=json_schemas())
 def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> None:
@@ -111,6 +112,7 @@ def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> Non
     assert answer.token_ids == expected.token_ids
 
 
+@pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(schemas=st.lists(json_schemas() | st.none(), min_size=2, max_size=5), seed=st.integers(0, 2**32))
 def test_answers_do_not_depend_on_other_rows(schemas: list[dict[str, Any] | None], seed: int) -> None:

@@ -73,6 +73,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.law
 @given(pieces=st.lists(_PIECES, max_size=12), style=st.sampled_from([HERMES, LLAMA]))
 def test_pieces_are_the_whole(pieces: list[str], style: CallStyle) -> None:
     """A streamed answer has the text and the calls of the whole one, and no text is taken back."""
