@@ -253,6 +253,19 @@ def test_an_edited_schema_is_used_for_marks_and_said_to_be_unsaved(visit: Callab
     assert "Run uses the server's version" in page.inner_text("#schema-note")
 
 
+def accept(page: Any, name: str) -> None:
+    """Click on a name that is offered, until it is taken: the editor ignores clicks just after it has shown the list."""
+    offered = page.locator(".cm-tooltip-autocomplete li", has_text=name)
+
+    def is_taken() -> bool:
+        if offered.count() == 0:
+            return True
+        offered.first.dispatch_event("mousedown")
+        return False
+
+    wait_until(is_taken)
+
+
 @in_browser
 def test_names_are_completed(visit: Callable[..., Any]) -> None:
     """The prompt completes modules, members of unions and parameters; the schema its elements and attributes."""
@@ -270,7 +283,7 @@ def test_names_are_completed(visit: Callable[..., Any]) -> None:
     assert set(offered("prompt", '<prompt schema="travel"><miami><')) >= {"miami-by-night"}
     page.keyboard.press("Escape")
     assert offered("prompt", '<prompt schema="travel"><trip-plan d') == ["duration"]
-    page.click(".cm-tooltip-autocomplete li")
+    accept(page, "duration")
     page.keyboard.insert_text("two weeks")
     assert '<trip-plan duration="two weeks"' in text_of(page, "prompt")
     assert {"name", "requires", "excludes"} <= set(offered("schema", '<schema name="x"><module '))
@@ -408,7 +421,8 @@ def test_names_are_escaped(visit: Callable[..., Any], open_server: Served) -> No
         assert '<use module="größe" unit="&quot;"><arg name="maß">2 &amp; &quot;3&quot;</arg><inner/></use>' in written
         write(page, "prompt", "<prompt schema=")
         page.keyboard.press("Control+Space")
-        page.locator(".cm-tooltip-autocomplete li").click()
+        page.wait_for_selector(".cm-tooltip-autocomplete")
+        accept(page, NAME)
         assert text_of(page, "prompt") == '<prompt schema="R&amp;D&quot;&lt;b>&apos;"'
         page.close()
         assert client.delete(path).status_code == 200
@@ -513,10 +527,10 @@ def test_names_of_members_are_completed(visit: Callable[..., Any], collection: s
         f"note-12{digit}" for digit in range(10)
     ]
     assert asked == ["prefix=note-12&limit=100"]
-    page.locator(".cm-tooltip-autocomplete li", has_text="note-123").click()
+    accept(page, "note-123")
     assert text_of(page, "prompt") == f"{start}<note-123/>"
     assert "größe" in offered(f"{start}<g")
-    page.locator(".cm-tooltip-autocomplete li", has_text="größe").click()
+    accept(page, "größe")
     assert text_of(page, "prompt") == f'{start}<use module="größe"/>'
     assert not {each for each in offered('<prompt schema="kb"><') if "note" in each}
 
