@@ -66,8 +66,6 @@ class ResponseForm(AnswerForm):
 
     def end_row(self, index: int) -> Iterator[str]:
         """Yield the end of the last text, and the calls."""
-        if not self._output and not self._row.calls:
-            yield from self._open("message")  # an empty one
         yield from self._close("incomplete" if self._row.finish == "length" else "completed")
         for call in self._row.calls:
             ids = {"id": f"fc_{call.key}", "call_id": call_data(call)["id"]}

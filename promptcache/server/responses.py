@@ -261,7 +261,7 @@ def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
         """Return the last message if it is the assistant's and has none of these fields yet, else a new one."""
         last = next(reversed(made.values()), None)
         if last is None or last["role"] != "assistant" or any(last[each] for each in later):
-            last = made[place] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+            last = made[place] = {"role": "assistant", "content": "", "tool_calls": []}
         return last
 
     for index, each in enumerate(given):
@@ -273,7 +273,7 @@ def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:
                 made[place] = {"role": item.role, "content": _text(item.content, f"{place}.content", "input_text")}
             case _InputReasoning() as item:
                 reasoning = _text(item.content, f"{place}.content", "reasoning_text")
-                turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = reasoning
+                made[place] = {"role": "assistant", "content": "", "reasoning_content": reasoning, "tool_calls": []}
             case _InputCall() as item:
                 function = {"name": item.name, "arguments": item.arguments}
                 turn()["tool_calls"].append({"id": item.call_id, "type": "function", "function": function})

@@ -217,10 +217,12 @@ class ScriptedService:
         self.state = "ready"
         self.counts = type("Counts", (), {"num_running": 0, "num_waiting": 0, "num_waiting_tokens": 0, "tail_bytes": 0})
         self.cancelled = threading.Event()
+        self.prompts: list[Any] = []
         self._script = script
 
-    def submit(self, _prompt: object, listener: Callable[[Any], None], **_options: object) -> Any:
-        """Run the script."""
+    def submit(self, prompt: object, listener: Callable[[Any], None], **_options: object) -> Any:
+        """Keep the prompt, and run the script."""
+        self.prompts.append(prompt)
         match self._script:
             case (Exception() as error,):
                 raise error

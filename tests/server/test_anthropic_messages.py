@@ -69,11 +69,12 @@ def collected(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first, *others, last = events
     assert (first["type"], last) == ("message_start", {"type": "message_stop"})
     message = first["message"]
-    arguments = ""
+    arguments, num_open = "", 0
     for event in others:
         match event["type"]:
             case "content_block_start":
-                assert event["index"] == len(message["content"])
+                assert (event["index"], num_open) == (len(message["content"]), 0)
+                num_open = 1
                 message["content"].append(event["content_block"])
             case "content_block_delta":
                 block, delta = message["content"][event["index"]], event["delta"]
@@ -83,10 +84,12 @@ def collected(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
                     kind = delta["type"].removesuffix("_delta")
                     block[kind] += delta[kind]
             case "content_block_stop":
+                num_open -= 1
                 if arguments:
                     message["content"][event["index"]]["input"] = json.loads(arguments)
                     arguments = ""
             case "message_delta":
+                assert num_open == 0
                 message |= event["delta"] | {"usage": event["usage"]}
     return dict(message)
 
@@ -184,21 +187,26 @@ def test_reasoning_is_a_block(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     found = engine.generate([QUESTION], **saying(engine, SAID))
     body = {**ASKED, "stream": is_stream}
 
-    response = _answered(engine, (*found.token_ids, found), monkeypatch, body)
+    response = _answered(engine, ScriptedService(*found.token_ids, found), monkeypatch, body)
 
     made = collected(events_of(response.text)) if is_stream else response.json()
     thinking = {"type": "thinking", "thinking": "Many.", "signature": ""}
     assert made["content"] == [thinking, {"type": "text", "text": "Ceviche."}]
     back = {"role": "assistant", "content": made["content"]}
     chat = [QUESTION, back, {"role": "user", "content": "Where?"}]
-    again = _answered(engine, (*found.token_ids, found), monkeypatch, {**ASKED, "messages": chat})
-    assert again.status_code == 200
+    service = ScriptedService(*found.token_ids, found)
+    assert _answered(engine, service, monkeypatch, {**ASKED, "messages": chat}).status_code == 200
+    assert [(each.text, each.reasoning) for each in service.prompts[0].messages] == [
+        (QUESTION["content"], ""),
+        ("Ceviche.", "Many."),
+        ("Where?", ""),
+    ]
 
 
 def _answered(
-    engine: Engine, script: Sequence[object], monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+    engine: Engine, service: ScriptedService, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
 ) -> httpx.Response:
-    app = scripted(engine, ScriptedService(*script), monkeypatch)
+    app = scripted(engine, service, monkeypatch)
 
     async def post(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/v1/messages", json=body)

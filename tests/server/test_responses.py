@@ -11,8 +11,10 @@ import jsonschema  # type: ignore[import-untyped]
 import openai
 import pytest
 
-from promptcache import Engine
+from promptcache import Engine, Prompt
 from promptcache.server import ServerSettings, create_app
+from promptcache.server.chat import chat_prompt
+from promptcache.server.models import ModuleBody
 from promptcache.server.response_memory import ResponseMemory
 from tests.engine.test_reasoning import KEEPS, SAID, saying
 from tests.engine.test_reasoning import engine_of as reasoning_engine
@@ -202,7 +204,7 @@ def test_the_turns_of_an_answer_are_one_message(tools: Served) -> None:
     }
     made = client_of(tools).responses.create(
         model="demo",
-        input=[question, said, call, {**call, "call_id": "2"}, said, {"role": "user", "content": "So?"}],
+        input=[question, said, call, {**call, "call_id": "2"}, said, said, {"role": "user", "content": "So?"}],
         tools=FUNCTIONS,
         max_output_tokens=1,
     )
@@ -210,6 +212,7 @@ def test_the_turns_of_an_answer_are_one_message(tools: Served) -> None:
     messages = [
         {"role": "user", "content": "How ?"},
         {"role": "assistant", "content": "I look.", "tool_calls": [function, function]},
+        {"role": "assistant", "content": "I look."},
         {"role": "assistant", "content": "I look."},
         {"role": "user", "content": "So?"},
     ]
@@ -235,6 +238,13 @@ def test_an_earlier_response_is_continued(served: Served) -> None:
         assert (found.value.code, found.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
+def test_messages_have_the_places_of_their_items(served: Served) -> None:
+    """So diagnostics name the item, not the message that was made of it."""
+    prompt, _ = chat_prompt("demo", ModuleBody(), [QUESTION], served.state, ["input[3]"])
+    assert isinstance(prompt, Prompt)
+    assert [each.span.source for each in prompt.messages] == ["input[3]"]
+
+
 def test_the_memory_is_bounded() -> None:
     """By number and by bytes; what was used last stays."""
     memory = ResponseMemory(max_responses=2, max_bytes=100)
@@ -254,7 +264,8 @@ def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     """It comes first, is counted, and may be sent back."""
     engine, _ = reasoning_engine(KEEPS, is_open=False)
     found = engine.generate([QUESTION], **saying(engine, SAID))
-    app = scripted(engine, ScriptedService(*found.token_ids, found), monkeypatch)
+    service = ScriptedService(*found.token_ids, found)
+    app = scripted(engine, service, monkeypatch)
 
     async def post(client: httpx.AsyncClient) -> tuple[str, httpx.Response]:
         text = (await client.post("/v1/responses", json={**ASKED, "stream": is_stream})).text
@@ -270,6 +281,11 @@ def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     text, response = in_process(app, post)
 
     assert response.status_code == 200
+    assert [(each.text, each.reasoning) for each in service.prompts[1].messages] == [
+        (QUESTION["content"], ""),
+        ("Ceviche.", "Many."),
+        (QUESTION["content"], ""),
+    ]
     names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
     assert not is_stream or {"response.reasoning_text.delta", "response.reasoning_text.done"} <= {*names}
 
