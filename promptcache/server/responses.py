@@ -239,7 +239,9 @@ def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
         return choice
     if choice.get("type") != "function":
         raise unsupported_type("tool_choice", choice.get("type"), "only 'function' is")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    if not isinstance(choice.get("name"), str):
+        raise ApiError(400, "invalid_value", "tool_choice.name is missing", param="tool_choice.name")
+    return {"type": "function", "function": {"name": choice["name"]}}
 
 
 def _tool(tool: Any, place: str) -> _ResponseTool:

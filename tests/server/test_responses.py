@@ -325,6 +325,7 @@ def test_an_error_of_a_stream_is_an_event(engine: Any, monkeypatch: pytest.Monke
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "tools[0].type='web_search' is not supported"),
         ({"tools": [{**FUNCTIONS[0], "name": "a b"}]}, "tools", "tools[0].name='a b' is not allowed"),
         ({"tools": FUNCTIONS, "tool_choice": {"type": "mcp"}}, "tool_choice.type", "tool_choice.type='mcp'"),
+        ({"tools": FUNCTIONS, "tool_choice": {"type": "function"}}, "tool_choice.name", "tool_choice.name is missing"),
         ({"tools": FUNCTIONS, "tool_choice": "f"}, "tool_choice", "tool_choice names 'f'"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference' is not supported"),
         ({"input": ["x"]}, "input[0]", "input[0] is not allowed: an object is expected"),
