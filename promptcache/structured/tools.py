@@ -176,8 +176,10 @@ def _calls_at(text: str, start: int, names: Collection[str], style: CallStyle) -
         return (), start
     calls = _calls(value, names)
     end = style.tail[style.tail.rfind("}") + 1 :].strip().removeprefix("]").strip()
-    behind = len(text) - len(text[stop:].lstrip())
-    return calls, behind + len(end) if end and text.startswith(end, behind) else stop
+    rest = text[stop:].lstrip()
+    if rest.startswith(end) or end.startswith(rest):  # a limit may have cut the tag
+        stop = len(text) - len(rest) + min(len(end), len(rest))
+    return calls, stop
 
 
 def _calls_of(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:

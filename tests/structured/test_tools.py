@@ -45,6 +45,7 @@ F1, GX = ToolCall("f", '{"a": 1}'), ToolCall("g", '{"x": true}')
             "",
             (F1, GX),
         ),
+        ('<tool_call>{"name":"f","arguments":{"a":1}}\n</tool_', "", (F1,)),
         ('{"name": "f", "parameters": {"a": 1}}', "", (F1,)),
         ('{"name": "f", "arguments": "{\\"a\\": 1}"}', "", (F1,)),
         ('{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}', "", (F1,)),
