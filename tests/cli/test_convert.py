@@ -329,7 +329,7 @@ def test_files_are_written_beside_each_other(command: Command, folder: Path) -> 
         ('[{"role": "user"}]', "<stdin>: messages[0].content is missing: "),
         (
             '[{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]',
-            "<stdin>: messages[1].role='tool' is not supported: results of tools have no turn",
+            "<stdin>: messages[1].role='tool' is not supported: a schema has no messages of tools",
         ),
         (
             '[{"role": "assistant", "content": "Let me see.", "tool_calls": [{"id": "1"}]}]',

@@ -27,8 +27,8 @@ from promptcache.engine import Engine
 from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
+from promptcache.runtime import AnswerReader
 from promptcache.runtime.completion import Completion, FinishReason, KVSource
-from promptcache.runtime.reasoning import ReasoningSplit
 from promptcache.runtime.stream import Stream, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -236,7 +236,7 @@ def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
             on_token(token_id)
         return replace(answer, text=words(answer.token_ids))
 
-    pieces = list(Stream(produce, words, ReasoningSplit(None, is_open=False)))
+    pieces = list(Stream(produce, words, AnswerReader().split()))
 
     assert "".join(pieces) == words(answer.token_ids)
     assert len(pieces) == len(words(answer.token_ids).split())

@@ -6,11 +6,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from promptcache.runtime import ReasoningSplit, split_answer
+from promptcache.runtime import AnswerReader
 
 TAGS = ("<think>", "</think>")
 TEXTS = st.text(alphabet="ab <>/think\n", max_size=12).filter(lambda text: not any(tag in text for tag in TAGS))
 PARTS = st.lists(st.sampled_from([*TAGS, "<", "</", "<think", "</think", " ", "\n", "a", "bc"]), max_size=10)
+
+
+def split_answer(text: str, tags: tuple[str, str] | None, *, is_open: bool) -> tuple[str | None, str]:
+    """Return the reasoning and the text of a whole answer."""
+    parts = AnswerReader(reasoning_tags=tags, reasoning_is_open=is_open).parts(text)
+    return parts.reasoning, parts.text
 
 
 @given(reasoning=TEXTS, answer=TEXTS, is_open=st.booleans(), around=st.sampled_from(["", "\n", "\n\n", " "]))
@@ -24,7 +30,7 @@ def test_text_between_tags_is_reasoning(reasoning: str, answer: str, is_open: bo
 @given(parts=PARTS, is_open=st.booleans())
 def test_pieces_add_up_to_the_whole(parts: list[str], is_open: bool) -> None:
     """Pieces of any size give what the whole text gives."""
-    split = ReasoningSplit(TAGS, is_open=is_open)
+    split = AnswerReader(reasoning_tags=TAGS, reasoning_is_open=is_open).split()
     found = [*map(split.add, parts), split.rest()]
 
     reasoning, answer = split_answer("".join(parts), TAGS, is_open=is_open)

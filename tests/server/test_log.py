@@ -81,8 +81,9 @@ def test_lines_of_libraries_are_json() -> None:
     done = subprocess.run([sys.executable, "-c", _LIBRARIES], capture_output=True, text=True, check=True)
 
     lines = list(map(json.loads, done.stderr.splitlines()))
-    logged, warned, of_torch, event = lines
-    assert [each["message"] for each in (logged, of_torch)] == ["of transformers", "of torch"]
-    assert "UserWarning: of Python" in warned["message"]
+    *logged, event = lines
+    messages = [each["message"] for each in logged]  # libraries may have more to say
+    assert {"of transformers", "of torch"} <= {*messages}
+    assert any("UserWarning: of Python" in each for each in messages)
     assert (event["event"], event["url"]) == ("listening", "http://x")
     assert all("time" in each for each in lines)

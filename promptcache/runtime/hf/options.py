@@ -90,7 +90,10 @@ _ELSEWHERE = {
 }
 """Names of options in other libraries, with ours."""
 
-_SETTINGS = ("repair", "positions", "logprobs", "seed", "salt", "template_kwargs", "deterministic")
+_SETTINGS = (
+    *("repair", "positions", "logprobs", "seed", "salt", "template_kwargs", "deterministic", "output"),
+    *("presence_penalty", "frequency_penalty", "logit_bias", "tools", "tool_choice", "parallel_tool_calls"),
+)
 """Options of our own, for names that are almost these."""
 
 REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
