@@ -78,29 +78,11 @@ class RequestSettings:
             logit_bias=tuple((token, float(value)) for token, value in bias.items()),
         )
 
-    def template_options(self, prompt: PromptSource) -> TemplateOptions:
+    def template_options(self, prompt: PromptSource, tools: Sequence[Tool]) -> TemplateOptions:
         """Return the variables of the chat template; for a plain chat with its tools."""
-        tools = self.read_tools()
         if not tools or not _is_chat(prompt):
             return self.template_kwargs
         return {**(self.template_kwargs or {}), "tools": [each.definition for each in tools]}
-
-    def check_tools(self, prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
-        """Refuse tools whose definitions the model would not read.
-
-        Raises:
-            InvalidGeneration: Names the first one.
-        """
-        if not (tools := self.read_tools()):
-            return
-        text = render(plan, tokenizer).text
-        if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
-            fix = (
-                "the chat template of this model writes no tools; put their definitions into a message"
-                if _is_chat(prompt)
-                else "put its definition into a module of the schema (promptcache.retrieval.tool_member)"
-            )
-            raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
 
     def read_tools(self) -> tuple[Tool, ...]:
         """Return the tools that the answer may call.
@@ -130,6 +112,24 @@ class RequestSettings:
             return None
         called = tuple(each for each in tools if self.tool_choice in ("required", each.name))
         return ToolCalls(called, reader.call_style, several=self.parallel_tool_calls and self.tool_choice == "required")
+
+
+def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
+    """Refuse tools whose definitions the model would not read.
+
+    Raises:
+        InvalidGeneration: Names the first one.
+    """
+    if not tools:
+        return
+    text = render(plan, tokenizer).text
+    if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
+        fix = (
+            "the chat template of this model writes no tools; put their definitions into a message"
+            if _is_chat(prompt)
+            else "put its definition into a module of the schema (promptcache.retrieval.tool_member)"
+        )
+        raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
 
 
 def _is_chat(prompt: PromptSource) -> bool:
@@ -272,9 +272,10 @@ class RequestBuilder:
             As `Engine.generate`.
         """
 
-        def plan() -> Plan:
-            made = self.planner.plan(prompt, settings.repair, settings.template_options(prompt), settings.positions)
-            settings.check_tools(prompt, made, self.tokenizer)
+        def plan(tools: Sequence[Tool]) -> Plan:
+            template = settings.template_options(prompt, tools)
+            made = self.planner.plan(prompt, settings.repair, template, settings.positions)
+            check_tools(tools, prompt, made, self.tokenizer)
             return continued(made, given)
 
         return self._build(plan, settings, given)
@@ -286,7 +287,7 @@ class RequestBuilder:
 
         if settings.tools:
             raise InvalidGeneration("a chat keeps texts, and no calls of tools: pass the messages to generate()")
-        return self._build(lambda: self.plan_chat(prompt, turns, question, settings), settings)
+        return self._build(lambda _: self.plan_chat(prompt, turns, question, settings), settings)
 
     def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
         """Return the plan of the request that `build_chat` builds."""
@@ -294,11 +295,14 @@ class RequestBuilder:
             prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
         )
 
-    def _build(self, make_plan: Callable[[], Plan], settings: RequestSettings, given: Sequence[int] = ()) -> Request:
+    def _build(
+        self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings, given: Sequence[int] = ()
+    ) -> Request:
         started = time.perf_counter()
         options = read_options(settings.generation, settings.max_new_tokens)
         self.executor.activity.note()
-        plan, model = make_plan(), self.executor.model
+        tools = settings.read_tools()
+        plan, model = make_plan(tools), self.executor.model
         FLAG.check("deterministic", settings.deterministic, InvalidGeneration)
         LOGPROBS.check("logprobs", settings.logprobs, InvalidGeneration)
         if settings.logprobs is not None:
@@ -306,7 +310,6 @@ class RequestBuilder:
         _SEED.check("seed", settings.seed, InvalidGeneration)
         _SALT.check("salt", settings.salt, InvalidValue)
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
-        tools = settings.read_tools()
         changes = settings.logit_changes()
         changes.check(model.num_known_tokens)
         reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])

@@ -51,6 +51,7 @@ from promptcache.runtime import (
     WarmReport,
     answer_reader,
     check_room,
+    check_tools,
     end_ids,
     prefilled,
     read_options,
@@ -288,10 +289,11 @@ class RemoteService:
         if self.state is not ServiceState.READY:
             raise ServiceClosed("the server is about to end", "draining")
         asked = RequestSettings.of(settings)
-        template = asked.template_options(prompt)
+        tools = asked.read_tools()
+        template = asked.template_options(prompt, tools)
         state, plan = self._planner.planned(prompt, asked.repair, template, asked.positions)
-        asked.check_tools(prompt, plan, self._facts.tokenizer)
-        reader = answer_reader(self._facts.tokenizer, plan, [each.name for each in asked.read_tools()])
+        check_tools(tools, prompt, plan, self._facts.tokenizer)
+        reader = answer_reader(self._facts.tokenizer, plan, [each.name for each in tools])
         if not reuse:
             plan = prefilled(plan)
         options = read_options(asked.generation, asked.max_new_tokens)

@@ -90,8 +90,9 @@ class ServerRequest:
     def plans(self, state: ServerState) -> Iterator[Plan]:
         """Yield the plans of the prompts; errors are those of `Engine.plan`."""
         settings = self.settings
+        tools = settings.read_tools()
         for prompt in self.prompts:
-            template = settings.template_options(prompt)
+            template = settings.template_options(prompt, tools)
             made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
             yield made if self.reuse else prefilled(made)
 

@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
@@ -47,7 +47,7 @@ class OutputFormat(ABC):
             InvalidOutput: `text` is not text.
         """
         TEXT.check("text", text, InvalidOutput)
-        matcher = _matcher(self)
+        matcher = _compiled(grammar_text(self)).deep_copy()
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
     def parse(self, text: str) -> Any:
@@ -205,7 +205,7 @@ def check_format(output: OutputFormat) -> None:
         InvalidGeneration: It is not valid, has a keyword that is not supported, is too large, or no text has it; says
             which.
     """
-    _matcher(output)
+    _compiled(grammar_text(output))
 
 
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
@@ -231,9 +231,10 @@ def refused_format(fault: str) -> InvalidGeneration:
     return InvalidGeneration(f"the format of the answer cannot be used: {reason}")
 
 
-def _matcher(output: OutputFormat) -> LLMatcher:
-    """Return a matcher of the bytes of a text, at its start."""
-    matcher = LLMatcher(_bytes(), grammar_text(output), log_level=0, limits=LIMITS)
+@lru_cache(maxsize=16)
+def _compiled(grammar: str) -> LLMatcher:
+    """Return a matcher of the bytes of a text, at its start. It must not be changed."""
+    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()  # finds out whether there is any text
     if matcher.is_error():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,6 +66,11 @@ class CallStyle:
         """The text that begins a call, in front of its JSON; empty without one."""
         return self.head[: self.head.find("{")].strip().removesuffix("[").strip()
 
+    @property
+    def end_tag(self) -> str:
+        """The text that ends a call, behind its JSON; empty without one."""
+        return self.tail[self.tail.rfind("}") + 1 :].strip().removeprefix("]").strip()
+
 
 def read_tools(tools: Sequence[Mapping[str, Any]], name: str = "tools") -> tuple[Tool, ...]:
     """Return tools in the form of OpenAI.
@@ -80,8 +86,8 @@ def read_tools(tools: Sequence[Mapping[str, Any]], name: str = "tools") -> tuple
     if len(tools) > MAX_TOOLS:
         raise InvalidValue(f"{name} has {len(tools)} tools, and the limit is {MAX_TOOLS}")
     found = [_tool(each, f"{name}[{index}]") for index, each in enumerate(tools)]
-    names = [each.name for each in found]
-    if twice := next((each for each in names if names.count(each) > 1), None):
+    counts = Counter(each.name for each in found)
+    if twice := next((name for name, count in counts.items() if count > 1), None):
         raise InvalidValue(f"{name} has two tools with the name {shown(twice)}")
     return tuple(found)
 
@@ -169,13 +175,12 @@ def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[st
 
 def _calls_at(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
     """Return the calls whose JSON begins behind `start`, and where they end with the end tag."""
-    json_start = next((at for at in range(start, len(text)) if not text[at].isspace()), len(text))
     try:
-        value, stop = _DECODER.raw_decode(text, json_start)
+        value, stop = _DECODER.raw_decode(text, len(text) - len(text[start:].lstrip()))
     except (ValueError, RecursionError):
         return (), start
     calls = _calls(value, names)
-    end = style.tail[style.tail.rfind("}") + 1 :].strip().removeprefix("]").strip()
+    end = style.end_tag
     rest = text[stop:].lstrip()
     if rest.startswith(end) or end.startswith(rest):  # a limit may have cut the tag
         stop = len(text) - len(rest) + min(len(end), len(rest))
@@ -235,8 +240,7 @@ class CallSplit:
     def add(self, piece: str) -> str:
         """Add a piece of the text, and return the text that is certain now."""
         self._held += piece
-        whole = self._said + self._held
-        if not self._said and whole.lstrip()[:1] in ("", "{", "["):
+        if not self._said and self._held.lstrip()[:1] in ("", "{", "["):
             return ""
         places = (at for at in range(len(self._held)) if self._may_begin(at))
         stop = next(places, len(self._held))

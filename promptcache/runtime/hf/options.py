@@ -77,7 +77,6 @@ _ELSEWHERE = {
         stop_strings="stop stop_sequences stop_words stop_sequence",
         num_return_sequences="n best_of",
         repetition_penalty="repeat_penalty",
-        sequence_bias="logit_bias",
         logprobs="top_logprobs",
         seed="random_seed",
         salt="user cache_salt prompt_cache_key",
