@@ -38,7 +38,7 @@ WITH_TOOLS = {
 """Calls with tools, which the chat template must write."""
 
 OTHER_PROMPTS = {"Mode.JSON", "Mode.MD_JSON", "generateText of a completionModel", "streamText of a completionModel"}
-"""Calls for which the client writes the prompt anew, so the answer is another one."""
+"""Calls whose client writes another prompt, so that the answer differs."""
 
 FORMED_ANSWERS = ("stone crab", "onion soup", "look_up")
 """What answers with a form have: the dish of `Dish`, or the name of the tool."""

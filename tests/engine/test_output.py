@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from promptcache.runtime import FinishReason
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.runtime.serving.test_service import ask
 from tests.strategies.json_schemas import json_schemas
 
 SCHEMA = """<schema name="travel">You plan trips.
@@ -72,23 +72,9 @@ class Masks(LogitsProcessor):
 
 def answers_of(*requests: tuple[str, dict[str, Any]]) -> list[Any]:
     """Return the completions or errors of requests that a service of `BYTES` runs together."""
-    results: list[Any] = [None] * len(requests)
-    ended = [threading.Event() for _ in requests]
-
-    def listener(index: int) -> Any:
-        def take(result: Any) -> None:
-            if isinstance(result, Completion | BaseException):
-                results[index] = result
-                ended[index].set()
-
-        return take
-
     with BYTES.service() as service:
-        for index, (prompt, options) in enumerate(requests):
-            service.submit(prompt, listener(index), **options)
-        for each in ended:
-            each.wait()
-    return results
+        asked = [ask(service, prompt, **options)[0] for prompt, options in requests]
+        return [each.exception() or each.result() for each in asked]
 
 
 def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from promptcache.runtime import Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.runtime.serving.test_service import ask
 
 SCHEMA = """<schema name="travel"><system>You plan trips.</system>
 <union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
@@ -45,17 +45,8 @@ def in_every_way(options: dict[str, Any]) -> dict[str, Completion]:
     with chat.fork().stream(**options) as said:
         list(said)
     assert said.completion is not None
-    found: Future[Completion] = Future()
-
-    def listen(item: Any) -> None:
-        if isinstance(item, Completion):
-            found.set_result(item)
-        elif isinstance(item, BaseException):
-            found.set_exception(item)
-
     with ENGINE.service() as service:
-        service.submit(PROMPT, listen, **options)
-        served = found.result(60)
+        served = ask(service, PROMPT, **options)[0].result(60)
     return {
         "generate": ENGINE.generate(PROMPT, **options),
         "batch": batched,

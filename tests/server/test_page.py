@@ -303,7 +303,7 @@ TYPED = {
 @in_browser
 @pytest.mark.parametrize("text", TYPED.values(), ids=TYPED)
 def test_end_tags_are_typed_over(visit: Callable[..., Any], text: str) -> None:
-    """The editor writes end tags, and whoever types them, too, has each of them once."""
+    """The editor writes end tags. Typing them as well leaves each of them once."""
     page = ready(visit(expected="404"))
     page.click("#prompt .cm-content")
     page.keyboard.press("Control+a")
