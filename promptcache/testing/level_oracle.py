@@ -45,7 +45,7 @@ def true_level(plan: Plan) -> Level:
     """Return `exact` iff every reused token has seen the tokens in use before it, at their distances, and no other."""
     in_use = _in_use(plan)
     new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
-    for token, position in in_use.items():
+    for position, token in in_use.items():
         if _seen(token) != _before_it(position, in_use) or any(new < position for new in new_positions):
             return Level.MODULAR
     return Level.EXACT
@@ -58,27 +58,27 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
         plan: With the repair "slots", and without a token that is fed again: those count as tokens of their runs.
     """
     in_use = _in_use(plan)
-    owner = {
-        (reuse.part.encoding, index): reuse.run
-        for reuse in plan.reuse
-        for index in range(reuse.part.start, reuse.part.stop)
-    }
     new = [(part.start + number, part.place + number) for part in plan.prefill for number in range(len(part.token_ids))]
     if repair.kind is RepairKind.ALL:
         first_new = min((position for position, _ in new), default=len(in_use) + plan.stop)
         exact = (
-            _seen(token) == _before_it(position, in_use) and first_new > position for token, position in in_use.items()
+            _seen(token) == _before_it(position, in_use) and first_new > position for position, token in in_use.items()
         )
         num_exact = next((index for index, holds in enumerate(exact) if not holds), len(in_use))
-        return set([*in_use.values()][num_exact:])
+        return set([*in_use][num_exact:])
     again: set[int] = set()
     is_behind = False
-    for run in dict.fromkeys(owner[token] for token in in_use):  # in position order
-        own = sorted(position for token, position in in_use.items() if owner[token] == run)
-        others = {token: position for token, position in in_use.items() if owner[token] != run and position < own[0]}
-        encoding = next(token[0] for token in in_use if owner[token] == run)
+    runs: dict[int, list[int]] = {}  # positions of each run, in position order
+    for reuse in plan.reuse:
+        runs.setdefault(reuse.run, []).extend(
+            reuse.part.encoding.position_ids[index] + reuse.part.shift
+            for index in range(reuse.part.start, reuse.part.stop)
+        )
+    for run, own in runs.items():
+        others = {(position, token) for position, token in in_use.items() if position not in own and position < own[0]}
+        encoding, _ = in_use[own[0]]
         context = {
-            (part.encoding, index): part.encoding.position_ids[index] + part.shift
+            (part.encoding.position_ids[index] + part.shift, (part.encoding, index))
             for part in encoding.context
             for index in range(part.start, part.stop)
         }
@@ -89,10 +89,10 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
     return again
 
 
-def _in_use(plan: Plan) -> dict[_Token, int]:
-    """Return the reused tokens with their positions, in position order."""
+def _in_use(plan: Plan) -> dict[int, _Token]:
+    """Return the reused tokens by their positions, in position order: one stored token may be in use at two of them."""
     return {
-        (reuse.part.encoding, index): reuse.part.encoding.position_ids[index] + reuse.part.shift
+        reuse.part.encoding.position_ids[index] + reuse.part.shift: (reuse.part.encoding, index)
         for reuse in plan.reuse
         for index in range(reuse.part.start, reuse.part.stop)
     }
@@ -109,9 +109,9 @@ def _seen(token: _Token) -> set[tuple[_Token, int]]:
     return {(other, own - position) for other, position in stored if position < own}
 
 
-def _before_it(position: int, in_use: Mapping[_Token, int]) -> set[tuple[_Token, int]]:
+def _before_it(position: int, in_use: Mapping[int, _Token]) -> set[tuple[_Token, int]]:
     """Return the tokens in use below a position, with their distances."""
-    return {(other, position - lower) for other, lower in in_use.items() if lower < position}
+    return {(other, position - lower) for lower, other in in_use.items() if lower < position}
 
 
 def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:

@@ -124,6 +124,20 @@ def test_grammars_see_wrong_choices(inside: str) -> None:
     assert subject.grammar.validate(etree.fromstring(document)) is ("<b><arg" in document)
 
 
+def test_modules_of_one_text_may_share_stored_tokens() -> None:
+    """Two modules whose encodings are equal are two modules of a prompt to the laws of repair and levels."""
+    schema = """<schema name="s">a<union default="a"><module name="a">a</module><module name="a2"/></union>
+        <union required="true"><module name="a3">a</module></union><system/></schema>"""
+    subject = Subject(schema, ByteTokenizer())
+
+    case = subject.case('<prompt schema="s"><a3/></prompt>')
+
+    first, second = (each.part.encoding for each in case.plan.reuse[2:4])
+    assert first == second
+    laws.repairs_are_right(case)
+    laws.level_is_right(case)
+
+
 @pytest.mark.parametrize("law", FAULT_LAWS)
 def test_schemas_may_speak_of_strays(law: str) -> None:
     """The word that makes faults may also name modules, slots and choices of a schema, and occur in its texts."""
