@@ -39,9 +39,9 @@ PACKAGE = Path(promptcache.__file__).parent
 _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
 _QUICK = 20
 _SMALL_BYTES = 2**21
-_USUAL = 40
-_LAW_EXAMPLES = {"quick": 25, "default": 25, "thorough": 75, "slow": 20_000}
-_LAW_PAIRS = {"quick": 30, "default": 30, "thorough": 120, "slow": 20_000}
+_USUAL = 30
+_LAW_EXAMPLES = {"quick": 25, "default": 16, "thorough": 60, "slow": 20_000}
+_LAW_PAIRS = {"quick": 30, "default": 20, "thorough": 90, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",

@@ -31,7 +31,7 @@ from tests.speed import is_within
 
 pytestmark = pytest.mark.long
 
-SECONDS = 1.0
+SECONDS = 5.0
 """Processor time that a call with a wrong value may take."""
 
 SCHEMA = """<schema name="travel">You plan trips.
@@ -432,7 +432,7 @@ def test_every_public_callable_is_tried(calls: Mapping[str, Call]) -> None:
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @pytest.mark.parametrize(("name", "function"), [pytest.param(*each, id=each[0]) for each in callables()])
 def test_wrong_values_are_refused_or_work(calls: Mapping[str, Call], name: str, function: Any) -> None:
-    """Valid values work. A wrong one raises a `PromptCacheError` or does no harm, within a second of CPU time."""
+    """Valid values work. A wrong one raises a `PromptCacheError` or does no harm, within seconds of CPU time."""
     _run(calls[name], {})
     faults = [fault for parameter in parameters(name, function) for fault in _faults(calls[name], name, parameter)]
 
