@@ -265,7 +265,8 @@ class Engine(NamedElsewhere, Unpicklable):
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
             promote, promote_bytes, watch, max_divergence: As for `Engine`.
-            adapter: A folder of peft, as `promptcache adapt` makes it: the adapter is merged into the weights.
+            adapter: A folder with an adapter. One of `promptcache adapt` takes part only in modules that are encoded
+                behind stand-ins; one of peft is merged into the weights.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:

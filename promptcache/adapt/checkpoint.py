@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,7 +17,7 @@ from promptcache.diagnostics import InvalidValue, first_line
 CHECKPOINT = "checkpoint.pt"
 """Name of the file in the folder of an adapter."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class Checkpoint:
         num_steps: Steps that are done.
         seconds: Time of these steps.
         before: The figures of the first validation.
-        adapter: The weights of the adapter.
+        scale: Distances `[L, 2]` of held-out KV from that of plain prefill, without the adapter.
+        adapter: The weights of the adapter, by layers.
         optimizer: The state of the optimizer.
     """
 
@@ -37,7 +38,8 @@ class Checkpoint:
     num_steps: int
     seconds: float
     before: Mapping[str, Any]
-    adapter: Mapping[str, torch.Tensor]
+    scale: torch.Tensor
+    adapter: Sequence[torch.Tensor]
     optimizer: Mapping[str, Any]
 
     def write(self, folder: Path) -> None:

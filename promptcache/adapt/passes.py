@@ -1,7 +1,7 @@
-"""Forward passes of training: the teacher, which answers after plain prefill, and the student, which has modules.
+"""Forward passes of training: the teacher's after plain prefill, and the student's over modules.
 
 The student's pass has the positions and the visibility of the engine's reference, so it computes what a cached request
-computes. It has no cache, and has gradients.
+computes, with gradients.
 """
 
 from __future__ import annotations
@@ -15,61 +15,80 @@ import torch.nn.functional as F
 
 from promptcache.adapt.lessons import Lesson
 from promptcache.layout import RequestTokens
-from promptcache.runtime import Model, reference_inputs, reference_tokens, visibility
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
-    """What a model predicts at the last tokens of a question and at an answer.
-
-    Attributes:
-        logits: `[N, V]`, the logits that predict the token behind each of N tokens.
-        hidden: `[L - 1, N, E]`, the states between the layers at these tokens.
-    """
-
-    logits: torch.Tensor
-    hidden: torch.Tensor
+from promptcache.runtime import (
+    Model,
+    Token,
+    adapted,
+    adapted_tokens,
+    reference_inputs,
+    reference_tokens,
+    token_tensor,
+    used_tokens,
+    visibility,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtAnswer:
-    """The teacher's answer to a lesson, and its predictions at the `num_shared` last tokens and the answer."""
+    """The teacher's answer to a prompt, and its logits `[N, V]` at the answer's tokens."""
 
     answer_ids: tuple[int, ...]
-    predictions: Predictions
+    logits: torch.Tensor
 
 
 @torch.no_grad()
-def teach(
-    model: Model,
-    lessons: Sequence[Lesson],
-    end_ids: Sequence[int],
-    max_new_tokens: int,
-    sampled: Sequence[bool] = (),
-    generator: torch.Generator | None = None,
-) -> list[TaughtAnswer]:
-    """Answer lessons after plain prefill, in one left-padded batch.
+def plain_kv(model: Model, request: RequestTokens) -> torch.Tensor:
+    """Return the KV `[L, 2, Hkv, N, D]` of the adapted tokens of a request after plain prefill."""
+    tokens = [each for each in used_tokens(request) if each.encoding is not None]
+    last = max(index for index, each in enumerate(tokens) if _is_adapted(each))
+    tokens = tokens[: last + 1]
+    lowest = min(0, *(each.position for each in _stored_tokens(request)))  # the student's positions begin there
+    positions = torch.tensor([each.position - lowest for each in tokens])
+    sees = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
+    mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
+    cache = model.plain_cache(model.shape.num_layers)
+    token_ids = token_tensor([each.token_id for each in tokens], model.device)
+    model.encode(token_ids, positions[None].to(model.device), cache, mask)
+    return _kv(cache, [index for index, each in enumerate(tokens) if _is_adapted(each)])
+
+
+def modular_kv(model: Model, request: RequestTokens) -> torch.Tensor:
+    """Return the KV `[L, 2, Hkv, N, D]` of the same tokens as modules are encoded. It has gradients."""
+    tokens = _stored_tokens(request)
+    token_ids, position_ids, mask = reference_inputs(tokens, visibility(tokens), model)
+    cache = model.plain_cache(model.shape.num_layers)
+    with adapted(adapted_tokens(tokens)):
+        model.encode(token_ids, position_ids, cache, mask)
+    chosen = [index for index, each in enumerate(tokens) if each.in_use and _is_adapted(each)]
+    return _kv(cache, sorted(chosen, key=lambda index: tokens[index].position))
+
+
+def kv_distances(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the mean squared distance of keys and of values, `[L, 2]`, over tokens."""
+    return (found.float() - target.float()).square().sum((2, 4)).mean(-1)
+
+
+@torch.no_grad()
+def teach(model: Model, lessons: Sequence[Lesson], end_ids: Sequence[int], max_new_tokens: int) -> list[TaughtAnswer]:
+    """Answer prompts greedily after plain prefill, in one left-padded batch.
 
     Args:
         end_ids: The tokens that end an answer. The end is a part of the answer.
-        sampled: For each lesson, whether the answer is sampled; otherwise it is greedy.
-        generator: The random numbers of sampling, on the CPU.
 
     Raises:
         NotFinite: The logits are not finite.
     """
-    num_rows = max(each.num_shared for each in lessons)
     lengths = torch.tensor([len(each.whole_ids) for each in lessons])
     width = int(lengths.max())
     token_ids = torch.tensor([[0] * (width - len(each.whole_ids)) + [*each.whole_ids] for each in lessons])
     cache = model.plain_cache(model.shape.num_layers)
-    found = [_forward(model, *_padded_inputs(model, token_ids, lengths, width, 0), cache, num_rows)]
+    found = [_last_logits(model, *_padded_inputs(model, token_ids, lengths, width, 0), cache)]
     answers: list[list[int]] = [[] for _ in lessons]
     is_open = [True] * len(lessons)
     for number in range(max_new_tokens):
-        if not torch.isfinite(found[-1][0]).all():
+        if not torch.isfinite(found[-1]).all():
             raise model.not_finite("logits of an answer")
-        chosen = _choose(found[-1][0][:, -1], sampled, generator)
+        chosen = found[-1].argmax(-1).tolist()
         for row, token_id in enumerate(chosen):
             if is_open[row]:
                 answers[row].append(token_id)
@@ -78,44 +97,41 @@ def teach(
             break
         lengths, width = lengths + 1, width + 1
         inputs = _padded_inputs(model, torch.tensor(chosen)[:, None], lengths, width, width - 1)
-        found.append(_forward(model, *inputs, cache, 1))
-    logits, hidden = torch.cat([each for each, _ in found], dim=1), torch.cat([each for _, each in found], dim=2)
-    targets = []
-    for row, (lesson, answer) in enumerate(zip(lessons, answers, strict=True)):
-        rows = slice(num_rows - lesson.num_shared, num_rows + len(answer) - 1)
-        predictions = Predictions(logits=logits[row, rows].clone(), hidden=hidden[:, row, rows].clone())
-        targets.append(TaughtAnswer(answer_ids=tuple(answer), predictions=predictions))
-    return targets
+        found.append(_last_logits(model, *inputs, cache))
+    logits = torch.stack(found, dim=1)  # [B, N, V]
+    return [
+        TaughtAnswer(answer_ids=tuple(answer), logits=logits[row, : len(answer)].clone())
+        for row, answer in enumerate(answers)
+    ]
 
 
-def student_predictions(model: Model, lesson: Lesson, answer_ids: Sequence[int]) -> Predictions:
-    """Return the predictions of a request with modules, at the places of a target. They have gradients."""
+@torch.no_grad()
+def modular_logits(model: Model, lesson: Lesson, answer_ids: Sequence[int]) -> torch.Tensor:
+    """Return the logits `[N, V]` of a request with modules at the N tokens of an answer."""
     tokens = reference_tokens(_continued(lesson.tokens, answer_ids[:-1]))
-    inputs = reference_inputs(tokens, visibility(tokens), model)
-    return _predictions(model, inputs, lesson.num_shared + len(answer_ids) - 1)
+    token_ids, position_ids, mask = reference_inputs(tokens, visibility(tokens), model)
+    cache = model.plain_cache(model.shape.num_layers)
+    keep = torch.arange(len(tokens) - len(answer_ids), len(tokens))
+    with adapted(adapted_tokens(tokens)):
+        return model.forward(token_ids, position_ids, cache, mask, keep=keep)[0].float()
 
 
-def plain_predictions(model: Model, lesson: Lesson, answer_ids: Sequence[int]) -> Predictions:
-    """Return the predictions after plain prefill, at the places of a target. They have gradients."""
-    whole = (*lesson.whole_ids, *answer_ids[:-1])
-    count = len(whole)
-    inputs = _padded_inputs(model, torch.tensor([whole]), torch.tensor([count]), count, 0)
-    return _predictions(model, inputs, lesson.num_shared + len(answer_ids) - 1)
-
-
-def divergences(found: Predictions, target: Predictions) -> torch.Tensor:
-    """Return the KL divergence `[N]` of predictions from those of the teacher, in nats."""
-    there, here = target.logits.log_softmax(-1), found.logits.log_softmax(-1)
+def divergences(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the KL divergence `[N]` of logits `[N, V]` from those of the teacher, in nats."""
+    there, here = target.log_softmax(-1), found.log_softmax(-1)
     return F.kl_div(here, there, reduction="none", log_target=True).sum(-1)
 
 
-def hidden_distances(found: Predictions, target: Predictions) -> torch.Tensor:
-    """Return the squared distance `[N]` of the hidden states, relative to their squared norm, mean over layers."""
-    if not len(found.hidden):
-        return found.logits.new_zeros(len(found.logits))
-    there = target.hidden.to(found.logits.dtype)
-    distance = (found.hidden.to(there.dtype) - there).square().sum(-1)
-    return (distance / there.square().sum(-1).clamp_min(1e-6)).mean(0)
+def _is_adapted(token: Token) -> bool:
+    return token.encoding is not None and token.encoding.is_adapted
+
+
+def _stored_tokens(request: RequestTokens) -> tuple[Token, ...]:
+    return tuple(each for each in reference_tokens(request) if each.encoding is not None)
+
+
+def _kv(cache: Any, chosen: Sequence[int]) -> torch.Tensor:
+    return torch.stack([torch.stack([layer.keys[0][:, chosen], layer.values[0][:, chosen]]) for layer in cache.layers])
 
 
 def _continued(tokens: RequestTokens, answer_ids: Sequence[int]) -> RequestTokens:
@@ -125,16 +141,6 @@ def _continued(tokens: RequestTokens, answer_ids: Sequence[int]) -> RequestToken
         token_ids=(*tokens.token_ids, *answer_ids),
         position_ids=(*tokens.position_ids, *range(start, start + len(answer_ids))),
     )
-
-
-def _choose(logits: torch.Tensor, sampled: Sequence[bool], generator: torch.Generator | None) -> list[int]:
-    """Return a token for each row of `[B, V]`."""
-    chosen = logits.argmax(-1).tolist()
-    for row, is_sampled in enumerate(sampled):
-        if is_sampled:
-            shares = logits[row].double().softmax(-1).cpu()
-            chosen[row] = int(torch.multinomial(shares, 1, generator=generator))
-    return [*chosen]
 
 
 def _padded_inputs(
@@ -160,28 +166,9 @@ def _padded_inputs(
     return token_ids.to(model.device), positions[:, start:].to(model.device), mask
 
 
-def _predictions(model: Model, inputs: tuple[torch.Tensor, torch.Tensor, Any], num_rows: int) -> Predictions:
-    logits, hidden = _forward(model, *inputs, model.plain_cache(model.shape.num_layers), num_rows)
-    return Predictions(logits=logits[0], hidden=hidden[:, 0])
-
-
-def _forward(
-    model: Model, token_ids: torch.Tensor, position_ids: torch.Tensor, mask: Any, cache: Any, num_rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits `[B, N, V]` and the states between layers `[L - 1, B, N, E]` of the last N tokens."""
-    width = token_ids.shape[1]
-    with model.without_autocast():
-        output = model.hf(
-            input_ids=token_ids,
-            position_ids=position_ids,
-            past_key_values=cache,
-            attention_mask=mask,
-            use_cache=True,
-            output_hidden_states=True,
-            **model.only_logits_of(range(width - num_rows, width)),
-        )
-    logits = output.logits[:, -num_rows:]
-    is_half = torch.finfo(logits.dtype).bits < 32
-    states = [each[:, -num_rows:] for each in output.hidden_states[1:-1]]
-    hidden = torch.stack(states) if states else logits.new_zeros((0, *logits.shape[:2], 1))
-    return logits.float() if is_half else logits, hidden
+def _last_logits(
+    model: Model, token_ids: torch.Tensor, position_ids: torch.Tensor, mask: Any, cache: Any
+) -> torch.Tensor:
+    """Return the logits `[B, V]` of the last tokens."""
+    keep = torch.tensor([token_ids.shape[1] - 1])
+    return model.forward(token_ids, position_ids, cache, mask, keep=keep)[:, 0].float()

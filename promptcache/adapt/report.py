@@ -15,18 +15,19 @@ REPORT = "report.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutFigures:
-    """Means over held-out prompts, at the places of the answers after plain prefill without the adapter.
+    """Means over held-out prompts, at the places of the answers after plain prefill.
 
     Attributes:
         divergence: KL divergence of modular answers, in nats.
         agreement: Share of places at which the most probable token is the same.
-        drift: KL divergence of plain answers with the adapter from those without it, in nats.
+        distance: Squared distance of the KV of modules from that after plain prefill, relative to the distance without
+            an adapter.
         num_prompts: Number of prompts.
     """
 
     divergence: float
     agreement: float
-    drift: float
+    distance: float
     num_prompts: int
 
 

@@ -1,8 +1,8 @@
-"""The training: self-distillation of a LoRA adapter, from plain prefill to requests with modules.
+"""The training: an adapter learns to encode modules as they are after plain prefill.
 
-The teacher is the model without the adapter, which answers after plain prefill. The student is the same model with the
-adapter, and its modules are encoded apart. A share of the lessons has plain prefill on both sides, so that plain
-answers stay as they are.
+The teacher is the model, which prefills a prompt as a whole. The student is the same model, and encodes modules apart
+with the adapter. The loss is the distance of the student's keys and values from the teacher's, so no answers are
+needed. The adapter takes part in no other tokens, so plain and exact answers stay as they are.
 """
 
 from __future__ import annotations
@@ -13,14 +13,9 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from random import Random
-from shutil import rmtree
-from tempfile import mkdtemp
-from typing import Any
 
 import torch
 
@@ -29,30 +24,34 @@ from promptcache.adapt.lessons import Lesson, Lessons
 from promptcache.adapt.passes import (
     TaughtAnswer,
     divergences,
-    hidden_distances,
-    plain_predictions,
-    student_predictions,
+    kv_distances,
+    modular_kv,
+    modular_logits,
+    plain_kv,
     teach,
 )
 from promptcache.adapt.report import AdaptReport, HeldOutFigures
 from promptcache.adapt.sources import LessonSource, SchemaPrompts, SyntheticSource, TextPrompts
-from promptcache.atomic import publish
 from promptcache.bench.harness import Progress, silent
-from promptcache.diagnostics import InvalidValue, Kind, NotFinite, UnsupportedModel, first_line, millinats_text, whole
+from promptcache.diagnostics import InvalidValue, Kind, NotFinite, UnsupportedModel, whole
 from promptcache.engine import Engine
 from promptcache.language import CheckedSchema, print_schema
-from promptcache.runtime import DTYPES, Model, without_peft_warnings
+from promptcache.runtime import (
+    DTYPES,
+    Model,
+    adapted_layers,
+    add_adapter,
+    layers_to_adapt,
+    remove_adapter,
+    save_module_adapter,
+)
 from promptcache.testing.subject import SchemaSource, read_schema
 
 LESSONS_PER_STEP = 2
-_STEPS_PER_BLOCK = 4  # the teacher answers the lessons of so many steps at once
-_BATCH = 4  # lessons that the teacher answers in one forward pass
+_BATCH = 4  # held-out prompts that are answered in one forward pass
 _WARMUP_STEPS = 10
-_PLAIN_SHARE = 0.2
-_SAMPLED_SHARE = 0.25
-_HIDDEN_WEIGHT = 1.0
-_QUESTION_WEIGHT = 0.2
 _MAX_NORM = 1.0
+_LEAST_SHARE = 1e-4
 _NUM_RECENT = 40
 
 _POSITIVE = Kind("a number above 0", lambda value: isinstance(value, int | float) and 0 < value < math.inf)
@@ -70,7 +69,7 @@ class AdaptSettings:
         learning_rate: The highest learning rate. It rises for 10 steps and falls to 0 like a cosine.
         seed: Seed of the lessons and of the adapter's first weights.
         max_tokens: Limit of the tokens of one forward pass: prompt, answer, and the contexts of the modules.
-        max_new_tokens: Limit of the tokens of an answer.
+        max_new_tokens: Limit of the tokens of an answer to a held-out prompt.
         num_held_out: Number of prompts of the validation.
         checkpoint_s: Least time between two checkpoints, in seconds.
     """
@@ -78,7 +77,7 @@ class AdaptSettings:
     steps: int | None = None
     minutes: float | None = None
     rank: int = 16
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     seed: int = 0
     max_tokens: int = 2048
     max_new_tokens: int = 24
@@ -115,7 +114,7 @@ def adapt_model(
     settings: AdaptSettings,
     progress: Progress = silent,
 ) -> AdaptReport:
-    """Train a LoRA adapter with which answers from modules are nearer to those after plain prefill.
+    """Train a LoRA adapter for modules, with which answers are nearer to those after plain prefill.
 
     The adapter is for all schemas, and fits best to prompts like those that it was trained on. The engine gets no
     schema and no KV, and its model is as before in the end.
@@ -132,7 +131,7 @@ def adapt_model(
         InvalidValue: A setting is not allowed; the folder has something else, or a training with other settings; or no
             prompt can be learned from.
         SchemaError: A schema is not valid, or does not fit the model.
-        UnsupportedModel: The model cannot be trained, or peft is not installed.
+        UnsupportedModel: The model cannot be trained.
         NotFinite: The loss is not finite.
     """
     settings.check()
@@ -151,8 +150,8 @@ def adapt_model(
         max_new_tokens=settings.max_new_tokens,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with _with_adapter(engine.model, settings) as adapter:
-        training = _Training(engine, adapter, lessons, settings, progress)
+    with _with_adapter(engine.model, settings):
+        training = _Training(engine, lessons, settings, progress)
         return training.run(folder, checkpoint, identity)
 
 
@@ -163,8 +162,6 @@ def check_trainable(model: Model) -> None:
         UnsupportedModel: Gives the reason and the fix.
     """
     name = model.facts.name
-    if find_spec("peft") is None:
-        raise UnsupportedModel("training needs peft: pip install 'promptcache[adapt]'")
     if getattr(model.hf, "is_quantized", False) or not all(each.dtype in DTYPES for each in model.hf.parameters()):
         raise UnsupportedModel(f"{name} is quantized; train an adapter for the model in its full precision")
     if model.is_packed:
@@ -198,60 +195,65 @@ def _sources(
 
 
 @contextmanager
-def _with_adapter(model: Model, settings: AdaptSettings) -> Iterator[Any]:
+def _with_adapter(model: Model, settings: AdaptSettings) -> Iterator[None]:
     """Give a model a new adapter, in float32, and take it away in the end.
 
     Raises:
         UnsupportedModel: The model has no layers for it.
     """
-    from peft import LoraConfig, get_peft_model
-
+    names = layers_to_adapt(model.hf)
+    if not names:
+        raise UnsupportedModel(f"{model.facts.name} takes no adapter: it has no linear layers of torch")
     flags = [(weight, weight.requires_grad) for weight in model.hf.parameters()]
-    rank = settings.rank
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        try:
-            with without_peft_warnings():
-                adapter: Any = get_peft_model(model.hf, config)
-        except ValueError as error:
-            raise UnsupportedModel(f"{model.facts.name} takes no LoRA adapter: {first_line(error)}") from error
-    adapter.eval()  # no dropout anywhere
+    generator = torch.Generator().manual_seed(settings.seed)
+    weights = {}
+    for name in names:
+        linear = model.hf.get_submodule(name)
+        down = torch.randn((settings.rank, linear.in_features), generator=generator) / math.sqrt(linear.in_features)
+        up = torch.zeros((linear.out_features, settings.rank))
+        weights[name] = down.to(model.device), up.to(model.device)
+    for weight, _ in flags:
+        weight.requires_grad_(False)
+    add_adapter(model.hf, weights)
     try:
-        yield adapter
+        for layer in adapted_layers(model.hf).values():
+            layer.down.requires_grad_(True)
+            layer.up.requires_grad_(True)
+        yield
     finally:
-        adapter.unload()
+        remove_adapter(model.hf)
         for weight, needs_grad in flags:
             weight.requires_grad_(needs_grad)
 
 
 class _Training:
-    def __init__(
-        self, engine: Engine, adapter: Any, lessons: Lessons, settings: AdaptSettings, progress: Progress
-    ) -> None:
+    def __init__(self, engine: Engine, lessons: Lessons, settings: AdaptSettings, progress: Progress) -> None:
         self._engine = engine
         self._model = engine.model
-        self._adapter = adapter
         self._lessons = lessons
         self._settings = settings
         self._progress = progress
-        self._weights = [each for each in adapter.parameters() if each.requires_grad]
+        self._layers = adapted_layers(engine.model.hf)
+        self._weights = [weight for layer in self._layers.values() for weight in (layer.down, layer.up)]
         self._optimizer = torch.optim.AdamW(
             self._weights, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
-        self._block: tuple[int, list[tuple[Lesson, TaughtAnswer]]] | None = None
         self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
         self._num_steps = 0
         self._seconds = 0.0
+        self._scale = torch.ones(())  # [L, 2], the distances of held-out prompts without the adapter
 
     def run(self, folder: Path, checkpoint: Checkpoint | None, identity: Mapping[str, object]) -> AdaptReport:
-        from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
         if checkpoint is not None:
-            set_peft_model_state_dict(self._adapter, dict(checkpoint.adapter))
+            with torch.no_grad():
+                for weight, kept in zip(self._weights, checkpoint.adapter, strict=True):
+                    weight.copy_(kept)
             self._optimizer.load_state_dict(dict(checkpoint.optimizer))
             self._num_steps, self._seconds = checkpoint.num_steps, checkpoint.seconds
         held_out = self._held_out()
+        self._scale = (
+            checkpoint.scale if checkpoint is not None else self._mean_distances([each for each, _ in held_out])
+        )
         before = self._figures(held_out) if checkpoint is None else HeldOutFigures(**checkpoint.before)
 
         def save() -> None:
@@ -260,7 +262,8 @@ class _Training:
                 num_steps=self._num_steps,
                 seconds=self._seconds,
                 before=asdict(before),
-                adapter=get_peft_model_state_dict(self._adapter),
+                scale=self._scale,
+                adapter=[weight.detach().clone() for weight in self._weights],
                 optimizer=self._optimizer.state_dict(),
             ).write(folder)
 
@@ -278,7 +281,7 @@ class _Training:
             before=before,
             after=self._figures(held_out),
         )
-        save_adapter(self._adapter, folder)
+        save_module_adapter(self._model.hf, folder)
         report.write(folder)
         return report
 
@@ -298,7 +301,7 @@ class _Training:
         settings, share = self._settings, self._settings.share_done(self._num_steps, self._seconds)
         words = [f"training, step {self._num_steps + 1}"]
         if self._recent:
-            words.append(f"KL {millinats_text(statistics.fmean(self._recent))} millinats")
+            words.append(f"distance {statistics.fmean(self._recent):.2f}")
         if share:
             words.append(f"{_duration(self._seconds / share - self._seconds)} left")
         if settings.steps is not None:
@@ -313,106 +316,58 @@ class _Training:
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate * warmup * fall
         for index in range(LESSONS_PER_STEP):
-            number = self._num_steps * LESSONS_PER_STEP + index
-            lesson, target = self._taught(number)
-            is_plain = self._chance("form", number).random() < _PLAIN_SHARE
-            predict = plain_predictions if is_plain else student_predictions
-            found = predict(self._model, lesson, target.answer_ids)
-            distance = divergences(found, target.predictions)
-            weights = torch.ones_like(distance)
-            weights[: lesson.num_shared - 1] = _QUESTION_WEIGHT
-            each = distance + _HIDDEN_WEIGHT * hidden_distances(found, target.predictions)
-            loss = (each * weights).sum() / weights.sum()
+            request = self._lessons.lesson(self._num_steps * LESSONS_PER_STEP + index).tokens
+            found = modular_kv(self._model, request)
+            loss = self._relative(kv_distances(found, plain_kv(self._model, request)))
             if not torch.isfinite(loss):
                 raise NotFinite(
                     f"the loss of step {self._num_steps + 1} is not finite; start again with a lower learning rate"
                 )
             (loss / LESSONS_PER_STEP).backward()  # type: ignore[no-untyped-call] # torch does not annotate it
-            if not is_plain:
-                self._recent.append(float(distance[lesson.num_shared - 1 :].detach().mean()))
+            self._recent.append(float(loss.detach()))
         torch.nn.utils.clip_grad_norm_(self._weights, _MAX_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _taught(self, number: int) -> tuple[Lesson, TaughtAnswer]:
-        """Return a lesson with its target. The lessons of several steps are answered together."""
-        size = LESSONS_PER_STEP * _STEPS_PER_BLOCK
-        block, index = divmod(number, size)
-        if self._block is None or self._block[0] != block:
-            numbers = range(block * size, (block + 1) * size)
-            lessons = [self._lessons.lesson(each) for each in numbers]
-            sampled = [self._chance("answer", each).random() < _SAMPLED_SHARE for each in numbers]
-            generator = torch.Generator().manual_seed(self._chance("sampling", block).getrandbits(63))
-            targets = self._targets(lessons, sampled, generator)
-            self._block = block, [*zip(lessons, targets, strict=True)]
-        return self._block[1][index]
+    @torch.no_grad()
+    def _mean_distances(self, lessons: Sequence[Lesson]) -> torch.Tensor:
+        """Return the distances `[L, 2]` of keys and values from those of plain prefill, mean over prompts."""
+        found = []
+        for number, lesson in enumerate(lessons):
+            self._progress("measuring held-out prompts", number, len(lessons))
+            request = lesson.tokens
+            found.append(kv_distances(modular_kv(self._model, request), plain_kv(self._model, request)))
+        return torch.stack(found).mean(0)
 
-    def _chance(self, purpose: str, number: int) -> Random:
-        return Random(f"{purpose} {self._settings.seed} {number}")
-
-    def _targets(
-        self, lessons: Sequence[Lesson], sampled: Sequence[bool] | None = None, generator: torch.Generator | None = None
-    ) -> list[TaughtAnswer]:
-        """Return the targets of lessons. Lessons of similar length are answered together, for less padding."""
-        found: dict[int, TaughtAnswer] = {}
-        by_length = sorted(range(len(lessons)), key=lambda index: len(lessons[index].whole_ids))
-        with self._without_adapter():
-            for start in range(0, len(lessons), _BATCH):
-                batch = by_length[start : start + _BATCH]
-                targets = teach(
-                    self._model,
-                    [lessons[index] for index in batch],
-                    self._engine.end_ids,
-                    self._settings.max_new_tokens,
-                    [sampled is not None and sampled[index] for index in batch],
-                    generator,
-                )
-                found.update(zip(batch, targets, strict=True))
-        return [found[index] for index in range(len(lessons))]
-
-    def _without_adapter(self) -> AbstractContextManager[None]:
-        context: AbstractContextManager[None] = self._adapter.disable_adapter()
-        return context
+    def _relative(self, distances: torch.Tensor) -> torch.Tensor:
+        """Return distances `[L, 2]` relative to those without the adapter, mean over the layers that have any."""
+        differs = self._scale > _LEAST_SHARE * self._scale.max()  # the first layer's KV depends on no other token
+        return (distances[differs] / self._scale[differs]).mean()
 
     def _held_out(self) -> list[tuple[Lesson, TaughtAnswer]]:
-        size, count = LESSONS_PER_STEP * _STEPS_PER_BLOCK, self._settings.num_held_out
+        count = self._settings.num_held_out
         found: list[tuple[Lesson, TaughtAnswer]] = []
-        for start in range(0, count, size):
+        for start in range(0, count, _BATCH):
             self._progress("answering held-out prompts", start, count)
-            numbers = range(start, min(count, start + size))
-            lessons = [self._lessons.lesson(number, held_out=True) for number in numbers]
-            found += zip(lessons, self._targets(lessons), strict=True)
+            lessons = [self._lessons.lesson(each, held_out=True) for each in range(start, min(count, start + _BATCH))]
+            answers = teach(self._model, lessons, self._engine.end_ids, self._settings.max_new_tokens)
+            found += zip(lessons, answers, strict=True)
         return found
 
     @torch.no_grad()
     def _figures(self, held_out: Sequence[tuple[Lesson, TaughtAnswer]]) -> HeldOutFigures:
-        modular, agreeing, plain = list[float](), list[float](), list[float]()
+        modular, agreeing = list[float](), list[float]()
         for number, (lesson, target) in enumerate(held_out):
             self._progress("measuring held-out prompts", number, len(held_out))
-            answer = slice(lesson.num_shared - 1, None)
-            found = student_predictions(self._model, lesson, target.answer_ids)
-            modular.append(float(divergences(found, target.predictions)[answer].mean()))
-            same = found.logits.argmax(-1) == target.predictions.logits.argmax(-1)
-            agreeing.append(float(same[answer].double().mean()))
-            found = plain_predictions(self._model, lesson, target.answer_ids)
-            plain.append(float(divergences(found, target.predictions)[answer].mean()))
+            found = modular_logits(self._model, lesson, target.answer_ids)
+            modular.append(float(divergences(found, target.logits).mean()))
+            agreeing.append(float((found.argmax(-1) == target.logits.argmax(-1)).double().mean()))
         return HeldOutFigures(
             divergence=max(0.0, statistics.fmean(modular)),
             agreement=statistics.fmean(agreeing),
-            drift=max(0.0, statistics.fmean(plain)),
+            distance=float(self._relative(self._mean_distances([lesson for lesson, _ in held_out]))),
             num_prompts=len(held_out),
         )
-
-
-def save_adapter(adapter: Any, folder: Path) -> None:
-    """Write an adapter in the form of peft. Each file is replaced as a whole."""
-    scratch = Path(mkdtemp(prefix=".adapter.", suffix=".tmp", dir=folder))
-    try:
-        adapter.save_pretrained(scratch, save_embedding_layers=False)
-        for file in scratch.iterdir():
-            publish(file, folder / file.name)
-    finally:
-        rmtree(scratch, ignore_errors=True)
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`promptcache adapt`: trains a LoRA adapter with which cached answers are nearer to plain prefill."""
+"""`promptcache adapt`: trains an adapter for modules, with which cached answers are nearer to plain prefill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from promptcache.cli.bench import set_threads
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import ShowProgress, print_lines, progress, show_loading
 from promptcache.cli.engine import load_engine
-from promptcache.cli.exits import EnvironmentMissing, UsageMistake
+from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     FILE,
@@ -62,7 +61,7 @@ _LINE_EVERY_S = 30.0
 )
 @click.option("--rank", metavar="N", type=click.IntRange(min=1), default=16, help="Rank of the LoRA matrices.")
 @click.option(
-    "--learning-rate", metavar="X", type=click.FloatRange(0, min_open=True), default=3e-4, help="Highest learning rate."
+    "--learning-rate", metavar="X", type=click.FloatRange(0, min_open=True), default=1e-3, help="Highest learning rate."
 )
 @click.option(
     "--max-tokens",
@@ -95,16 +94,13 @@ def command(
     dtype: str,
     threads: int | None,
 ) -> Output:
-    """Fit a model to modules by a LoRA adapter, so that cached answers are nearer to plain prefill.
+    """Train an adapter for modules, so that cached answers are nearer to plain prefill.
 
     SCHEMA is a schema file to train for; - is standard input. Without schemas, synthetic documents are learned from.
     """
     if minutes is not None and steps is not None:
         raise UsageMistake("--minutes and --steps are two ways to say how long the training is; leave one out")
     checked = read_schemas(schemas, sources)
-    for package in ("peft", "hypothesis"):
-        if find_spec(package) is None:
-            raise EnvironmentMissing(f"adapt needs '{package}': pip install 'promptcache[adapt]' brings it")
     find_hypothesis("adapt draws prompts", "install it")  # keeps its files out of the working directory
     with _progress() as show:
         show_loading(show, model)
@@ -159,7 +155,7 @@ def _print(report: AdaptReport, model: str, out: Path) -> None:
     rows = [
         ("KL of modular answers, millinats", millinats_text(before.divergence), millinats_text(after.divergence)),
         ("same token, %", f"{100 * before.agreement:.1f}", f"{100 * after.agreement:.1f}"),
-        ("KL of plain answers, millinats", millinats_text(before.drift), millinats_text(after.drift)),
+        ("distance of KV, relative", f"{before.distance:.2f}", f"{after.distance:.2f}"),
     ]
     width = max(len(row[0]) for row in rows)
     print_lines(

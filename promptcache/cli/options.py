@@ -177,7 +177,7 @@ adapter_option = click.option(
     "--adapter",
     metavar="FOLDER",
     type=FILE,
-    help="An adapter of peft to merge into the weights, as `promptcache adapt` makes it.",
+    help="A folder with an adapter, of `promptcache adapt` or of peft.",
 )
 dtype_option = click.option(
     "--dtype",

@@ -60,7 +60,8 @@ def with_members(
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
             for kind, sees in contexts.of(run.token_ids):
-                state = _state(run, len(states) + len(made), kind, sees, states, codec)
+                is_adapted = kind is StateKind.BEHIND and contexts.has_stand_ins
+                state = _state(run, len(states) + len(made), kind, sees, states, codec, is_adapted=is_adapted)
                 if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
                     made.append(state)
     return _Extension(layout, selection, runs).layout(), (*states, *made)
@@ -82,6 +83,11 @@ class _Contexts:
         for state in states:
             if state.kind is StateKind.STAND_IN and state.sees[:-1] == self._before and state.sees[-1] in first:
                 yield state.sees[-1], state.index
+
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether a member that is not the first one attends to stand-ins."""
+        return bool(self._pairs)
 
     def of(self, token_ids: tuple[int, ...]) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
         """Yield the kinds and contexts of the states of the next member of a prompt; it has a plain one first."""
@@ -193,7 +199,14 @@ def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def _state(
-    run: Run, index: int, kind: StateKind, sees: tuple[int, ...], states: Sequence[RunState], codec: str
+    run: Run,
+    index: int,
+    kind: StateKind,
+    sees: tuple[int, ...],
+    states: Sequence[RunState],
+    codec: str,
+    *,
+    is_adapted: bool,
 ) -> RunState:
     context = closed_up([states[each].encoding.whole for each in sees])
     start = context[-1].last + 1 if context else 0
@@ -203,5 +216,6 @@ def _state(
         position_ids=tuple(range(start, start + len(token_ids))),
         context=context,
         codec=codec,
+        is_adapted=is_adapted,
     )
     return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)

@@ -164,7 +164,10 @@ class _Maker:
         others = [self._behind.get(index, self._plain[index]) for index in visible if index >= first]
         sees = _without_none((*before, *self._stand_ins_behind(before, num_stand_ins, run.index), *others))
         if sees != self.states[plain].sees:
-            self._behind[run.index] = self._add(run.index, StateKind.BEHIND, sees, run.token_ids, run.places)
+            is_adapted = num_stand_ins > 0
+            self._behind[run.index] = self._add(
+                run.index, StateKind.BEHIND, sees, run.token_ids, run.places, is_adapted=is_adapted
+            )
 
     def add_stand_ins(self, seen: CollectionView, run: int) -> None:
         """Add the stand-ins before members of a collection that do not exist yet, as states of `run`.
@@ -216,7 +219,14 @@ class _Maker:
         self.states[-1] = replace(self.states[-1], scaffolds=(scaffold,))
 
     def _add(
-        self, run: int, kind: StateKind, sees: tuple[int, ...], token_ids: tuple[int, ...], places: tuple[int, ...]
+        self,
+        run: int,
+        kind: StateKind,
+        sees: tuple[int, ...],
+        token_ids: tuple[int, ...],
+        places: tuple[int, ...],
+        *,
+        is_adapted: bool = False,
     ) -> int:
         """Add a state of a run, or a stand-in. With closed positions, `places` are not used."""
         known = self._contexts.get(sees)  # share one tuple among equal contexts
@@ -226,7 +236,9 @@ class _Maker:
         if self._is_closed:
             start = context[-1].last + 1 if context else 0
             places = tuple(range(start, start + len(token_ids)))
-        encoding = Encoding(token_ids=token_ids, position_ids=places, context=context, codec=self._codec)
+        encoding = Encoding(
+            token_ids=token_ids, position_ids=places, context=context, codec=self._codec, is_adapted=is_adapted
+        )
         index = len(self.states)
         self.states.append(RunState(index=index, run=run, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
         return index

@@ -16,10 +16,18 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.generate import end_ids, generate
-from promptcache.runtime.hf.adapter import without_peft_warnings
 from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
+from promptcache.runtime.hf.module_adapter import (
+    AdaptedLinear,
+    adapted,
+    adapted_layers,
+    add_adapter,
+    layers_to_adapt,
+    remove_adapter,
+    save_module_adapter,
+)
 from promptcache.runtime.hf.options import (
     TEMPERATURE,
     check_for_batch,
@@ -45,6 +53,8 @@ from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, 
 from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
+    Token,
+    adapted_tokens,
     plain_logits,
     reference_inputs,
     reference_logits,
@@ -80,6 +90,7 @@ __all__ = [
     "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
+    "AdaptedLinear",
     "AnswerReader",
     "AnswerSplit",
     "AsyncService",
@@ -129,11 +140,16 @@ __all__ = [
     "TemplateOptions",
     "Ticket",
     "Timing",
+    "Token",
     "TokenLogprobs",
     "Usage",
     "WarmReport",
     "WatchedFidelity",
     "adapt_tokenizer",
+    "adapted",
+    "adapted_layers",
+    "adapted_tokens",
+    "add_adapter",
     "answer",
     "answer_batch",
     "answer_by_transformers",
@@ -153,6 +169,7 @@ __all__ = [
     "frequent_prefixes",
     "function_schema",
     "generate",
+    "layers_to_adapt",
     "link",
     "linked_inputs",
     "load_model",
@@ -169,6 +186,8 @@ __all__ = [
     "reference_inputs",
     "reference_logits",
     "reference_tokens",
+    "remove_adapter",
+    "save_module_adapter",
     "schema_state",
     "score",
     "several",
@@ -177,5 +196,4 @@ __all__ = [
     "visibility",
     "warm",
     "whole_text",
-    "without_peft_warnings",
 ]

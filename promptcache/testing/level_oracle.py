@@ -46,7 +46,7 @@ def true_level(plan: Plan) -> Level:
     in_use = _in_use(plan)
     new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
     for position, token in in_use.items():
-        if _seen(token) != _before_it(position, in_use) or any(new < position for new in new_positions):
+        if not _is_exact(position, token, in_use) or any(new < position for new in new_positions):
             return Level.MODULAR
     return Level.EXACT
 
@@ -61,9 +61,7 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
     new = [(part.start + number, part.place + number) for part in plan.prefill for number in range(len(part.token_ids))]
     if repair.kind is RepairKind.ALL:
         first_new = min((position for position, _ in new), default=len(in_use) + plan.stop)
-        exact = (
-            _seen(token) == _before_it(position, in_use) and first_new > position for position, token in in_use.items()
-        )
+        exact = (_is_exact(position, token, in_use) and first_new > position for position, token in in_use.items())
         num_exact = next((index for index, holds in enumerate(exact) if not holds), len(in_use))
         return set([*in_use][num_exact:])
     again: set[int] = set()
@@ -83,7 +81,7 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
             for index in range(part.start, part.stop)
         }
         has_new = any(place < plan.layout.runs[run].start for _, place in new)
-        is_behind = is_behind or has_new or context != others
+        is_behind = is_behind or has_new or encoding.is_adapted or context != others
         num_first = ceil(Fraction(repair.amount, 100) * len(own)) if repair.is_share else repair.amount
         again |= set(own[:num_first] if is_behind else ())
     return again
@@ -107,6 +105,11 @@ def _seen(token: _Token) -> set[tuple[_Token, int]]:
         positions = part.encoding.position_ids
         stored += [((part.encoding, index), positions[index] + part.shift) for index in range(part.start, part.stop)]
     return {(other, own - position) for other, position in stored if position < own}
+
+
+def _is_exact(position: int, token: _Token, in_use: Mapping[int, _Token]) -> bool:
+    """Whether a token has seen the tokens in use before it, and the model's own weights computed its KV."""
+    return not token[0].is_adapted and _seen(token) == _before_it(position, in_use)
 
 
 def _before_it(position: int, in_use: Mapping[int, _Token]) -> set[tuple[_Token, int]]:

@@ -1,4 +1,4 @@
-"""The passes of a training compute what the engine computes: the student a cached request, the teacher plain prefill."""
+"""The passes of a training compute what the engine computes: the student encodes modules, the teacher prefills."""
 
 from __future__ import annotations
 
@@ -7,42 +7,30 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from peft import LoraConfig, get_peft_model
 
 from promptcache import Engine
 from promptcache.adapt.lessons import Lesson, Lessons
-from promptcache.adapt.passes import (
-    divergences,
-    hidden_distances,
-    plain_predictions,
-    student_predictions,
-    teach,
-)
-from promptcache.adapt.sources import DrawnPrompt, SyntheticSource, state_of
+from promptcache.adapt.passes import kv_distances, modular_kv, modular_logits, plain_kv, teach
+from promptcache.adapt.sources import DrawnPrompt, SyntheticSource, plan_of, state_of
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import RequestTokens
-from promptcache.runtime import reference_logits, without_peft_warnings
+from promptcache.runtime import layers_to_adapt, plain_logits, reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.adapt.conftest import SCHEMA, new_engine
 from tests.conftest import law_examples
 from tests.families import random_model, usual_families
+from tests.module_adapter import add_random_adapter
 
 TOLERANCE = 1e-5
 
 
-def untrained(engine: Engine) -> Engine:
-    """Add an adapter that changes nothing yet, as at the start of a training."""
-    with without_peft_warnings():
-        get_peft_model(engine.model.hf, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-    return engine
-
-
-PLAIN, UNTRAINED = new_engine(), untrained(new_engine())
-"""The same model, without and with an untrained adapter."""
+PLAIN, ADAPTED = new_engine(), new_engine()
+"""The same model, without and with an adapter."""
+add_random_adapter(ADAPTED.model)
 
 
 def lessons_of(engine: Engine, draw: Any) -> Lessons:
@@ -77,55 +65,81 @@ def continued(tokens: RequestTokens, answer: tuple[int, ...]) -> RequestTokens:
 @given(data=st.data(), schema=strategies.schemas())
 @settings(max_examples=law_examples(0.6))
 def test_the_student_is_the_reference(data: st.DataObject, schema: CheckedSchema) -> None:
-    """Before training, the student's logits are those of the engine's reference at the end of a prompt and its answer."""
+    """With any adapter, the student's logits are those of the engine's reference at the end of a prompt and its answer."""
     selection = data.draw(strategies.prompts(schema))
     answer = data.draw(st.lists(st.integers(0, 255), min_size=1, max_size=5).map(tuple))
-    lesson = lesson_of(schema, selection)
-    assume(lesson is not None)
+    tokens = plan_of(PLAIN, DrawnPrompt(state_of(PLAIN, schema), selection)).tokens
+    lesson = Lesson(tokens=tokens, whole_ids=())
+
+    found = modular_logits(ADAPTED.model, lesson, answer)
+    expected = reference_logits(continued(lesson.tokens, answer[:-1]), ADAPTED.model)[-len(found) :]
+
+    assert len(found) == len(answer)
+    assert largest(found - expected) < TOLERANCE
+
+
+def test_the_adapter_is_for_modules_behind_stand_ins_only() -> None:
+    """The student's KV has gradients of the adapter and differs by it; the teacher's KV and plain logits do not."""
+    checked = PLAIN.add_schema(SCHEMA)
+    plan = PLAIN.plan('<prompt schema="club"><ann/><bob/><cat/><user>Who?</user></prompt>')
+    lesson = lesson_of(checked, plan.selection)
     assert lesson is not None
+    names = [name for name in layers_to_adapt(PLAIN.model.hf) if name.endswith(("k_proj", "v_proj"))]
+    layers = [ADAPTED.model.hf.get_submodule(name) for name in names]
+    for layer in layers:
+        layer.up.requires_grad_(True)
 
-    found = student_predictions(UNTRAINED.model, lesson, answer)
-    expected = reference_logits(continued(lesson.tokens, answer[:-1]), PLAIN.model)[-len(found.logits) :]
+    own, other = (modular_kv(engine.model, lesson.tokens) for engine in (ADAPTED, PLAIN))
+    own.sum().backward()
 
-    assert len(found.logits) == lesson.num_shared + len(answer) - 1
-    assert found.logits.requires_grad
-    assert largest(found.logits - expected) < TOLERANCE
-
-
-def test_the_student_is_the_engine() -> None:
-    """The student's logits are those that an engine computes from linked KV, and those of `Engine.reference`."""
-    schema = (
-        '<schema name="s"><system>Go. <module name="a">Red.</module><module name="b">Blue.</module></system></schema>'
-    )
-    prompt = '<prompt schema="s"><a/><b/><user>Which?</user></prompt>'
-    engine = new_engine()
-    checked = engine.add_schema(schema)
-    lesson = lesson_of(checked, engine.plan(prompt).selection)
-    assert lesson is not None
-
-    found = student_predictions(UNTRAINED.model, lesson, (65,)).logits
-
-    assert largest(found - engine.logits(prompt)[-len(found) :]) < TOLERANCE
-    assert largest(found - engine.reference(prompt)[-len(found) :]) < TOLERANCE
-    assert largest(found - plain_predictions(PLAIN.model, lesson, (65,)).logits) > 1e-2  # modules matter
+    assert len(layers) == 2 * PLAIN.model.shape.num_layers
+    assert all(float(layer.up.grad.abs().sum()) > 0 for layer in layers)
+    assert largest(own - other) > 1e-2
+    assert largest(plain_kv(ADAPTED.model, lesson.tokens) - plain_kv(PLAIN.model, lesson.tokens)) < TOLERANCE
+    plain = [plain_logits(lesson.tokens, engine.model) for engine in (ADAPTED, PLAIN)]
+    assert largest(plain[0] - plain[1]) < TOLERANCE
+    (first, *_), (again, *_) = (teach(engine.model, [lesson], (), 4) for engine in (ADAPTED, PLAIN))
+    assert first.answer_ids == again.answer_ids
+    assert largest(first.logits - again.logits) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", usual_families())
 def test_passes_are_those_of_every_family(family: str) -> None:
-    """For each family of models, the student is the engine, and plain prefill is the teacher in a padded batch."""
+    """For each family, the student is the engine, the teacher's KV that of its reference, and answers those of plain prefill."""
     engine = Engine(random_model(family), ByteTokenizer())
     checked = engine.add_schema(SCHEMA)
     prompts = [f'<prompt schema="club">{used}<user>Who?</user></prompt>' for used in ("<ann/><bob/>", "<bob/><cat/>")]
     lessons = []
     for prompt in prompts:
         drawn = DrawnPrompt(state_of(engine, checked), engine.plan(prompt).selection)
-        lessons.append(lessons_of(engine, lambda rng, held_out, drawn=drawn: drawn).lesson(0))
+        if any(part.encoding.is_adapted for part in engine.plan(prompt).tokens.parts):
+            lessons.append(lessons_of(engine, lambda rng, held_out, drawn=drawn: drawn).lesson(0))
+    if not lessons:
+        assert not engine.model.can_relocate  # positions are fixed then, without stand-ins
+        return
 
     for lesson, target, prompt in zip(lessons, teach(engine.model, lessons, (), 3), prompts, strict=True):
-        plain = plain_predictions(engine.model, lesson, target.answer_ids)
-        student = student_predictions(engine.model, lesson, target.answer_ids[:1]).logits
-        assert largest(plain.logits - target.predictions.logits) < TOLERANCE
-        assert largest(student - engine.logits(prompt)[-len(student) :]) < 10 * TOLERANCE
+        token_ids = torch.tensor([[*lesson.whole_ids, *target.answer_ids[:-1]]])
+        with torch.no_grad():
+            own = engine.model.forward(
+                token_ids,
+                torch.arange(token_ids.shape[1])[None],
+                engine.model.plain_cache(engine.model.shape.num_layers),
+                engine.model.attention_masks(*_causal(token_ids.shape[1])),
+            )[0, -len(target.answer_ids) :]
+        assert largest(own - target.logits) < TOLERANCE
+        student = modular_logits(engine.model, lesson, target.answer_ids[:1])
+        assert largest(student - engine.logits(prompt)[-1:]) < 10 * TOLERANCE
+        near, far = modular_kv(engine.model, lesson.tokens).detach(), plain_kv(engine.model, lesson.tokens)
+        distances = kv_distances(near, far)
+        assert near.shape == far.shape
+        assert float(distances[0].max()) < 1e-6 < float(distances.max())  # the first layer sees no other token
+
+
+def _causal(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    places = torch.arange(count)
+    distance = places[:, None] - places[None]
+    return distance >= 0, distance
 
 
 def synthetic(count: int, engine: Engine = PLAIN) -> list[Lesson]:
@@ -134,20 +148,6 @@ def synthetic(count: int, engine: Engine = PLAIN) -> list[Lesson]:
     lessons = [lessons_of(engine, source.draw).lesson(number) for number in range(count)]
     assert len({len(each.whole_ids) for each in lessons}) > 1
     return lessons
-
-
-def test_the_plain_student_is_the_teacher() -> None:
-    """Without training, plain prefill with an adapter has the teacher's logits and states, whatever else the batch has."""
-    lessons = synthetic(4)
-
-    targets = teach(PLAIN.model, lessons, (), 6)
-
-    for lesson, target in zip(lessons, targets, strict=True):
-        found = plain_predictions(UNTRAINED.model, lesson, target.answer_ids)
-        assert found.logits.shape == target.predictions.logits.shape
-        assert largest(found.logits - target.predictions.logits) < TOLERANCE
-        assert largest(divergences(found, target.predictions)) < TOLERANCE
-        assert largest(hidden_distances(found, target.predictions)) < TOLERANCE
 
 
 def test_the_teacher_answers_as_the_model_does() -> None:
@@ -166,19 +166,6 @@ def test_the_teacher_answers_as_the_model_does() -> None:
         assert ended.answer_ids == answer[:stop]
 
 
-def test_sampled_answers_are_those_of_their_seed() -> None:
-    """The same seed samples the same answers, another one others, and greedy rows stay greedy."""
-    lessons = synthetic(3)
-
-    def answers(seed: int) -> list[tuple[int, ...]]:
-        generator = torch.Generator().manual_seed(seed)
-        return [each.answer_ids for each in teach(PLAIN.model, lessons, (), 6, (True, False, True), generator)]
-
-    greedy = teach(PLAIN.model, lessons, (), 6)
-    assert answers(1) == answers(1) != answers(2)
-    assert answers(1)[1] == answers(2)[1] == greedy[1].answer_ids
-
-
 def test_lessons_are_those_of_their_number() -> None:
     """A lesson is the same each time, and held-out lessons are others."""
     made = lessons_of(PLAIN, SyntheticSource(PLAIN).draw)
@@ -187,38 +174,10 @@ def test_lessons_are_those_of_their_number() -> None:
     assert made.lesson(3) != made.lesson(3, held_out=True)
 
 
-@pytest.mark.parametrize("form", range(12))
-def test_the_end_of_a_question_is_shared(form: int) -> None:
-    """The last tokens of a lesson are tokens of the request behind all modules, and the last tokens of plain prefill."""
-    lesson = lessons_of(PLAIN, SyntheticSource(PLAIN).draw).lesson(form)
-    last = max(part.last for part in lesson.tokens.parts)
-
-    assert lesson.tokens.token_ids[-lesson.num_shared :] == lesson.whole_ids[-lesson.num_shared :]
-    assert lesson.tokens.position_ids[-lesson.num_shared] > last
-
-
 def test_prompts_that_teach_nothing_are_refused() -> None:
-    """If all prompts are exact or too long, the error says so before anything is computed."""
+    """If no prompt has modules behind stand-ins, the error says so before anything is computed."""
     exact = PLAIN.add_schema('<schema name="exact"><system>All of it.</system></schema>')
     drawn = DrawnPrompt(state_of(PLAIN, exact), PLAIN.plan('<prompt schema="exact"><user>Hi</user></prompt>').selection)
 
-    with pytest.raises(InvalidValue, match="each is exact, or has more than 4096 tokens"):
+    with pytest.raises(InvalidValue, match="no module that is encoded behind stand-ins, or more than 4096 tokens"):
         lessons_of(PLAIN, lambda rng, held_out: drawn).lesson(0)
-
-
-def test_tokens_in_front_of_modules_are_not_shared() -> None:
-    """New tokens with cached text behind them do not belong to the end of the question, even if they look like it."""
-    engine = new_engine()
-    checked = engine.add_schema(
-        '<schema name="s"><user>Hm. <module name="a">Ann.</module>'
-        '<module name="b">Bob <parameter name="p" length="4"/>e me</module></user></schema>'
-    )
-    plan = engine.plan('<prompt schema="s"><a/><b p="x"/>Who?</prompt>')
-    lesson = lesson_of(checked, plan.selection)
-    assert lesson is not None
-    cached = max(part.last for part in lesson.tokens.parts)
-
-    behind = [position for position in lesson.tokens.position_ids if position > cached]
-    before = lesson.tokens.token_ids[-len(behind) - 1]
-    assert before == lesson.whole_ids[-len(behind) - 1]  # the "e" behind the slot, and the "e" of "me"
-    assert lesson.num_shared == len(behind)

@@ -1,8 +1,9 @@
-"""A training fits a model to modules, continues where it was interrupted, and leaves an adapter of peft."""
+"""A training brings modules nearer to plain prefill, continues where it was interrupted, and leaves an adapter."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -20,9 +20,7 @@ from promptcache.adapt import adapt_model
 from promptcache.adapt.train import check_trainable
 from promptcache.bench.harness import Progress
 from promptcache.diagnostics import InvalidValue, ModelNotFound, NotFinite, UnsupportedModel
-from promptcache.runtime import without_peft_warnings
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER
 from tests.adapt.conftest import SCHEMA, new_engine, short
 
@@ -51,7 +49,8 @@ def test_a_training_brings_modules_nearer(engine: Engine, tmp_path: Path) -> Non
     )
 
     assert report.after.divergence < 0.9 * report.before.divergence
-    assert report.before.drift < 1e-6 < report.after.drift
+    assert report.before.distance == pytest.approx(1)
+    assert report.after.distance < 0.7
     assert (report.num_steps, report.num_lessons, report.before.num_prompts) == (24, 48, 6)
     after = engine.model.hf.state_dict()
     assert before.keys() == after.keys()
@@ -87,12 +86,13 @@ def test_an_interrupted_training_continues(tmp_path: Path, step: int) -> None:
 
 def test_adapters_are_trained_in_float32(tmp_path: Path) -> None:
     """Beside weights in bfloat16, the adapter has float32, and comes nearer as well."""
-    engine = Engine(tiny_model(torch.bfloat16), ByteTokenizer())
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    engine = Engine(LlamaForCausalLM(LlamaConfig(vocab_size=300, **size)).to(torch.bfloat16), ByteTokenizer())
 
     report = adapt_model(engine, tmp_path, schemas=[SCHEMA], settings=short(16, learning_rate=0.01))
 
     assert {weight.dtype for weight in weights(tmp_path).values()} == {torch.float32}
-    assert report.after.divergence < report.before.divergence
+    assert report.after.distance < report.before.distance
     assert {weight.dtype for weight in engine.model.hf.parameters()} == {torch.bfloat16}
 
 
@@ -140,36 +140,54 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def test_an_engine_loads_the_adapter(tiny: Path, tmp_path: Path) -> None:
-    """An engine with the adapter computes what peft's own model computes, and has another fingerprint than one without."""
+    """With the adapter, modules behind stand-ins have other KV; plain and exact answers are as they were."""
     base = Engine.from_pretrained(tiny, pack=False)
     adapt_model(base, tmp_path / "out", schemas=[SCHEMA], settings=short(4, learning_rate=0.02))
-    adapted = Engine.from_pretrained(tiny, adapter=tmp_path / "out")
-    with without_peft_warnings():
-        own = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), tmp_path / "out")
-    prompt = '<prompt schema="club"><ann/><user>Who likes tea?</user></prompt>'
+    adapted = Engine.from_pretrained(tiny, adapter=tmp_path / "out", pack=True)
     for each in (base, adapted):
         each.add_schema(SCHEMA)
+    first, several = (
+        f'<prompt schema="club">{used}<user>Who likes tea?</user></prompt>' for used in ("<ann/>", "<ann/><bob/>")
+    )
+
+    assert torch.allclose(adapted.logits(first), base.logits(first), atol=1e-4)
+    assert torch.allclose(adapted.logits(several), adapted.reference(several), atol=1e-4)
+    assert not torch.allclose(adapted.logits(several), base.logits(several), atol=1e-3)
+    assert adapted.fingerprint != base.fingerprint
     token_ids = torch.tensor([adapted.tokenizer.tokenize("Ann likes tea and toast.")])
+    with torch.no_grad():
+        plain = base.model.hf(input_ids=token_ids).logits
+        assert torch.allclose(adapted.model.hf(input_ids=token_ids).logits, plain, atol=1e-4)
+    exact = [each.logits(several, repair="all")[-1] for each in (base, adapted)]
+    assert torch.allclose(*exact, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+def test_adapters_of_peft_are_merged(tiny: Path, tmp_path: Path) -> None:
+    """An engine with an adapter of peft computes what peft's own model computes."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    own: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny), LoraConfig(r=2, target_modules="all-linear"))
+    for name, weight in own.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    own.save_pretrained(tmp_path / "out")
+    base, merged = Engine.from_pretrained(tiny), Engine.from_pretrained(tiny, adapter=tmp_path / "out")
+    own = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), tmp_path / "out")
+    token_ids = torch.tensor([merged.tokenizer.tokenize("Ann likes tea and toast.")])
 
     with torch.no_grad():
-        theirs = own(input_ids=token_ids).logits
-        ours = adapted.model.hf(input_ids=token_ids).logits
+        theirs, ours = own(input_ids=token_ids).logits, merged.model.hf(input_ids=token_ids).logits
         plain = base.model.hf(input_ids=token_ids).logits
     assert torch.allclose(ours, theirs, atol=1e-4)
     assert not torch.allclose(ours, plain, atol=1e-2)
-    assert torch.allclose(adapted.logits(prompt), adapted.reference(prompt), atol=1e-4)
-    assert not torch.allclose(adapted.logits(prompt), base.logits(prompt), atol=1e-2)
-    assert adapted.fingerprint != base.fingerprint
-    greedy = {"do_sample": False, "max_new_tokens": 8}
-    found = own.generate(input_ids=token_ids, attention_mask=torch.ones_like(token_ids), **greedy)
-    again = adapted.model.hf.generate(input_ids=token_ids, attention_mask=torch.ones_like(token_ids), **greedy)
-    assert found.tolist() == again.tolist()
+    assert merged.fingerprint != base.fingerprint
 
 
 def test_cached_digests_are_not_those_of_an_adapter(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest of a model's folder, which is cached, does not hide that an adapter was merged."""
+    """The digest of a model's folder, which is cached, does not hide an adapter."""
     fingerprint = import_module("promptcache.runtime.hf.fingerprint")
     monkeypatch.setattr(fingerprint, "MIN_BYTES", 0)
     monkeypatch.setattr(fingerprint, "SETTLED_S", 0.0)
@@ -188,24 +206,17 @@ def test_adapters_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> Non
 
     with pytest.raises(ModelNotFound, match=r"has no adapter_config\.json; `promptcache adapt` makes one"):
         Engine.from_pretrained(tiny, adapter=tmp_path)
-    with pytest.raises(UnsupportedModel, match=r"cannot merge adapter '.*other' into LlamaForCausalLM"):
+    with pytest.raises(UnsupportedModel, match=r"adapter '.*other' does not fit LlamaForCausalLM"):
         Engine.from_pretrained(tiny, adapter=tmp_path / "other")
 
 
-@pytest.mark.parametrize("name", ["adapter", "training"])
-def test_a_missing_peft_is_named(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Without peft, the error names the extra, before a model is loaded or trained."""
+def test_a_missing_peft_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without peft, the error for an adapter of it names the extra, before a model is loaded."""
     (tmp_path / "adapter_config.json").write_text("{}")
-    for module in ("promptcache.runtime.hf.adapter", "promptcache.adapt.train"):
-        monkeypatch.setattr(import_module(module), "find_spec", lambda _: None)
+    monkeypatch.setattr(import_module("promptcache.runtime.hf.adapter"), "find_spec", lambda _: None)
 
-    calls = {
-        "adapter": lambda: Engine.from_pretrained("demo", adapter=tmp_path),
-        "training": lambda: adapt_model(engine, tmp_path / "out", settings=short(1)),
-    }
-    with pytest.raises(UnsupportedModel, match=r"pip install 'promptcache\[adapt\]'"):
-        calls[name]()
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(UnsupportedModel, match=r"pip install 'promptcache\[peft\]'"):
+        Engine.from_pretrained("demo", adapter=tmp_path)
 
 
 def test_models_without_gradients_are_refused(engine: Engine) -> None:
@@ -297,15 +308,16 @@ def test_minutes_end_a_training(engine: Engine, tmp_path: Path) -> None:
     assert report.seconds >= 1.2
     assert report.num_steps > 0
     last = [each for each in shown if each[0].startswith("training")][-1]
-    assert "millinats, less than 1 min left" in last[0]
+    assert re.search(r"distance \d\.\d\d, less than 1 min left", last[0])
     assert last[2] == 1
 
 
 def test_numbers_that_are_not_finite_end_it(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that is not finite ends the training, and so does a model that computes NaN."""
     module = import_module("promptcache.adapt.train")
+    original = module.kv_distances
     monkeypatch.setattr(
-        module, "hidden_distances", lambda found, _: found.logits.new_full((len(found.logits),), torch.nan)
+        module, "kv_distances", lambda found, to: original(found, to) * (torch.nan if found.requires_grad else 1)
     )
     with pytest.raises(NotFinite, match="the loss of step 1 is not finite; start again with a lower learning rate"):
         adapt_model(engine, tmp_path / "loss", schemas=[SCHEMA], settings=short(2))

@@ -1,13 +1,11 @@
-"""Adapters of peft: they are loaded from a folder and merged into the weights.
+"""Adapters: one of peft is merged into the weights, and one for modules is added to them.
 
-A merged adapter costs nothing at request time. The weights are others then, so KV of the model without it is not used.
+Neither costs anything at request time. The weights are others then, so KV of the model without it is not used.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ from transformers import PreTrainedModel
 
 from promptcache.diagnostics import InvalidValue, Kind, ModelNotFound, UnsupportedModel, first_line
 from promptcache.runtime.hf.facts import MODEL_FAULTS
+from promptcache.runtime.hf.module_adapter import CONFIG, is_for_modules, load_module_adapter
 
 ADAPTER = Kind("a folder", lambda value: isinstance(value, str | Path) and str(value) != "") | None
-
-_CONFIG = "adapter_config.json"
 
 
 def check_adapter(adapter: object) -> None:
@@ -34,34 +31,30 @@ def check_adapter(adapter: object) -> None:
     if adapter is None:
         return
     assert isinstance(adapter, str | Path)
-    if not _is_file(Path(adapter) / _CONFIG):
-        raise ModelNotFound(f"adapter folder '{adapter}' has no {_CONFIG}; `promptcache adapt` makes one")
-    if find_spec("peft") is None:
-        raise UnsupportedModel(f"adapter '{adapter}' needs peft: pip install 'promptcache[adapt]'")
+    if not _is_file(Path(adapter) / CONFIG):
+        raise ModelNotFound(f"adapter folder '{adapter}' has no {CONFIG}; `promptcache adapt` makes one")
+    if not is_for_modules(Path(adapter)) and find_spec("peft") is None:
+        raise UnsupportedModel(f"adapter '{adapter}' needs peft: pip install 'promptcache[peft]'")
 
 
-def merge_adapter(hf: PreTrainedModel, adapter: str | Path) -> Any:
-    """Return the model with an adapter merged into its weights. The model is changed in place.
+def with_adapter(hf: PreTrainedModel, adapter: str | Path) -> Any:
+    """Return the model with an adapter. The model is changed in place.
 
     Raises:
         UnsupportedModel: The adapter is for another model, or cannot be merged.
     """
+    if is_for_modules(Path(adapter)):
+        load_module_adapter(hf, Path(adapter))
+        return hf
     from peft import PeftModel
 
     try:
-        with without_peft_warnings():
+        with warnings.catch_warnings():  # of transformers, which peft causes
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
             return PeftModel.from_pretrained(hf, str(adapter)).merge_and_unload()
     except MODEL_FAULTS as error:
         name = type(hf).__name__
         raise UnsupportedModel(f"cannot merge adapter '{adapter}' into {name}: {first_line(error)}") from error
-
-
-@contextmanager
-def without_peft_warnings() -> Iterator[None]:
-    """Hide warnings that peft causes in transformers while it adds an adapter."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        yield
 
 
 def _is_file(path: Path) -> bool:

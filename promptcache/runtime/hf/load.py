@@ -16,7 +16,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
-from promptcache.runtime.hf.adapter import check_adapter, merge_adapter
+from promptcache.runtime.hf.adapter import check_adapter, with_adapter
 from promptcache.runtime.hf.facts import MODEL_FAULTS, check_causal
 from promptcache.runtime.hf.fingerprint import WeightsLoading
 from promptcache.runtime.hf.model import Model
@@ -49,7 +49,7 @@ def load_model(
             float16 on a CPU.
         context_length: Number of positions to use; None uses all that the model declares.
         pack: As for `Model.pack_weights`.
-        adapter: A folder of peft whose adapter is merged into the weights; None for none.
+        adapter: A folder with an adapter, of `promptcache adapt` or of peft; None for none.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
     Raises:
@@ -85,7 +85,7 @@ def load_model(
     if adapter is None:
         origin = loading.finish(hf, options)
     else:
-        hf, origin = merge_adapter(hf, adapter), None  # the weights are not those of the folder
+        hf, origin = with_adapter(hf, adapter), None  # the weights are not those of the folder
     model = Model(hf, context_length=context_length, origin=origin)
     model.pack_weights(pack)
     return model, tokenizer
