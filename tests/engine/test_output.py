@@ -86,7 +86,7 @@ def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.3))
+@settings(max_examples=law_examples(0.06, thorough=1))
 @given(schema=json_schemas())
 def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> None:
     """Rows, and transformers' `generate` over linked KV, choose what transformers chooses under the same masks."""
@@ -99,7 +99,7 @@ def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> Non
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.3))
+@settings(max_examples=law_examples(0.06, thorough=1))
 @given(schemas=st.lists(json_schemas() | st.none(), min_size=2, max_size=5), seed=st.integers(0, 2**32))
 def test_answers_do_not_depend_on_other_rows(schemas: list[dict[str, Any] | None], seed: int) -> None:
     """Rows with different formats, and without one, get the answers that they get alone. Finished ones are valid."""
