@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -11,8 +10,11 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from promptcache import Prompt, Schema
+from promptcache.language import check_schema, resolve_prompt
 from promptcache.server import ServerSettings, create_app
-from tests.engine.test_tools import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
+from promptcache.server.description import tool_definitions
+from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
 from tests.server.conftest import Served, running
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
@@ -30,22 +32,10 @@ class Trip(BaseModel):
     days: bool
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Served]:
-    """A server of its own, so that its history does not change other tests."""
-    yield from running(create_app(engine_of(None)[0], ServerSettings(model="demo")))
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[Served]:
-    """A server whose model has a chat template with tools."""
-    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo")))
-
-
-def test_json_schema(plain: Served) -> None:
+def test_json_schema(own_server: Served) -> None:
     """The answer has the schema, whole and as a stream, in chats and completions."""
     form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
-    client = plain.openai()
+    client = own_server.openai()
     made = client.chat.completions.create(**CHAT, response_format=form)  # type: ignore[call-overload]
     jsonschema.validate(json.loads(made.choices[0].message.content), SCHEMA)
     assert made.choices[0].finish_reason == "stop"
@@ -57,13 +47,13 @@ def test_json_schema(plain: Served) -> None:
     jsonschema.validate(json.loads(continued.choices[0].text), SCHEMA)
 
 
-def test_json_object_and_parse(plain: Served) -> None:
+def test_json_object_and_parse(own_server: Served) -> None:
     """`json_object` gives an object, and OpenAI's `parse` gives the type."""
-    made = plain.openai().chat.completions.create(
+    made = own_server.openai().chat.completions.create(
         **CHAT, response_format={"type": "json_object"}, max_tokens=16, stop="}", logprobs=True
     )
     assert str(made.choices[0].message.content).lstrip().startswith("{")
-    parsed = plain.openai().chat.completions.parse(**CHAT, response_format=Trip)
+    parsed = own_server.openai().chat.completions.parse(**CHAT, response_format=Trip)
     assert isinstance(parsed.choices[0].message.parsed, Trip)
 
 
@@ -128,12 +118,12 @@ def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any],
     assert found.value.param == param
 
 
-def test_a_model_without_tools_says_so(plain: Served) -> None:
+def test_a_model_without_tools_says_so(own_server: Served) -> None:
     """The template of the demo model writes no tools."""
     with pytest.raises(openai.BadRequestError, match="the chat template of this model writes no tools"):
-        plain.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
+        own_server.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
     with pytest.raises(openai.BadRequestError, match="'tools' need a chat"):
-        plain.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
+        own_server.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
 
 
 def test_reasoning_effort_is_for_templates_that_read_it() -> None:
@@ -148,3 +138,42 @@ def test_reasoning_effort_is_for_templates_that_read_it() -> None:
     for served in running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo"))):
         with pytest.raises(openai.BadRequestError, match="does not read reasoning_effort"):
             served.openai().chat.completions.create(**CHAT, reasoning_effort="low")
+
+
+DOCUMENT = '<prompt schema="agent"><tools><weather/></tools><clock/><user>How warm is it in Oslo?</user></prompt>'
+
+
+def test_a_document_goes_on_with_messages(tools: Served) -> None:
+    """Calls and results behind a prompt document have the tokens of the same chat over its modules."""
+    use = {"prompt_cache": {"use": ["tools/weather", "clock"]}}
+    chat = {"model": "demo@agent", "messages": [*CALLED, RESULT], "tools": TOOLS, **use}
+    document = {"prompt": DOCUMENT, "messages": [*CALLED, RESULT][1:], "tools": TOOLS}
+    with tools.http() as client:
+        expected, made = (client.post("/v1/plan", json=each).json() for each in (chat, document))
+        found = client.post("/v1/check", json={"document": DOCUMENT}).json()["tools"]
+        wrong = client.post("/v1/prompts", json={"prompt": DOCUMENT, "messages": [{"role": "tool"}]})
+
+    assert (made["next_position"], made["num_new_tokens"]) == (expected["next_position"], expected["num_new_tokens"])
+    assert made["num_reused_tokens"] == expected["num_reused_tokens"] > 50
+    assert found == TOOLS
+    assert (wrong.status_code, "messages[0].content" in wrong.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        (
+            'Call {"type": "function", "function": {"name": "f"}} or\n{ "type" : "function", "function": {"name": "g"}}.',
+            ["f", "g"],
+        ),
+        ('{"type": "function", "function": {}} {"type": "function", "function": {"name": "f"}}', ["f"]),
+        ('{"type": "function", "function": {"name": "f"', []),
+        ('{"type": "function", ' * 100_000, []),
+    ],
+)
+def test_definitions_in_a_text_are_found(text: str, names: list[str]) -> None:
+    """Each object that is a tool is found, whatever is around it; JSON that is not complete ends the search."""
+    schema = Schema("agent").module("a", f"Tools: {text}")
+    selection = resolve_prompt(Prompt("agent").use("a"), check_schema(schema))
+    assert [each["function"]["name"] for each in tool_definitions(selection)] == names
