@@ -19,6 +19,7 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch, Recalled
 from promptcache.runtime.turns import ChatTurn, chat_message
+from promptcache.structured import ToolCall
 
 FORMAT = "promptcache chat"
 VERSION = 1
@@ -175,7 +176,25 @@ def _turn(data: dict[str, object]) -> ChatTurn:
         raise ValueError("the reasoning of a turn is text")
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
-    return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids), reasoning=reasoning)
+    calls, results = data.get("tool_calls", []), data.get("results", [])
+    if not (isinstance(calls, list) and all(_is_call(each) for each in calls)):
+        raise ValueError("tool_calls are pairs of a name and JSON of its arguments")
+    if not (isinstance(results, list) and all(map(is_text, results))):
+        raise ValueError("results are texts")
+    return ChatTurn(
+        question=question,
+        answer=answer,
+        token_ids=tuple(token_ids),
+        reasoning=reasoning,
+        tool_calls=tuple(ToolCall(*each) for each in calls),
+        results=tuple(results),
+    )
+
+
+def _is_call(data: object) -> bool:
+    return (
+        isinstance(data, list) and len(data) == 2 and all(map(is_text, data)) and isinstance(json.loads(data[1]), dict)
+    )
 
 
 def kv_folder(path: Path) -> Path:

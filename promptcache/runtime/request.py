@@ -281,19 +281,33 @@ class RequestBuilder:
         return self._build(plan, settings, given)
 
     def build_chat(
-        self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        settings: RequestSettings,
+        results: Sequence[str] = (),
     ) -> Request:
-        """Return the request of the answer to a question, in a conversation on top of a prompt."""
+        """Return the request of the answer to a question, or to results, in a conversation on top of a prompt."""
 
-        if settings.tools:
-            raise InvalidGeneration("a chat keeps texts, and no calls of tools: pass the messages to generate()")
-        return self._build(lambda _: self.plan_chat(prompt, turns, question, settings), settings)
+        def plan(tools: Sequence[Tool]) -> Plan:
+            made = self.plan_chat(prompt, turns, question, settings, results)
+            check_tools(tools, prompt, made, self.tokenizer)
+            return made
 
-    def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
-        """Return the plan of the request that `build_chat` builds."""
-        return self.planner.plan_chat(
-            prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
-        )
+        return self._build(plan, settings)
+
+    def plan_chat(
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        settings: RequestSettings,
+        results: Sequence[str] = (),
+    ) -> Plan:
+        """Return the plan of the request that `build_chat` builds. The template writes tools whatever may be called."""
+        template = settings.template_options(prompt, read_tools(settings.tools))
+        return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
 
     def _build(
         self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings, given: Sequence[int] = ()

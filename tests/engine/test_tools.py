@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,5 +117,66 @@ def test_a_template_without_tools_is_named() -> None:
         engine.generate([QUESTION], tools=TOOLS)
     with pytest.raises(TemplateRefusal, match="does not write these messages of tools"):
         engine.plan([*CALLED, RESULT])
-    with pytest.raises(InvalidGeneration, match="a chat keeps texts"):
-        ENGINE.chat().say("Hello", tools=TOOLS)
+    with pytest.raises(InvalidGeneration, match="the chat template of this model writes no tools"):
+        engine.chat(tools=TOOLS).say("Hello")
+
+
+FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 100}
+
+
+def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
+    """Each answer is that of the same messages, calls and results included; also from a file, and as a stream."""
+    chat = ENGINE.chat(tools=TOOLS, template_kwargs={"tone": "calm"})
+    first = chat.say(QUESTION["content"], **FORCED)
+    chat.save(tmp_path / "chat.json", kv=True)
+    loaded = ENGINE.load_chat(tmp_path / "chat.json", tools=TOOLS, template_kwargs={"tone": "calm"})
+    assert loaded.turns == chat.turns
+    second = chat.say(results=["7 degrees <|end|>"], max_new_tokens=6, do_sample=False)
+    said = chat.messages
+    assert (said[1]["tool_calls"][0]["function"], said[2]["role"]) == (first.tool_calls[0]._asdict(), "tool")
+    options = {"tools": TOOLS, "tone": "calm"}
+    assert ENGINE.tokenizer.detokenize(second.plan.tokens.used_ids) == ENGINE.render(said[:3], template_kwargs=options)
+    assert second.plan.tokens.used_ids.count(ENGINE.tokenizer.eos_ids[0]) == 4  # one for each turn
+    assert second.usage.num_history_tokens > first.usage.num_new_tokens  # the tokens of the call are as generated
+    with loaded.stream(results=["7 degrees <|end|>"], max_new_tokens=6, do_sample=False) as stream:
+        assert "".join(stream) == second.text
+    assert loaded.turns == chat.turns
+    third = chat.say("And in Rome?", max_new_tokens=2)
+    assert third.usage.num_history_tokens > 0
+    roles = ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [each["role"] for each in chat.messages] == roles
+
+
+def test_a_chat_over_a_schema_keeps_calls() -> None:
+    """Tools of modules are called in a chat over them."""
+    engine, _ = engine_of(HERMES)
+    name, text = tool_member(TOOLS[0])
+    engine.add_schema(
+        f'<schema name="agent"><system><module name="{name}"><![CDATA[{text}]]></module></system></schema>'
+    )
+    chat = engine.chat(Prompt("agent").use(name), tools=TOOLS[:1])
+    chat.say("How warm is it?", **FORCED)
+    expected = Prompt.from_messages("agent", [*chat.messages, {"role": "tool", "content": "7"}]).use(name)
+    assert chat.say(results=["7"], max_new_tokens=2).plan.tokens.used_ids == engine.plan(expected).tokens.used_ids
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            None,
+            {"results": ["7", "8"]},
+            "2 results: the last answer has 1 call; give a result for each",
+        ),
+        ("And?", {"results": ["7"]}, "1 result and a text: the last answer has 1 call"),
+        (None, {"results": "7"}, "results='7' is not allowed: a list of texts"),
+        ("And?", {"tools": TOOLS}, "'tools' is an option of the whole chat"),
+    ],
+)
+def test_wrong_results_are_refused(text: str | None, options: dict[str, Any], message: str) -> None:
+    """Nothing is added to the chat."""
+    chat = ENGINE.chat(tools=TOOLS)
+    chat.say("How warm is it?", **FORCED)
+    with pytest.raises(PromptCacheError, match=message):
+        chat.say(text, **options)
+    assert len(chat.turns) == 1
