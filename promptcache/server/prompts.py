@@ -31,6 +31,7 @@ from promptcache.language import (
     parse_schema,
     resolve_prompt,
     root_tag,
+    tool_definitions,
 )
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
@@ -39,7 +40,7 @@ from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
 from promptcache.server.chat import chat_request, choices_form
 from promptcache.server.choices import ChatForm
-from promptcache.server.description import describe, tool_definitions
+from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
 from promptcache.server.state import ServedEngine, ServerState

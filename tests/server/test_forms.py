@@ -11,9 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from promptcache import Prompt, Schema
-from promptcache.language import check_schema, resolve_prompt
+from promptcache.language import check_schema, resolve_prompt, tool_definitions
 from promptcache.server import ServerSettings, create_app
-from promptcache.server.description import tool_definitions
 from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
 from tests.server.conftest import Served, running
 
