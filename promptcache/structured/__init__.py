@@ -16,6 +16,7 @@ from promptcache.structured.formats import (
 )
 from promptcache.structured.tools import (
     MAX_TOOLS,
+    CallsOrText,
     CallSplit,
     CallStyle,
     Tool,
@@ -31,6 +32,7 @@ __all__ = [
     "MAX_TOOLS",
     "CallSplit",
     "CallStyle",
+    "CallsOrText",
     "Choice",
     "Grammar",
     "JSONSchema",

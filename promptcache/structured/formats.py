@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -39,6 +39,11 @@ class OutputFormat(ABC):
     def grammar(self) -> Mapping[str, Any]:
         """The grammar, in the JSON form of llguidance."""
 
+    @property
+    def parts(self) -> Sequence[Mapping[str, Any]]:
+        """Further grammars, each with a `name`, by which `grammar` refers to it."""
+        return ()
+
     def accepts(self, text: str) -> bool:
         """Whether a text has the format. For JSON this also limits white space, as in answers.
 
@@ -49,6 +54,10 @@ class OutputFormat(ABC):
         TEXT.check("text", text, InvalidOutput)
         matcher = _compiled(grammar_text(self)).deep_copy()
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
+
+    def may_begin(self, text: str) -> bool:
+        """Whether a text of the format may begin with a text. Errors are those of `accepts`."""
+        return bool(_compiled(grammar_text(self)).deep_copy().consume_tokens([*text.encode()]))
 
     def parse(self, text: str) -> Any:
         """Return the value of an answer of this format.
@@ -215,7 +224,7 @@ def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
         InvalidGeneration: It is too large, or nested too deeply.
     """
     try:
-        text = json.dumps({"grammars": [*outer, {"name": "body", **output.grammar}]})
+        text = json.dumps({"grammars": [*outer, {"name": "body", **output.grammar}, *output.parts]})
     except RecursionError as error:
         raise refused_format("it is nested too deeply") from error
     if len(text) > _MAX_CHARACTERS:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from promptcache.diagnostics import InvalidValue, instance, shown
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, instance, shown
 from promptcache.structured.formats import JSONSchema, OutputFormat
 
 MAX_TOOLS = 1000
@@ -147,6 +147,40 @@ class ToolCalls(OutputFormat):
         if content or not calls:
             raise ValueError(f"{shown(text)} is no call of a tool")
         return calls
+
+
+@dataclass(frozen=True, slots=True)
+class CallsOrText(OutputFormat):
+    """An answer that is calls of tools, or text of another format."""
+
+    calls: ToolCalls
+    text: OutputFormat
+
+    def __post_init__(self) -> None:
+        """Check that the first character decides.
+
+        Raises:
+            InvalidGeneration: Calls and text may begin alike: the lexer of llguidance would only allow calls then.
+        """
+        first = self.calls.style.head[:1]
+        if self.text.may_begin(first):
+            raise InvalidGeneration(
+                f"the format of the answer does not work with tools of this model: calls and answers both begin with "
+                f"{shown(first)}; leave one of them out"
+            )
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """Either of two grammars."""
+        return {"lark_grammar": "start: @calls | @text"}
+
+    @property
+    def parts(self) -> Sequence[Mapping[str, Any]]:
+        """Both grammars."""
+        return ({"name": "calls", **self.calls.grammar}, {"name": "text", **self.text.grammar})
+
+    def _value(self, text: str) -> Any:
+        return self.calls.parse(text) if self.calls.accepts(text) else self.text.parse(text)
 
 
 def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[str, tuple[ToolCall, ...]]:

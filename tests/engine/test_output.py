@@ -150,6 +150,14 @@ def test_every_way_of_asking_gives_the_value() -> None:
     assert ENGINE.generate(PROMPT, max_new_tokens=2).parsed is None
 
 
+def test_a_stated_format_is_named_in_errors() -> None:
+    """The caller gave no `output`."""
+    with pytest.raises(
+        InvalidGeneration, match=r"<answer> of the prompt or its schema does not work with 'min_new_tokens'"
+    ):
+        ENGINE.generate(stated(), min_new_tokens=3)
+
+
 @pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
 def test_beams_have_the_format(options: dict[str, Any]) -> None:
     """Each beam has a state of its own in the format."""

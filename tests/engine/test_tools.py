@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import LogitsProcessorList
 
-from promptcache import Prompt
+from promptcache import Choice, Prompt, Regex
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
 from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
@@ -72,6 +72,31 @@ def test_a_forced_call_is_a_call(choice: str) -> None:
     assert json.loads(call.arguments) in ([{"city": "Oslo"}, {"city": "Rome"}] if call.name == "weather" else [{}])
 
 
+def test_an_answer_is_a_call_or_has_the_format() -> None:
+    """With `output` the model decides between a call and text of the format; a forced call is a call, for every tool."""
+    asked: dict[str, Any] = {"tools": TOOLS, "output": Choice(["warm", "cold"]), "max_new_tokens": 100}
+    text = ENGINE.generate([QUESTION], logit_bias=bias("<", -100), **asked)
+    assert (text.text, text.parsed) in ((each, each) for each in ("warm", "cold"))
+    assert not text.tool_calls
+    call = ENGINE.generate([QUESTION], logit_bias=bias("<", 100), parallel_tool_calls=False, **asked)
+    assert (call.text, call.parsed, len(call.tool_calls)) == ("", None, 1)
+    assert json.loads(call.tool_calls[0].arguments) in ({"city": "Oslo"}, {"city": "Rome"}, {})
+    forced = ENGINE.generate([QUESTION], tool_choice="time", **asked)
+    assert [each.name for each in forced.tool_calls] == ["time"]
+    none = ENGINE.generate([QUESTION], tool_choice="none", **asked)
+    assert none.parsed in ("warm", "cold")
+
+
+def bias(start: str, value: float) -> dict[int, float]:
+    """Return a bias of all tokens that begin with a text."""
+    tokenizer = ENGINE.tokenizer
+    return {
+        each: value
+        for each in range(ENGINE.model.num_known_tokens)
+        if each not in tokenizer.control_ids and tokenizer.token_bytes(each).startswith(start.encode())
+    }
+
+
 def test_tools_of_a_schema_are_its_modules() -> None:
     """Definitions in cached modules serve calls; one that is nowhere is refused with the fix."""
     engine, _ = engine_of(HERMES)
@@ -100,7 +125,12 @@ def test_tools_of_a_schema_are_its_modules() -> None:
         ({"tools": 3}, "tools=3 is not allowed"),
         ({"tools": TOOLS, "tool_choice": "other"}, r"tool_choice='other' is not allowed: auto, none, required or"),
         ({"tool_choice": "required"}, r"tool_choice='required' is not allowed: auto, none or"),
-        ({"tools": TOOLS, "output": int}, "'output' does not work with 'tools'"),
+        ({"tools": TOOLS, "output": Regex(".*")}, "calls and answers both begin with '<'"),
+        (
+            {"tools": TOOLS, "tool_choice": "time", "min_new_tokens": 3},
+            "'tool_choice' does not work with 'min_new_tokens'",
+        ),
+        ({"tools": TOOLS, "output": int, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
         ({"tools": TOOLS, "parallel_tool_calls": 3}, "parallel_tool_calls=3 is not allowed"),
     ],
 )

@@ -87,6 +87,30 @@ def test_stream_of_calls(tools: Served) -> None:
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+def test_tools_with_a_format(tools: Served) -> None:
+    """An answer is a call or has the format, in chats and responses; OpenAI's `parse` takes both."""
+    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
+    client: Any = tools.openai()
+    one = {"parallel_tool_calls": False}
+    asked = {**CHAT, **one, "tools": TOOLS, "response_format": form}
+    made = [
+        client.chat.completions.create(**asked, **each).choices[0].message for each in ({}, {"tool_choice": "time"})
+    ]
+    if not made[0].tool_calls:
+        jsonschema.validate(json.loads(made[0].content), SCHEMA)
+    assert [each.function.name for each in made[1].tool_calls] == ["time"]
+    functions = [{"type": "function", **each["function"]} for each in TOOLS]
+    text = {"format": {"type": "json_schema", "name": "trip", "schema": SCHEMA}}
+    response = client.responses.create(
+        model="demo", input=QUESTION["content"], tools=functions, text=text, temperature=0, **one
+    )
+    if any(item.type == "message" for item in response.output):
+        jsonschema.validate(json.loads(response.output_text), SCHEMA)
+    strict = [{**each, "function": {**each["function"], "strict": True}} for each in TOOLS]
+    parsed = client.chat.completions.parse(**CHAT, **one, tools=strict, response_format=Trip)
+    assert parsed.choices[0].message.tool_calls or isinstance(parsed.choices[0].message.parsed, Trip)
+
+
 def test_results_of_tools(tools: Served) -> None:
     """A conversation with calls and results is answered."""
     made = tools.openai().chat.completions.create(
@@ -101,7 +125,6 @@ def test_results_of_tools(tools: Served) -> None:
     [
         ({"tools": [tool("f"), tool("f")]}, "tools", "two tools with the name 'f'"),
         ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice", "names 'other', which is none of the tools"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, None, "'output' does not work with 'tools'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
             "response_format",

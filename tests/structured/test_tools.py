@@ -8,8 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidOutput, InvalidValue
-from promptcache.structured import CallSplit, CallStyle, Tool, ToolCall, ToolCalls, parse_calls, read_tools
+from promptcache.diagnostics import InvalidGeneration, InvalidOutput, InvalidValue
+from promptcache.structured import (
+    CallsOrText,
+    CallSplit,
+    CallStyle,
+    Choice,
+    JSONSchema,
+    OutputFormat,
+    Regex,
+    Tool,
+    ToolCall,
+    ToolCalls,
+    parse_calls,
+    read_tools,
+)
 from tests.structured.test_formats import accepts
 
 HERMES = CallStyle(
@@ -122,6 +135,50 @@ def test_one_forced_call() -> None:
     assert not accepts(ToolCalls(TOOLS, MISTRAL, several=False), two)
     with pytest.raises(InvalidOutput, match="is no call of a tool"):
         ToolCalls(TOOLS, MISTRAL).parse("Hello")
+
+
+PERSON = JSONSchema('{"type": "object", "properties": {"name": {"enum": ["f", "Ann"]}}, "required": ["name"]}')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {"a": 12}}\n</tool_call>', (ToolCall("f", '{"a": 12}'),)),
+        ('{"name": "f"}', {"name": "f"}),
+        ('{"name": "Ann"}', {"name": "Ann"}),
+        ("<tool_call>", None),
+        ('{"name": "f", "arguments": {"a": 12}}', None),
+        ('<tool_call>\n{"name": "f"}\n</tool_call>', None),
+        ('{"name": "Ann"}<tool_call>', None),
+    ],
+)
+def test_calls_or_text(text: str, expected: Any) -> None:
+    """An answer is calls, or text of the format, and nothing else."""
+    output = CallsOrText(ToolCalls(TOOLS, HERMES), PERSON)
+    assert accepts(output, text) is (expected is not None)
+    if expected is not None:
+        assert output.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("style", "output", "fits"),
+    [
+        (LLAMA, PERSON, False),
+        (LLAMA, Choice(["yes", "no"]), True),
+        (MISTRAL, PERSON, True),
+        (MISTRAL, JSONSchema('{"type": "array"}'), False),
+        (HERMES, Regex("<b>.*"), False),
+    ],
+)
+def test_calls_and_text_begin_with_different_characters(style: CallStyle, output: OutputFormat, fits: bool) -> None:
+    """Formats whose texts may begin as calls do are refused, because such texts would never be generated."""
+    if fits:
+        assert accepts(CallsOrText(ToolCalls(TOOLS, style), output), '[{"name": "now", "arguments": {}}]') is (
+            style is MISTRAL
+        )
+        return
+    with pytest.raises(InvalidGeneration, match="calls and answers both begin with"):
+        CallsOrText(ToolCalls(TOOLS, style), output)
 
 
 @pytest.mark.parametrize(
