@@ -55,10 +55,6 @@ class OutputFormat(ABC):
         matcher = _compiled(grammar_text(self)).deep_copy()
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
-    def may_begin(self, text: str) -> bool:
-        """Whether a text of the format may begin with a text. Errors are those of `accepts`."""
-        return bool(_compiled(grammar_text(self)).deep_copy().consume_tokens([*text.encode()]))
-
     def parse(self, text: str) -> Any:
         """Return the value of an answer of this format.
 
@@ -215,6 +211,11 @@ def check_format(output: OutputFormat) -> None:
             which.
     """
     _compiled(grammar_text(output))
+
+
+def may_begin(output: OutputFormat, text: str) -> bool:
+    """Whether a text of a format may begin with a text. Errors are those of `check_format`."""
+    return bool(_compiled(grammar_text(output)).deep_copy().consume_tokens([*text.encode()]))
 
 
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:

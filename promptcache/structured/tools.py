@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, instance, shown
-from promptcache.structured.formats import JSONSchema, OutputFormat
+from promptcache.structured.formats import JSONSchema, OutputFormat, may_begin
 
 MAX_TOOLS = 1000
 """Limit of the tools of one request."""
@@ -163,7 +163,7 @@ class CallsOrText(OutputFormat):
             InvalidGeneration: Calls and text may begin alike: the lexer of llguidance would only allow calls then.
         """
         first = self.calls.style.head[:1]
-        if self.text.may_begin(first):
+        if may_begin(self.text, first):
             raise InvalidGeneration(
                 f"the format of the answer does not work with tools of this model: calls and answers both begin with "
                 f"{shown(first)}; leave one of them out"
