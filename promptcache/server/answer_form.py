@@ -70,15 +70,19 @@ class AnswerRow:
         """Why the answer has ended, in the words of OpenAI's chats; None if it goes on."""
         if self.completion is None:
             return None
-        if self.split.calls:
+        if self.split.calls and not self.split.is_cut:
             return "tool_calls"
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
 
     @property
     def calls(self) -> list[AnswerCall]:
         """The calls of tools, once the answer has ended."""
-        self.call_keys += [uuid.uuid4().hex for _ in self.split.calls[len(self.call_keys) :]]
-        return [AnswerCall(key, *call) for key, call in zip(self.call_keys, self.split.calls, strict=True)]
+        return [AnswerCall(self.call_key(number), *call) for number, call in enumerate(self.split.calls)]
+
+    def call_key(self, number: int) -> str:
+        """Return the key of a call."""
+        self.call_keys += [uuid.uuid4().hex for _ in range(len(self.call_keys), number + 1)]
+        return self.call_keys[number]
 
     @property
     def parts(self) -> SplitText:
@@ -118,8 +122,8 @@ class AnswerRow:
 
 
 def _joined(parts: Iterable[SplitText]) -> SplitText:
-    reasoning, answer = map("".join, zip(*parts, strict=True))
-    return SplitText(reasoning, answer)
+    reasoning, answer, calls = zip(*parts, strict=True)
+    return SplitText("".join(reasoning), "".join(answer), tuple(each for pieces in calls for each in pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +209,7 @@ class AnswerForm(ABC):
 
     @abstractmethod
     def add(self, index: int, piece: SplitText) -> Iterator[str]:
-        """Yield the events of text that was added to a row."""
+        """Yield the events of text and of pieces of calls that were added to a row."""
 
     @abstractmethod
     def end_row(self, index: int) -> Iterator[str]:

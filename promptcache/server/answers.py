@@ -232,7 +232,7 @@ class _Responder:
         (plan,) = question.plans(self._state)
         reader = answer_reader(tokenizer, plan, [each.name for each in tools])
         for row in self._answer.rows:
-            row.split = reader.split()
+            row.split = reader.split(streams_calls=True)
 
     def _check_waiting_tokens(self) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""

@@ -3,6 +3,7 @@
 This room never imports torch or numpy, and knows no model.
 """
 
+from promptcache.structured.call_stream import CallPiece, CallStream
 from promptcache.structured.formats import (
     LIMITS,
     Choice,
@@ -30,7 +31,9 @@ from promptcache.structured.types import read_output
 __all__ = [
     "LIMITS",
     "MAX_TOOLS",
+    "CallPiece",
     "CallSplit",
+    "CallStream",
     "CallStyle",
     "CallsOrText",
     "Choice",

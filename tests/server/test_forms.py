@@ -79,12 +79,54 @@ def test_stream_of_calls(tools: Served) -> None:
         )  # type: ignore[call-overload]
     ]
     deltas = [each.choices[0].delta for each in chunks]
-    (call,) = [call for each in deltas for call in each.tool_calls or []]
+    call, *arguments = [call for each in deltas for call in each.tool_calls or []]
     assert not any(each.content for each in deltas)
-    assert (call.index, call.function) == (0, call.function)
+    assert {each.index for each in (call, *arguments)} == {0}
+    assert call.id.startswith("call_")
+    assert (call.type, call.function.arguments) == ("function", "")
     assert call.function.name == whole.choices[0].message.tool_calls[0].function.name
-    assert call.function.arguments == whole.choices[0].message.tool_calls[0].function.arguments
+    assert len(arguments) > 1 or call.function.name == "time"
+    assert {(each.id, each.function.name) for each in arguments} == {(None, None)}
+    written = "".join(each.function.arguments for each in arguments)
+    assert written == whole.choices[0].message.tool_calls[0].function.arguments
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
+    """The arguments end where the answer ends, whole and as a stream, and the finish reason says so, in all three APIs."""
+    client: Any = tools.openai()
+    asked = {**CHAT, "tools": TOOLS, "max_tokens": 28, "stream": stream}
+    made = client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "weather"}})
+    chunks = [*made] if stream else []
+    finish = (chunks[-1] if stream else made).choices[0].finish_reason
+    if stream:
+        calls = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or []]
+    else:
+        calls = made.choices[0].message.tool_calls
+    arguments = "".join(each.function.arguments for each in calls)
+    assert (finish, calls[0].function.name) == ("length", "weather")
+    assert '{"city": "Oslo"}'.startswith(arguments) or '{"city": "Rome"}'.startswith(arguments)
+    with tools.http() as http:
+        functions = [{"type": "function", **TOOLS[0]["function"]}]
+        body = {
+            "model": "demo",
+            "input": "How warm?",
+            "tools": functions,
+            "tool_choice": "required",
+            "max_output_tokens": 28,
+            "temperature": 0,
+        }
+        response = http.post("/v1/responses", json=body).json()
+        own = [{"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}]
+        body = {"model": "demo", "messages": [QUESTION], "tools": own, "tool_choice": {"type": "any"}, "max_tokens": 28}
+        message = http.post("/v1/messages", json=body).json()
+    assert [response["status"], *(response["output"][0][name] for name in ("type", "status"))] == [
+        "incomplete",
+        "function_call",
+        "incomplete",
+    ]
+    assert (message["stop_reason"], message["content"][0]["input"]) == ("max_tokens", {})
 
 
 def test_tools_with_a_format(tools: Served) -> None:
