@@ -97,10 +97,12 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     said = chat.prompt.messages if is_plain else ()
     prompt, files = _without_folder(chat.prompt)
+    answer = Prompt("plain", answer_format=prompt.answer_format) if is_plain and prompt.answer_format else None
     data = {
         "format": FORMAT,
         "version": VERSION,
         "prompt": None if is_plain else prompt.to_xml(),
+        "answer": None if answer is None else answer.to_xml(),
         "files": files,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
@@ -143,6 +145,8 @@ def read_chat(path: Path) -> SavedChat:
         if not isinstance(turns, list):
             raise ValueError("turns are a list")
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
+        if (answer := data.get("answer")) is not None:
+            plain = replace(plain, answer_format=parse_prompt(answer, folder=files).answer_format)
         return SavedChat(
             prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files),
             turns=tuple(map(_turn, turns)),

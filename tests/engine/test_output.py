@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from promptcache import Choice, Completion, Engine, Prompt, Regex
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput
+from promptcache.language import CHAT_SCHEMA, output_format
 from promptcache.runtime import FinishReason
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -239,6 +241,21 @@ def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
         loaded = ENGINE.load_chat(tmp_path / path)
         assert loaded.say("Really?").parsed in ("yes", "no")
         loaded.save(tmp_path / "again.json")
+
+
+def test_a_saved_chat_without_a_schema_keeps_its_format(tmp_path: Path) -> None:
+    """The file has it beside the messages."""
+    chat = ENGINE.chat(
+        replace(Prompt.from_messages(CHAT_SCHEMA, [{"role": "user", "content": "Yes?"}]), answer_format=FORMAT)
+    )
+    chat.save(tmp_path / "chat.json")
+    loaded = ENGINE.load_chat(tmp_path / "chat.json")
+    assert loaded.prompt.answer_format is not None
+    assert output_format(loaded.prompt.answer_format) == Choice(["yes", "no"])
+    assert loaded.say().parsed in ("yes", "no")
+
+
+FORMAT = Prompt("any").answer("choice", choices=("yes", "no")).answer_format
 
 
 def test_a_resumed_answer_keeps_its_format() -> None:
