@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
-from promptcache.language import CHAT_SCHEMA, Prompt, output_format
+from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, continued, recompute, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
@@ -134,7 +134,7 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
     """
     if not tools:
         return
-    text = render(plan, tokenizer).text
+    text = render(plan, tokenizer).text if _is_chat(prompt) else text_of(plan.selection)
     if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
         fix = (
             "the chat template of this model writes no tools; put their definitions into a message"
