@@ -271,8 +271,8 @@ class _MessageForm(AnswerForm):
         }
 
     def begin(self) -> Iterator[str]:
-        """Yield the message without its content. Its usage is not known yet."""
-        usage = {"input_tokens": 0, "output_tokens": 0}
+        """Yield the message without its content. How much of the prompt was cached is not known yet."""
+        usage = {"input_tokens": self._row.num_prompt_tokens, "output_tokens": 0}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)
 

@@ -124,7 +124,10 @@ def test_a_stream_adds_up_to_the_answer(own_server: Served, tools: Served, name:
     ask(where, body)  # its text is in history from now on
     expected = ask(where, body)
 
-    made = collected(streamed(where, body))
+    events = streamed(where, body)
+    usage = expected["usage"]
+    assert events[0]["message"]["usage"]["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    made = collected(events)
 
     ids = {"id": made["id"], "prompt_cache": expected["prompt_cache"]}
     for mine, other in zip(made["content"], expected["content"], strict=True):
