@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from promptcache.layout import Plan
 from promptcache.runtime.call_style import call_style
 from promptcache.runtime.reasoning import ReasoningSplit, SplitText, Tags, is_open_in
-from promptcache.structured import CallSplit, CallStream, CallStyle, ToolCall
+from promptcache.structured import CallSplit, CallStream, CallStyle, Tool, ToolCall
 from promptcache.tokenizer import Tokenizer
 
 
@@ -89,11 +89,11 @@ class AnswerReader:
         return AnswerParts(reasoning if split.has_reasoning else None, answer, split.calls)
 
 
-def answer_reader(tokenizer: Tokenizer, plan: Plan, tool_names: Collection[str] = ()) -> AnswerReader:
+def answer_reader(tokenizer: Tokenizer, plan: Plan, tools: Sequence[Tool] = ()) -> AnswerReader:
     """Return the reader of the answers to a prompt."""
     return AnswerReader(
         reasoning_tags=tokenizer.reasoning_tags,
         reasoning_is_open=is_open_in(plan, tokenizer),
-        tool_names=frozenset(tool_names),
-        call_style=call_style(tokenizer) if tool_names else CallStyle(),
+        tool_names=frozenset(each.name for each in tools),
+        call_style=call_style(tokenizer).of(tools) if tools else CallStyle(),
     )

@@ -338,7 +338,7 @@ class RequestBuilder:
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
         changes = settings.logit_changes()
         changes.check(model.num_known_tokens)
-        reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])
+        reader = answer_reader(self.tokenizer, plan, tools)
         output = _format_of(plan) if settings.output is None else read_output(settings.output)
         form = settings.whole_format(output, tools, reader)
         if form is not None:

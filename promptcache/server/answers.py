@@ -232,7 +232,7 @@ class _Responder:
         if not (counts or has_parts):
             return
         (plan,) = question.plans(self._state)
-        reader = answer_reader(tokenizer, plan, [each.name for each in tools])
+        reader = answer_reader(tokenizer, plan, tools)
         for row in self._answer.rows:
             row.split = reader.split(streams_calls=True)
             row.num_prompt_tokens = plan.num_reused_tokens + plan.num_new_tokens

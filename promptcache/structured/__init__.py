@@ -16,6 +16,7 @@ from promptcache.structured.formats import (
     refused_format,
 )
 from promptcache.structured.tools import (
+    FUNCTION,
     MAX_TOOLS,
     CallsOrText,
     CallSplit,
@@ -29,6 +30,7 @@ from promptcache.structured.tools import (
 from promptcache.structured.types import read_output
 
 __all__ = [
+    "FUNCTION",
     "LIMITS",
     "MAX_TOOLS",
     "CallPiece",

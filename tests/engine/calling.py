@@ -21,6 +21,13 @@ HERMES = (
     "{% endfor %}<|end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
+XML = HERMES.replace(
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>',
+    "<tool_call>\n<function={{ call.function.name }}>\n{% for name, value in call.function.arguments | items %}"
+    "<parameter={{ name }}>\n{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}"
+    "</function>\n</tool_call>",
+)
+"""Calls as Qwen3-Coder writes them."""
 QUESTION = {"role": "user", "content": "How warm is it in Oslo?"}
 
 

@@ -12,7 +12,7 @@ from transformers import LogitsProcessorList
 from promptcache import Choice, Prompt, Regex
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
-from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
+from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, XML, engine_of, tool
 from tests.engine.test_reasoning import Says
 
 ENGINE, TOKENIZER = engine_of(HERMES)
@@ -70,6 +70,23 @@ def test_a_forced_call_is_a_call(choice: str) -> None:
     assert answer.text == ""
     assert choice in ("required", call.name)
     assert json.loads(call.arguments) in ([{"city": "Oslo"}, {"city": "Rome"}] if call.name == "weather" else [{}])
+
+
+def test_calls_in_xml() -> None:
+    """A template that writes elements is recognised; forced calls, calls of answers and their messages have its form."""
+    engine, _ = engine_of(XML)
+    tools = [tool("weather", city={"type": "string"}, days={"type": "integer", "maximum": 9}), *TOOLS[1:]]
+    arguments = "<parameter=city>\n7\n</parameter>\n<parameter=days>\n7\n</parameter>\n"
+    text = f"I look.\n<tool_call>\n<function=weather>\n{arguments}</function>\n</tool_call>"
+    says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 200}
+    answer = engine.generate([QUESTION], tools=tools, **says)
+    (call,) = answer.tool_calls
+    assert (answer.text, json.loads(call.arguments)) == ("I look.", {"city": "7", "days": 7})
+    calls = [{"type": "function", "function": call._asdict()}]
+    said = {"role": "assistant", "content": answer.text, "tool_calls": calls}
+    assert text.removeprefix("I look.\n") in engine.render([QUESTION, said, RESULT])
+    forced = engine.generate([QUESTION], tools=TOOLS, tool_choice="weather", max_new_tokens=100)
+    assert [json.loads(each.arguments) for each in forced.tool_calls] in ([{"city": "Oslo"}], [{"city": "Rome"}])
 
 
 def test_an_answer_is_a_call_or_has_the_format() -> None:

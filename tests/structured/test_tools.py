@@ -236,6 +236,57 @@ def test_one_forced_call() -> None:
         ToolCalls(TOOLS, MISTRAL).parse("Hello")
 
 
+def xml(name: str, **arguments: str) -> str:
+    """Return a call as Qwen3-Coder writes it."""
+    written = "".join(f"<parameter={each}>\n{value}\n</parameter>\n" for each, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{written}</function>\n</tool_call>"
+
+
+_NOTE = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "tags": {"$ref": "#/$defs/tags"}, "kind": {"enum": ["a", "b"]}},
+    "required": ["text"],
+    "$defs": {"tags": {"type": "array", "items": {"type": "string"}}},
+}
+NOTES = read_tools(
+    [{"type": "function", "function": {"name": "note", "parameters": _NOTE}}, tool("f", a="integer"), tool("now")]
+)
+XML = CallStyle(
+    head="<tool_call>\n<function=",
+    middle=">\n",
+    joint="</function>\n</tool_call>\n<tool_call>\n<function=",
+    tail="</function>\n</tool_call>",
+    is_xml=True,
+).of(NOTES)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls", "forced"),
+    [
+        (xml("f", a="12"), "", [("f", {"a": 12})], True),
+        (xml("now"), "", [("now", {})], True),
+        (f"{xml('f', a='1')}\n{xml('now')}", "", [("f", {"a": 1}), ("now", {})], True),
+        (xml("note", text="1\n<b>"), "", [("note", {"text": "1\n<b>"})], True),
+        (xml("note", text="", tags='["x"]', kind="b"), "", [("note", {"text": "", "tags": ["x"], "kind": "b"})], True),
+        (xml("note", text="x", kind="c"), "", [("note", {"text": "x", "kind": "c"})], False),
+        (xml("f", a="True"), "", [("f", {"a": True})], False),
+        (f"Hi.\n{xml('f', a='x y')}", "Hi.", [("f", {"a": "x y"})], False),
+        (xml("f", a="1").removesuffix("_call>"), "", [("f", {"a": 1})], False),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", [("f", {"a": 1})], False),
+        (xml("other"), xml("other"), [], False),
+        ("<tool_call>\n<function=f>\nx</function>", "<tool_call>\n<function=f>\nx</function>", [], False),
+    ],
+)
+def test_calls_in_xml(text: str, content: str, calls: list[Any], forced: bool) -> None:
+    """Texts need no quotes, other arguments are JSON; forced calls have the arguments of their schema. Streams agree."""
+    found = parse_calls(text, [each.name for each in NOTES], XML)
+    assert (found[0], [(each.name, json.loads(each.arguments)) for each in found[1]]) == (content, calls)
+    assert accepts(ToolCalls(NOTES, XML), text) is forced
+    split = CallStream([each.name for each in NOTES], XML)
+    assert "".join(map(split.add, text)) + split.rest() == content
+    assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
+
+
 PERSON = JSONSchema('{"type": "object", "properties": {"name": {"enum": ["f", "Ann"]}}, "required": ["name"]}')
 
 
