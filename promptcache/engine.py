@@ -677,6 +677,7 @@ class Engine(NamedElsewhere, Unpicklable):
         positions: str | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:
         """Start a conversation over a prompt.
 
@@ -685,17 +686,26 @@ class Engine(NamedElsewhere, Unpicklable):
                 question, and `Chat.say()` without a text answers it. None means a plain chat.
             repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
-            template_kwargs: As for `generate`, for every answer.
+            template_kwargs, tools: As for `generate`, for every answer.
 
         Raises:
             InvalidValue: The prompt has bare text and other turns.
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         self._catalog.check_open()
-        settings = RequestSettings(repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs)
+        settings = RequestSettings(
+            repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs, tools=tools
+        )
         return Chat(self._requests, chat_prompt(prompt), settings)
 
-    def load_chat(self, path: str | Path, *, salt: str | None = None, template_kwargs: TemplateOptions = None) -> Chat:
+    def load_chat(
+        self,
+        path: str | Path,
+        *,
+        salt: str | None = None,
+        template_kwargs: TemplateOptions = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Chat:
         """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
 
         Saved KV is used if model, tokenizer, modules and texts are the same. Otherwise the next answer prefills the
@@ -706,7 +716,8 @@ class Engine(NamedElsewhere, Unpicklable):
             UnknownSchema: The file has KV, and no schema of that name was added.
         """
         self._catalog.check_open()
-        return Chat.load(self._requests, path, salt, template_kwargs)
+        settings = RequestSettings(salt=salt, template_kwargs=template_kwargs, tools=tools)
+        return Chat.load(self._requests, path, settings)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.

@@ -30,7 +30,7 @@ from promptcache.cli.exits import (
 )
 from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import FILE, context_option, schemas_option
-from promptcache.cli.output import ROOT, tell, warn, write_text
+from promptcache.cli.output import ROOT, tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
@@ -38,6 +38,7 @@ from promptcache.language import CHAT_SCHEMA, split_question
 
 if TYPE_CHECKING:
     from promptcache.runtime import Chat, Completion
+    from promptcache.structured import ToolCall
 
 _BLOCK = '"""'
 _WHOLE = re.compile(r"0*[1-9]\d{0,8}")
@@ -51,7 +52,8 @@ _HELP = f"""\
 /quit        end; so does Ctrl-D
 
 Ctrl-C stops an answer, and the chat is as before its question. At the prompt, Ctrl-C clears the line.
-A line that ends with \\ goes on in the next line. Text between two lines {_BLOCK} is one question, as it is."""
+A line that ends with \\ goes on in the next line. Text between two lines {_BLOCK} is one question, as it is.
+After an answer that calls tools, the next entry is what the tool returns; /rewind forgets the call."""
 
 
 @click.command("chat")
@@ -73,6 +75,7 @@ def command(
     """
     with ending(as_json=False, context=context) as sources:
         generation = options.generation()
+        options.read_tools(())  # before anything else is read
         if load is None:
             request = _read(document, schema, options.arg, sources)
             prompt, question = (None, None) if request is None else split_question(request.prompt)
@@ -88,7 +91,12 @@ def command(
         if request is not None:
             engine.add_schema(request.schema.source, keep=options.keep)
             read = files_read(sources, request.schema)
-        chat = engine.load_chat(load) if load else engine.chat(prompt, repair=options.repair_text)
+        tools = options.read_tools(() if request is None else request.tools)
+        chat = (
+            engine.load_chat(load, tools=tools)
+            if load
+            else engine.chat(prompt, repair=options.repair_text, tools=tools)
+        )
         if code := _Conversation(chat, generation, read).hold(question):
             raise Exit(code)
 
@@ -139,6 +147,7 @@ class _Conversation:
         self._options = options
         self._read = read
         self._answer: Completion | None = None
+        self._results = list[str]()  # of calls of the last answer, as far as they were entered
         self._code = ExitCode.OK
         self._on_terminal = sys.stdin.isatty()
 
@@ -164,14 +173,33 @@ class _Conversation:
             if self._on_terminal:
                 tell(f"> {first}")
             self._guarded(self._ask, first)
-        while (entry := lines.read(f"{self._number + 1}> " if len(self._chats) > 1 else "> ")) is not None:
+        while (entry := lines.read(self._prompt)) is not None:
             if entry == _QUIT:
                 break
             if entry.is_command:
                 self._guarded(self._obey, entry.text)
             elif entry.text.strip():
-                self._guarded(self._ask, entry.text)
+                self._guarded(self._give if self._open_calls else self._ask, entry.text)
         return ExitCode.OK if self._on_terminal else self._code
+
+    @property
+    def _prompt(self) -> str:
+        number = f"{self._number + 1}" if len(self._chats) > 1 else ""
+        calls = self._open_calls
+        return f"{number}> " if not calls else f"{number}result of {calls[0].name}> "
+
+    @property
+    def _open_calls(self) -> Sequence[ToolCall]:
+        """The calls of the last answer whose results were not entered yet."""
+        turns = self._chat.turns
+        return turns[-1].tool_calls[len(self._results) :] if turns else ()
+
+    def _give(self, result: str) -> None:
+        """Take the result of a call; the last one is answered."""
+        self._results.append(_checked_text(result))
+        if not self._open_calls:
+            results, self._results = self._results, []
+            self._answer_to(None, results)
 
     def _guarded(self, act: Callable[[str], None], text: str) -> None:
         """Answer a question or obey a command; show its error."""
@@ -187,14 +215,12 @@ class _Conversation:
             self._code = self._code or ExitCode.ENVIRONMENT
 
     def _ask(self, question: str) -> None:
-        try:
-            question.encode()
-        except UnicodeEncodeError as fault:
-            byte = ord(question[fault.start]) & 0xFF  # surrogateescape: 0xDC00 and the byte
-            raise UsageMistake(f"byte 0x{byte:02x} of the input is not UTF-8; convert the question to UTF-8") from None
+        self._answer_to(_checked_text(question))
+
+    def _answer_to(self, question: str | None, results: Sequence[str] = ()) -> None:
         before = self._chat.turns
         try:
-            with self._chat.stream(question, **self._options) as stream:
+            with self._chat.stream(question, results=results, **self._options) as stream:
                 for piece in stream:
                     write_text(piece)
         except KeyboardInterrupt:
@@ -206,8 +232,10 @@ class _Conversation:
             tell("stopped; the chat is as before this question")
             return
         assert stream.completion is not None, "an exhausted stream has its completion"
-        write_text("\n")
         self._answer = stream.completion
+        if self._answer.text or not self._answer.tool_calls:
+            write_text("\n")
+        write_calls(self._answer.tool_calls)
         warn(*self._answer.usage.faults)
 
     def _obey(self, line: str) -> None:
@@ -238,12 +266,14 @@ class _Conversation:
         if number > asked:
             raise UsageMistake(f"/rewind {number}: the chat has {counted(asked, 'question')}")
         self._chat.rewind(number)
+        self._results = []
         tell(f"forgot {counted(number, 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
 
     def _fork(self, _rest: str) -> None:
         forked = self._number + 1
         self._chats.append(self._chat.fork())
         self._number = len(self._chats) - 1
+        self._results = []
         tell(f"this is chat {len(self._chats)}, a fork of chat {forked}; /switch {forked} goes back")
 
     def _switch(self, rest: str) -> None:
@@ -254,6 +284,7 @@ class _Conversation:
                 f"{counted(len(self._chats), 'chat')}; /fork makes one"
             )
         self._number = number - 1
+        self._results = []
         tell(f"chat {number}: {counted(len(self._chat.turns), 'question')}")
 
     def _save(self, rest: str) -> None:
@@ -263,6 +294,15 @@ class _Conversation:
         check_target(path, self._read)
         self._chat.save(path)
         tell(f"saved {counted(len(self._chat.turns), 'question')} to {path}")
+
+
+def _checked_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as fault:
+        byte = ord(text[fault.start]) & 0xFF  # surrogateescape: 0xDC00 and the byte
+        raise UsageMistake(f"byte 0x{byte:02x} of the input is not UTF-8; convert the question to UTF-8") from None
+    return text
 
 
 def _whole(command: str, text: str, what: str) -> int:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from promptcache.diagnostics import shown
+
+if TYPE_CHECKING:
+    from promptcache.structured import ToolCall
 
 ROOT = "(root)"
 """Shown as the path of text outside modules."""
@@ -71,6 +75,12 @@ def write_text(text: str) -> None:
     """Write data to stdout at once: exactly on a pipe, without control characters on a terminal."""
     sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def write_calls(calls: Iterable[ToolCall]) -> None:
+    """Write the calls of tools in an answer, one line each."""
+    for call in calls:
+        write_text(f"call {call.name} {call.arguments}\n")
 
 
 def write_json(data: object) -> None:

@@ -26,6 +26,7 @@ from promptcache.language import (
     ancestors,
     resolve_prompt,
     source_of,
+    tool_definitions,
 )
 from promptcache.layout import Layout, Plan, RunState, check_length, check_positions, lay_out, make_plan, run_states
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
@@ -49,6 +50,11 @@ class CheckedRequest:
     schema_file: str
     prompt: Prompt
     schema: CheckedSchema
+
+    @property
+    def tools(self) -> list[Any]:
+        """The tools that the cached text of the prompt defines."""
+        return tool_definitions(resolve_prompt(self.prompt, self.schema))
 
     def data(self, model: str) -> dict[str, Any]:
         """Return the names of the documents and of the model, for `--json`."""

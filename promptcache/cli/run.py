@@ -13,7 +13,7 @@ import click
 from promptcache.cli.answer_options import AnswerOptions, answer_options
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
-from promptcache.cli.output import repaired_text, tell, warn, write_text
+from promptcache.cli.output import repaired_text, tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, read_for_model
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidGeneration, as_data, counted
@@ -58,6 +58,7 @@ def command(
         max_new_tokens=options.max_new_tokens,
         repair=options.repair,
     )
+    generation["tools"] = options.read_tools(request.tools)
     engine = options.load_engine()
     engine.add_schema(request.schema.source, keep=options.keep)
     # the first request encodes what the prompt needs, and nothing else
@@ -94,8 +95,10 @@ def _output(path: Path | None) -> OutputFormat | None:
 
 
 def _print_end(completion: Completion, warmed: Usage | None) -> None:
-    """Print the warnings and the line on the request, after the text of an answer."""
-    write_text("\n")
+    """Print the calls of tools, the warnings and the line on the request, after the text of an answer."""
+    if completion.text or not completion.tool_calls:
+        write_text("\n")
+    write_calls(completion.tool_calls)
     found = (f"{each.code}: {each.message}" for each in completion.warnings)
     warn(*dict.fromkeys((*found, *(warmed.faults if warmed else ()), *completion.usage.faults)))
     tell(_usage_line(completion, warmed))
@@ -127,6 +130,7 @@ def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest,
     num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
     return {
         "text": completion.text,
+        "tool_calls": [each._asdict() for each in completion.tool_calls],
         "finish_reason": completion.finish_reason,
         "level": completion.level,
         "repair": completion.repair,

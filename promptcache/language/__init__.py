@@ -105,6 +105,7 @@ from promptcache.language.syntax.source import (
 )
 from promptcache.language.syntax.values import accepts_all, refusal
 from promptcache.language.syntax.whitespace import finish
+from promptcache.language.tools import tool_definitions
 from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ __all__ = [
     "source_of",
     "split_question",
     "text_of",
+    "tool_definitions",
     "walk",
     "walk_checked",
     "with_root_attribute",

@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from promptcache.diagnostics import TemplateRefusal
-from promptcache.structured import CallStyle
+from promptcache.structured import FUNCTION, CallStyle
 from promptcache.tokenizer import Before, Markup, Tokenizer
 
 _QUESTION, _NAMES, _KEY = "TEXT0QUESTION", ("name0of0tool", "name1of0tool"), "key0of0tool"
-_CALL = r'\{{"name": "{name}", "(?:arguments|parameters)": \{{"{key}": "value"\}}\}}'
+_OPENING = '{"name": "'
+_JSON = rf'(", "(?:arguments|parameters)": )\{{"{_KEY}": "value"\}}'
+_XML = rf"(>\n)<parameter={_KEY}>\nvalue\n</parameter>\n"
 
 
 def call_style(tokenizer: Tokenizer) -> CallStyle:
@@ -19,14 +21,15 @@ def call_style(tokenizer: Tokenizer) -> CallStyle:
     single, double = (_written(tokenizer, _NAMES[:count]) for count in (1, 2))
     if single is None:
         return CallStyle()
+    is_xml = single[0].endswith(FUNCTION)
     head, middle, tail = single
     if double is None:
-        return CallStyle(head=head, middle=middle, tail=tail)
-    return CallStyle(head=double[0], middle=middle, tail=double[-1], joint=double[2])
+        return CallStyle(head=head, middle=middle, tail=tail, is_xml=is_xml)
+    return CallStyle(head=double[0], middle=middle, tail=double[-1], joint=double[2], is_xml=is_xml)
 
 
 def _written(tokenizer: Tokenizer, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the texts before, between and behind names and arguments of calls; None if they are no JSON."""
+    """Return the texts before, between and behind names and arguments of calls; None if they are no JSON or XML."""
     calls = [
         {"type": "function", "id": "call00000", "function": {"name": each, "arguments": {_KEY: "value"}}}
         for each in names
@@ -41,11 +44,14 @@ def _written(tokenizer: Tokenizer, names: tuple[str, ...]) -> tuple[str, ...] | 
         if not said.startswith(header):
             return None
         text = _shown(tokenizer, said.removeprefix(header))
-        arguments = re.escape(f'{{"{_KEY}": "value"}}')
-        pattern = "(.*)" + rf'(", "(?:arguments|parameters)": ){arguments}(.*)'.join(map(re.escape, names))
-        found = re.fullmatch(rf'{pattern}(", "(?:arguments|parameters)": ){arguments}(.*)', text, re.DOTALL)
-        if found is not None and '{"name": "' in found[1]:
-            return found.groups()
+        for body in (_JSON, _XML):
+            pattern = "(.*)" + rf"{body}(.*)".join(map(re.escape, names)) + rf"{body}(.*)"
+            found = re.fullmatch(pattern, text, re.DOTALL)
+            if found is None:
+                continue
+            has_tag = found[1].endswith(FUNCTION) and found[1].strip() != FUNCTION
+            if has_tag or _OPENING in found[1]:
+                return found.groups()
     return None
 
 

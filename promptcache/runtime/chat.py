@@ -6,7 +6,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from promptcache.diagnostics import (
     ContextLengthExceeded,
     InvalidGeneration,
     InvalidValue,
+    Kind,
     Unpicklable,
     counted,
     one_of,
@@ -29,21 +30,27 @@ from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
 from promptcache.layout import RequestTokens
 from promptcache.runtime.answer_reader import AnswerReader
+from promptcache.runtime.call_style import call_style
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.hf.options import check_for_stream
-from promptcache.runtime.planner import TemplateOptions, check_template_kwargs
+from promptcache.runtime.planner import check_template_kwargs
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.serving import answer
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import whole_text
-from promptcache.runtime.turns import ChatTurn, chat_message
+from promptcache.runtime.turns import ChatTurn, chat_message, turn_messages
+from promptcache.structured import CallStyle, read_tools
 from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 _SALT = TEXT | None
 _POSITIONS = one_of(Placement) | None
-_OF_CHAT = ("repair", "positions", "salt", "template_kwargs")
+_OF_CHAT = ("repair", "positions", "salt", "template_kwargs", "tools")
+_RESULTS = Kind(
+    "a list of texts, one for each call of the last answer,",
+    lambda value: isinstance(value, list | tuple) and all(map(TEXT.takes, value)),
+)
 
 
 class Chat(Unpicklable):
@@ -53,7 +60,7 @@ class Chat(Unpicklable):
         prompt: The prompt below the conversation.
         question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
         turns: The questions with their answers.
-        settings: The settings of every answer: `repair`, `positions`, `salt` and `template_kwargs`.
+        settings: The settings of every answer: `repair`, `positions`, `salt`, `template_kwargs` and `tools`.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -75,6 +82,7 @@ class Chat(Unpicklable):
             raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
         _SALT.check("salt", settings.salt, InvalidValue)
         check_template_kwargs(settings.template_kwargs)
+        read_tools(settings.tools)
         self.prompt, self.question, self.turns, self.settings = prompt, question, turns, settings
         self._requests = requests
 
@@ -82,49 +90,48 @@ class Chat(Unpicklable):
         return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
 
     @property
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """The conversation as chat messages, those of the prompt included: `{"role": …, "content": …}`.
 
-        An answer with reasoning has it as `reasoning_content`.
+        An answer with reasoning has it as `reasoning_content`, and calls of tools as `tool_calls`.
         """
         said = [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in self.prompt.messages]
-        for turn in self.turns:
-            said.append(chat_message(Role.USER, turn.question))
-            said.append(chat_message(Role.ASSISTANT, turn.answer, turn.reasoning))
+        said += turn_messages(self.turns)
         return [*said, *([] if self.question is None else [chat_message(Role.USER, self.question)])]
 
-    def say(self, text: str | None = None, **generation: Any) -> Completion:
+    def say(self, text: str | None = None, *, results: Sequence[str] = (), **generation: Any) -> Completion:
         """Ask something and return the answer. If this fails, the conversation is as before.
 
         Args:
             text: The question. None is the question at the end of the prompt, which has to be answered first.
-            generation: As for `Engine.generate`. `repair`, `positions`, `salt` and `template_kwargs` are
+            results: What the tools returned that the last answer called, one text for each call, instead of a question.
+            generation: As for `Engine.generate`. `repair`, `positions`, `salt`, `template_kwargs` and `tools` are
                 those of the whole chat.
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
             As `Engine.generate`.
         """
-        before, text = self.turns, self._next(text)
-        completion = answer(self._request(text, generation), self._requests.executor)
-        self._add(before, text, completion)
+        before, question = self.turns, self._next(text, results)
+        completion = answer(self._request(question, results, generation), self._requests.executor)
+        self._add(before, question, results, completion)
         return completion
 
-    def stream(self, text: str | None = None, **generation: Any) -> Stream:
+    def stream(self, text: str | None = None, *, results: Sequence[str] = (), **generation: Any) -> Stream:
         """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
         executor = self._requests.executor
         check_for_stream(generation, executor.model)
-        question = self._next(text)
-        before, request = self.turns, self._request(question, generation)
+        question = self._next(text, results)
+        before, request = self.turns, self._request(question, results, generation)
 
         return Stream(
             partial(answer, request, executor),
             request.text,
             request.reader.split(),
-            lambda completion: self._add(before, question, completion),
+            lambda completion: self._add(before, question, results, completion),
         )
 
     def fork(self) -> Chat:
@@ -188,12 +195,10 @@ class Chat(Unpicklable):
         write_chat(expand_home(path), saved, own)
 
     @classmethod
-    def load(
-        cls, requests: RequestBuilder, path: str | Path, salt: str | None, template_kwargs: TemplateOptions
-    ) -> Chat:
-        """Return the chat that `save` wrote; `Engine.load_chat` calls this."""
+    def load(cls, requests: RequestBuilder, path: str | Path, settings: RequestSettings) -> Chat:
+        """Return the chat that `save` wrote, with further settings; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
-        _SALT.check("salt", salt, InvalidValue)
+        _SALT.check("salt", settings.salt, InvalidValue)
         file = expand_home(path)
         saved, tokenizer, executor = read_chat(file), requests.tokenizer, requests.executor
         turns = saved.turns
@@ -204,18 +209,23 @@ class Chat(Unpicklable):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
         turns = tuple(each if _is_as_saved(each, tokenizer) else _tokenized_again(each, tokenizer) for each in turns)
         try:
-            settings = RequestSettings(
-                repair=saved.repair, positions=saved.positions, salt=salt, template_kwargs=template_kwargs
-            )
+            settings = replace(settings, repair=saved.repair, positions=saved.positions)
             chat = cls(requests, saved.prompt, settings, turns)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
         if saved.kv_sizes and turns:
-            load_kv(executor, chat._tokens(), salt, kv_folder(file), saved.kv_sizes)
+            load_kv(executor, chat._tokens(), settings.salt, kv_folder(file), saved.kv_sizes)
         return chat
 
-    def _next(self, text: str | None) -> str:
-        """Return the next question: that of the prompt comes first."""
+    def _next(self, text: str | None, results: Sequence[str]) -> str:
+        """Return the next question: that of the prompt comes first. It is empty if there are results instead."""
+        _RESULTS.check("results", results, InvalidValue)
+        if results:
+            num_calls = len(self.turns[-1].tool_calls) if self.turns else 0
+            if text is not None or len(results) != num_calls:
+                given = f"{counted(len(results), 'result')}{'' if text is None else ' and a text'}"
+                raise InvalidValue(f"{given}: the last answer has {counted(num_calls, 'call')}; give a result for each")
+            return ""
         if text is None and self.question is not None:
             return self.question
         if text is None:
@@ -224,7 +234,7 @@ class Chat(Unpicklable):
             raise InvalidValue("the prompt of this chat ends with a question: answer it first with say(), without text")
         return text
 
-    def _request(self, text: str, generation: Mapping[str, Any]) -> Request:
+    def _request(self, text: str, results: Sequence[str], generation: Mapping[str, Any]) -> Request:
         TEXT.check("text", text, InvalidValue)
         for name in _OF_CHAT:
             if name in generation:
@@ -232,7 +242,7 @@ class Chat(Unpicklable):
         of_chat = {name: getattr(self.settings, name) for name in _OF_CHAT}
         settings = replace(RequestSettings.of(generation), **of_chat)
         try:
-            return self._requests.build_chat(self.prompt, self.turns, text, settings)
+            return self._requests.build_chat(self.prompt, self.turns, text, settings, results)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
                 f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"
@@ -241,7 +251,7 @@ class Chat(Unpicklable):
     def _tokens(self) -> RequestTokens:
         """Return the tokens of the conversation up to its last answer."""
         *before, last = self.turns
-        plan = self._requests.plan_chat(self.prompt, before, last.question, self.settings)
+        plan = self._requests.plan_chat(self.prompt, before, last.question, self.settings, last.results)
         tokens = plan.tokens
         return RequestTokens(
             parts=tokens.parts,
@@ -249,7 +259,7 @@ class Chat(Unpicklable):
             position_ids=(*tokens.position_ids, *range(plan.stop, plan.stop + len(last.token_ids))),
         )
 
-    def _add(self, before: tuple[ChatTurn, ...], question: str, completion: Completion) -> None:
+    def _add(self, before: tuple[ChatTurn, ...], question: str, results: Sequence[str], completion: Completion) -> None:
         if self.turns is not before:
             raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
         turn = ChatTurn(
@@ -257,6 +267,8 @@ class Chat(Unpicklable):
             answer=completion.text,
             token_ids=completion.token_ids,
             reasoning=completion.reasoning,
+            tool_calls=completion.tool_calls,
+            results=tuple(results),
         )
         self.turns, self.question = (*before, turn), None
 
@@ -264,9 +276,14 @@ class Chat(Unpicklable):
 def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
     text = whole_text(tokenizer.decode, turn.token_ids)
-    said = (turn.reasoning, turn.answer)
-    readers = (AnswerReader(reasoning_tags=tokenizer.reasoning_tags, reasoning_is_open=each) for each in (False, True))
-    return said in (each.parts(text)[:2] for each in readers)
+    said = (turn.reasoning, turn.answer, turn.tool_calls)
+    names = frozenset(each.name for each in turn.tool_calls)
+    reader = AnswerReader(
+        reasoning_tags=tokenizer.reasoning_tags,
+        tool_names=names,
+        call_style=call_style(tokenizer) if names else CallStyle(),
+    )
+    return any(replace(reader, reasoning_is_open=each).parts(text) == said for each in (False, True))
 
 
 def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:

@@ -19,6 +19,7 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch, Recalled
 from promptcache.runtime.turns import ChatTurn, chat_message
+from promptcache.structured import ToolCall
 
 FORMAT = "promptcache chat"
 VERSION = 1
@@ -96,10 +97,12 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     said = chat.prompt.messages if is_plain else ()
     prompt, files = _without_folder(chat.prompt)
+    answer = Prompt("plain", answer_format=prompt.answer_format) if is_plain and prompt.answer_format else None
     data = {
         "format": FORMAT,
         "version": VERSION,
         "prompt": None if is_plain else prompt.to_xml(),
+        "answer": None if answer is None else answer.to_xml(),
         "files": files,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
@@ -142,6 +145,8 @@ def read_chat(path: Path) -> SavedChat:
         if not isinstance(turns, list):
             raise ValueError("turns are a list")
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
+        if (answer := data.get("answer")) is not None:
+            plain = replace(plain, answer_format=parse_prompt(answer, folder=files).answer_format)
         return SavedChat(
             prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files),
             turns=tuple(map(_turn, turns)),
@@ -175,7 +180,25 @@ def _turn(data: dict[str, object]) -> ChatTurn:
         raise ValueError("the reasoning of a turn is text")
     if not all(isinstance(each, int) and each >= 0 for each in token_ids):
         raise ValueError("token_ids are whole numbers")
-    return ChatTurn(question=question, answer=answer, token_ids=tuple(token_ids), reasoning=reasoning)
+    calls, results = data.get("tool_calls", []), data.get("results", [])
+    if not (isinstance(calls, list) and all(_is_call(each) for each in calls)):
+        raise ValueError("tool_calls are pairs of a name and JSON of its arguments")
+    if not (isinstance(results, list) and all(map(is_text, results))):
+        raise ValueError("results are texts")
+    return ChatTurn(
+        question=question,
+        answer=answer,
+        token_ids=tuple(token_ids),
+        reasoning=reasoning,
+        tool_calls=tuple(ToolCall(*each) for each in calls),
+        results=tuple(results),
+    )
+
+
+def _is_call(data: object) -> bool:
+    return (
+        isinstance(data, list) and len(data) == 2 and all(map(is_text, data)) and isinstance(json.loads(data[1]), dict)
+    )
 
 
 def kv_folder(path: Path) -> Path:

@@ -147,12 +147,14 @@ class Completion(Short):
 
     @property
     def parsed(self) -> Any:
-        """The value of the answer in the format that was asked for, such as an instance of the type; None without one.
+        """The value of the answer in the format that was asked for, such as an instance of the type.
+
+        None without a format, or if the answer calls tools instead.
 
         Raises:
             InvalidOutput: The limit of new tokens or a stop string cut the answer, or its type refuses the value.
         """
-        if self.output_format is None:
+        if self.output_format is None or self.tool_calls:
             return None
         if self.finish_reason is FinishReason.LENGTH:
             raise InvalidOutput(

@@ -134,12 +134,13 @@ class Planner:
         repair: str | None,
         template_kwargs: TemplateOptions = None,
         positions: str | None = None,
+        results: Sequence[str] = (),
     ) -> Plan:
-        """Return the plan of a conversation on top of a prompt, up to the answer to `question`."""
+        """Return the plan of a conversation on top of a prompt, up to the answer to `question`, or to `results`."""
         asked = None if repair is None else Repair.parse(repair)
         state = self._placed(self._state(prompt), self._placement(positions))
         selection, answers = with_turns(
-            resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question
+            resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question, results
         )
         return self._planned(state, selection, asked, template_kwargs, answers)
 

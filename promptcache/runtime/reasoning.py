@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from promptcache.layout import Plan
+from promptcache.structured import CallPiece
 from promptcache.tokenizer import Tokenizer
 
 _NUM_LAST_TOKENS = 16  # of a prompt, with the tag that it may end with
@@ -18,10 +19,11 @@ Tags: TypeAlias = tuple[str, str]
 
 
 class SplitText(NamedTuple):
-    """A text that is added to the reasoning, and one that is added to the answer."""
+    """A text that is added to the reasoning, one that is added to the answer, and pieces of calls of tools."""
 
     reasoning: str
     answer: str
+    calls: tuple[CallPiece, ...] = ()
 
 
 class ReasoningSplit:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
-from promptcache.language import CHAT_SCHEMA, Prompt, output_format
+from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, continued, recompute, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
@@ -24,7 +24,7 @@ from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, 
 from promptcache.runtime.token_grammars import TokenGrammars, TokenMatcher
 from promptcache.runtime.token_masks import token_grammars
 from promptcache.runtime.turns import ChatTurn
-from promptcache.structured import OutputFormat, Tool, ToolCalls, read_output, read_tools
+from promptcache.structured import CallsOrText, OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
 _SALT = TEXT | None
@@ -100,18 +100,30 @@ class RequestSettings:
             )
         return () if self.tool_choice == "none" else tools
 
-    def forced_calls(self, tools: Sequence[Tool], reader: AnswerReader) -> ToolCalls | None:
-        """Return the format of an answer that must be a call of a tool; None if it may be text.
+    def whole_format(
+        self, output: OutputFormat | None, tools: Sequence[Tool], reader: AnswerReader
+    ) -> OutputFormat | None:
+        """Return the format of a whole answer: of its text, of calls of tools, or either; None if it may be anything.
+
+        Args:
+            output: The format of its text.
 
         Raises:
-            InvalidGeneration: The answer is to have another format as well.
+            InvalidGeneration: Text and calls cannot be told apart.
         """
-        if self.output is not None and tools:
-            raise InvalidGeneration("'output' does not work with 'tools': leave one of them out")
-        if self.tool_choice in ("auto", "none"):
-            return None
-        called = tuple(each for each in tools if self.tool_choice in ("required", each.name))
-        return ToolCalls(called, reader.call_style, several=self.parallel_tool_calls and self.tool_choice == "required")
+        if not tools or (output is None and self.tool_choice == "auto"):
+            return output
+        called = tuple(each for each in tools if self.tool_choice in ("auto", "required", each.name))
+        several = self.parallel_tool_calls and self.tool_choice in ("auto", "required")
+        calls = ToolCalls(called, reader.call_style, several=several)
+        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output)
+
+    @property
+    def format_reason(self) -> str:
+        """What gives an answer its format, for errors."""
+        if self.tool_choice not in ("auto", "none"):
+            return "'tool_choice'"
+        return "<answer> of the prompt or its schema" if self.output is None else "'output'"
 
 
 def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
@@ -122,7 +134,7 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
     """
     if not tools:
         return
-    text = render(plan, tokenizer).text
+    text = render(plan, tokenizer).text if _is_chat(prompt) else text_of(plan.selection)
     if (unread := next((each.name for each in tools if each.name not in text), None)) is not None:
         fix = (
             "the chat template of this model writes no tools; put their definitions into a message"
@@ -281,19 +293,33 @@ class RequestBuilder:
         return self._build(plan, settings, given)
 
     def build_chat(
-        self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        settings: RequestSettings,
+        results: Sequence[str] = (),
     ) -> Request:
-        """Return the request of the answer to a question, in a conversation on top of a prompt."""
+        """Return the request of the answer to a question, or to results, in a conversation on top of a prompt."""
 
-        if settings.tools:
-            raise InvalidGeneration("a chat keeps texts, and no calls of tools: pass the messages to generate()")
-        return self._build(lambda _: self.plan_chat(prompt, turns, question, settings), settings)
+        def plan(tools: Sequence[Tool]) -> Plan:
+            made = self.plan_chat(prompt, turns, question, settings, results)
+            check_tools(tools, prompt, made, self.tokenizer)
+            return made
 
-    def plan_chat(self, prompt: Prompt, turns: Sequence[ChatTurn], question: str, settings: RequestSettings) -> Plan:
-        """Return the plan of the request that `build_chat` builds."""
-        return self.planner.plan_chat(
-            prompt, turns, question, settings.repair, settings.template_kwargs, settings.positions
-        )
+        return self._build(plan, settings)
+
+    def plan_chat(
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        settings: RequestSettings,
+        results: Sequence[str] = (),
+    ) -> Plan:
+        """Return the plan of the request that `build_chat` builds. The template writes tools whatever may be called."""
+        template = settings.template_options(prompt, read_tools(settings.tools))
+        return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
 
     def _build(
         self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings, given: Sequence[int] = ()
@@ -312,9 +338,11 @@ class RequestBuilder:
         limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
         changes = settings.logit_changes()
         changes.check(model.num_known_tokens)
-        reader = answer_reader(self.tokenizer, plan, [each.name for each in tools])
-        stated = None if tools else _format_of(plan)  # tools of a call win over what its documents state
-        output = stated if settings.output is None else read_output(settings.output)
+        reader = answer_reader(self.tokenizer, plan, tools)
+        output = _format_of(plan) if settings.output is None else read_output(settings.output)
+        form = settings.whole_format(output, tools, reader)
+        if form is not None:
+            check_for_output(options, model, settings.format_reason)
         return Request(
             plan=plan,
             eos_ids=self.end_ids,
@@ -331,7 +359,7 @@ class RequestBuilder:
             exact=None if settings.deterministic else self._exact,
             note=self._note,
             output=output,
-            matcher=self._matcher(settings.forced_calls(tools, reader) or output, options, reader, given),
+            matcher=None if form is None else self._matcher(form, options, reader, given),
         )
 
     @cached_property
@@ -339,12 +367,9 @@ class RequestBuilder:
         return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
 
     def _matcher(
-        self, output: OutputFormat | None, options: Mapping[str, Any], reader: AnswerReader, given: Sequence[int]
-    ) -> TokenMatcher | None:
-        """Return the state of a format behind the given tokens of the answer; None without a format."""
-        if output is None:
-            return None
-        check_for_output(options, self.executor.model)
+        self, output: OutputFormat, options: Mapping[str, Any], reader: AnswerReader, given: Sequence[int]
+    ) -> TokenMatcher:
+        """Return the state of a format behind the given tokens of the answer."""
         ends = end_ids(options, self.end_ids)
         matcher = self._grammars.matcher(output, ends, reader.reasoning_tags, reader.reasoning_is_open)
         if not all(map(matcher.add, given)):

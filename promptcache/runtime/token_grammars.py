@@ -95,7 +95,7 @@ class TokenGrammars:
             InvalidGeneration: llguidance does not support the format, or no answer has it.
         """
         if not ends:
-            raise InvalidGeneration("'output' needs an end token, and 'eos_token_id' names none")
+            raise InvalidGeneration("the format of the answer needs an end token, and 'eos_token_id' names none")
         start = _start(reasoning_tags, is_open)
         grammar = grammar_text(output, {"lark_grammar": start})
         with self._lock:

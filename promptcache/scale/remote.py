@@ -293,7 +293,7 @@ class RemoteService:
         template = asked.template_options(prompt, tools)
         state, plan = self._planner.planned(prompt, asked.repair, template, asked.positions)
         check_tools(tools, prompt, plan, self._facts.tokenizer)
-        reader = answer_reader(self._facts.tokenizer, plan, [each.name for each in tools])
+        reader = answer_reader(self._facts.tokenizer, plan, tools)
         if not reuse:
             plan = prefilled(plan)
         options = read_options(asked.generation, asked.max_new_tokens)

@@ -45,6 +45,7 @@ class AnswerRow:
 
     Attributes:
         num_taken: Characters of the answer that were taken from `text`.
+        num_prompt_tokens: Tokens of the prompt, if a stream says them before the answer.
         num_tokens: Tokens that came one by one, before the completion.
         logprobs: The tokens with log-probabilities, if these were asked for.
     """
@@ -56,6 +57,7 @@ class AnswerRow:
     call_keys: list[str] = field(default_factory=list)
     pieces: list[SplitText] = field(default_factory=list)
     num_taken: int = 0
+    num_prompt_tokens: int = 0
     completion: Completion | None = None
     num_tokens: int = 0
     last_token_at: float | None = None
@@ -70,15 +72,19 @@ class AnswerRow:
         """Why the answer has ended, in the words of OpenAI's chats; None if it goes on."""
         if self.completion is None:
             return None
-        if self.split.calls:
+        if self.split.calls and not self.split.is_cut:
             return "tool_calls"
         return "stop" if self.text.stopped else str(self.completion.finish_reason)
 
     @property
     def calls(self) -> list[AnswerCall]:
         """The calls of tools, once the answer has ended."""
-        self.call_keys += [uuid.uuid4().hex for _ in self.split.calls[len(self.call_keys) :]]
-        return [AnswerCall(key, *call) for key, call in zip(self.call_keys, self.split.calls, strict=True)]
+        return [AnswerCall(self.call_key(number), *call) for number, call in enumerate(self.split.calls)]
+
+    def call_key(self, number: int) -> str:
+        """Return the key of a call."""
+        self.call_keys += [uuid.uuid4().hex for _ in range(len(self.call_keys), number + 1)]
+        return self.call_keys[number]
 
     @property
     def parts(self) -> SplitText:
@@ -118,8 +124,8 @@ class AnswerRow:
 
 
 def _joined(parts: Iterable[SplitText]) -> SplitText:
-    reasoning, answer = map("".join, zip(*parts, strict=True))
-    return SplitText(reasoning, answer)
+    reasoning, answer, calls = zip(*parts, strict=True)
+    return SplitText("".join(reasoning), "".join(answer), tuple(each for pieces in calls for each in pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +211,7 @@ class AnswerForm(ABC):
 
     @abstractmethod
     def add(self, index: int, piece: SplitText) -> Iterator[str]:
-        """Yield the events of text that was added to a row."""
+        """Yield the events of text and of pieces of calls that were added to a row."""
 
     @abstractmethod
     def end_row(self, index: int) -> Iterator[str]:

@@ -227,12 +227,15 @@ class _Responder:
         """Let the rows take reasoning and calls of tools apart, if there may be any."""
         question, tokenizer = self._question, self._state.engine.tokenizer
         tools = question.settings.read_tools()
-        if question.endpoint is Endpoint.COMPLETIONS or (tokenizer.reasoning_tags is None and not tools):
+        counts = question.endpoint is Endpoint.MESSAGES and question.body.stream
+        has_parts = question.endpoint is not Endpoint.COMPLETIONS and (tokenizer.reasoning_tags is not None or tools)
+        if not (counts or has_parts):
             return
         (plan,) = question.plans(self._state)
-        reader = answer_reader(tokenizer, plan, [each.name for each in tools])
+        reader = answer_reader(tokenizer, plan, tools)
         for row in self._answer.rows:
-            row.split = reader.split()
+            row.split = reader.split(streams_calls=True)
+            row.num_prompt_tokens = plan.num_reused_tokens + plan.num_new_tokens
 
     def _check_waiting_tokens(self) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""

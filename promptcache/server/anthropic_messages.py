@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from promptcache.runtime import SplitText
-from promptcache.server.answer_form import AnswerCall, AnswerForm, ServedAnswer, event_text, json_text
+from promptcache.server.answer_form import AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_part, read_body, unsupported_type
 from promptcache.server.chat import chat_prompt
@@ -256,6 +257,7 @@ class _MessageForm(AnswerForm):
         self._row = answer.rows[0]
         self.content: list[dict[str, Any]] = []
         self._is_open = False  # whether the last block may grow
+        self._input = ""  # of the last block, if it is a call
 
     def whole(self) -> Mapping[str, Any]:
         """Return the message."""
@@ -269,8 +271,8 @@ class _MessageForm(AnswerForm):
         }
 
     def begin(self) -> Iterator[str]:
-        """Yield the message without its content. Its usage is not known yet."""
-        usage = {"input_tokens": 0, "output_tokens": 0}
+        """Yield the message without its content. How much of the prompt was cached is not known yet."""
+        usage = {"input_tokens": self._row.num_prompt_tokens, "output_tokens": 0}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)
 
@@ -280,12 +282,18 @@ class _MessageForm(AnswerForm):
             yield from self._grow("thinking", piece.reasoning)
         if piece.answer:
             yield from self._grow("text", piece.answer)
+        for number, name, arguments in piece.calls:
+            if name:
+                yield from self._close()
+                block = {"type": "tool_use", "id": f"toolu_{self._row.call_key(number)}", "name": name, "input": {}}
+                yield self._start(block)
+            else:
+                self._input += arguments
+                yield self._delta({"type": "input_json_delta", "partial_json": arguments})
 
     def end_row(self, index: int) -> Iterator[str]:
-        """Yield the blocks of calls."""
+        """Yield the end of the last block."""
         yield from self._close()
-        for call in self._row.calls:
-            yield from self._call(call)
 
     def end(self) -> Iterator[str]:
         """Yield the stop reason with the usage, and the end."""
@@ -308,12 +316,6 @@ class _MessageForm(AnswerForm):
         self.content[-1][kind] += text
         yield self._delta({"type": f"{kind}_delta", kind: text})
 
-    def _call(self, call: AnswerCall) -> Iterator[str]:
-        yield self._start({"type": "tool_use", "id": f"toolu_{call.key}", "name": call.name, "input": {}})
-        yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
-        self.content[-1]["input"] = json.loads(call.arguments)
-        yield from self._close()
-
     def _start(self, block: dict[str, Any]) -> str:
         self.content.append(block)
         self._is_open = True
@@ -325,6 +327,10 @@ class _MessageForm(AnswerForm):
     def _close(self) -> Iterator[str]:
         if self._is_open:
             self._is_open = False
+            if self._input:
+                with suppress(ValueError, RecursionError):  # it may be cut
+                    self.content[-1]["input"] = json.loads(self._input)
+                self._input = ""
             yield _event("content_block_stop", index=len(self.content) - 1)
 
     @property

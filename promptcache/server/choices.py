@@ -49,15 +49,24 @@ class _ChoicesForm(AnswerForm):
         }
 
     def add(self, index: int, piece: SplitText) -> Iterator[str]:
-        """Yield a chunk."""
-        yield self._chunk(choices=[self._part(index, self.delta(piece), self.answer.rows[index].tokens())])
+        """Yield a chunk with text, and one for each piece of a call."""
+        row = self.answer.rows[index]
+        deltas = [self.delta(piece)] if piece.answer or piece.reasoning else []
+        for number, name, arguments in piece.calls:
+            call = (
+                call_data(AnswerCall(row.call_key(number), name, ""))
+                if name
+                else {"function": {"arguments": arguments}}
+            )
+            deltas.append({"delta": {"tool_calls": [{"index": number, **call}]}})
+        tokens: Sequence[AnswerToken] = row.tokens()
+        for delta in deltas:
+            yield self._chunk(choices=[self._part(index, delta, tokens)])
+            tokens = ()
 
     def end_row(self, index: int) -> Iterator[str]:
-        """Yield a chunk with the calls of tools, and one with the finish reason."""
+        """Yield a chunk with the finish reason."""
         row = self.answer.rows[index]
-        if calls := row.calls:
-            numbered = [{"index": at, **call_data(each)} for at, each in enumerate(calls)]
-            yield self._chunk(choices=[self._part(index, {"delta": {"tool_calls": numbered}})])
         ended = self._part(index, self.delta(SplitText("", "")), row.tokens(), row.finish)
         yield self._chunk(choices=[ended], prompt_cache=self.answer.cache_data(row))
 

@@ -18,6 +18,7 @@ from starlette.routing import Match
 
 from promptcache.diagnostics import (
     ContextLengthExceeded,
+    EngineClosed,
     InvalidGeneration,
     InvalidValue,
     LanguageError,
@@ -139,6 +140,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case ServiceClosed():
             retry = {"x-should-retry": "false"} if error.reason == "worker_dead" else {"retry-after": "1"}
             return ApiError(503, error.reason, str(error), headers=retry)
+        case EngineClosed():
+            return ApiError(503, "engine_closed", str(error), headers={"x-should-retry": "false"})
         case InvalidGeneration() | InvalidValue():
             return ApiError(400, "invalid_value", str(error), param=_param(str(error)))
         case StoreError() | ModelError():

@@ -372,9 +372,14 @@ class PlainBody(GenerationBody):
 
 
 class PromptBody(_LogprobsBody):
-    """The body of `/v1/prompts` as JSON: a prompt document and options."""
+    """The body of `/v1/prompts` as JSON: a prompt document and options.
+
+    Attributes:
+        messages: Messages behind the turns of the document, such as calls and results of tools, which XML cannot write.
+    """
 
     prompt: str
+    messages: list[Any] = Field(default_factory=list)
     repair: _Repair | None = None
     positions: _Positions | None = None
     reuse: bool = True

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -22,6 +23,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.language import (
     CHAT_SCHEMA,
+    Prompt,
     ReadFiles,
     Schema,
     check_schema,
@@ -29,6 +31,7 @@ from promptcache.language import (
     parse_schema,
     resolve_prompt,
     root_tag,
+    tool_definitions,
 )
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.picture import layout_svg
@@ -83,7 +86,8 @@ async def plan(request: Request) -> dict[str, Any]:
     state: ServerState = request.app.state.server
 
     def read(data: dict[str, Any]) -> ChatBody | PromptBody:
-        return checked_body(ChatBody, data) if "messages" in data else checked_body(PromptBody, data)
+        is_chat = "messages" in data and "prompt" not in data
+        return checked_body(ChatBody, data) if is_chat else checked_body(PromptBody, data)
 
     body = await read_data(request, read, document="prompt")
 
@@ -97,6 +101,9 @@ async def plan(request: Request) -> dict[str, Any]:
 def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
     """Return the request of a document, whose schema is the one that the model id names, if it names one."""
     parsed = parse_prompt(body.prompt)
+    if body.messages:
+        later = Prompt.from_messages(CHAT_SCHEMA, body.messages).messages
+        parsed = replace(parsed, messages=(*parsed.messages, *later))
     if body.model is not None and state.schema_of(body.model) not in (None, parsed.schema):
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return ServerRequest(
@@ -120,7 +127,7 @@ def _same(body: _Body) -> _Body:
 
 
 def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
-    """Return what is wrong with a document; for a valid schema also its description."""
+    """Return what is wrong with a document; for a valid schema also its description, for a valid prompt its tools."""
     found: Sequence[Diagnostic]
     more: dict[str, Any] = {}
     try:
@@ -136,6 +143,7 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
             more = {"schema": {"id": opened.schema.name, **describe(opened.schema)}}
         else:
             kind, found = "prompt", (*parse_prompt(body.document).warnings, *_length_faults(opened, state.engine))
+            more = {"tools": tool_definitions(opened.selection)}
     valid = not any(each.severity == "error" for each in found)
     return {"kind": kind, "valid": valid, "diagnostics": list(map(as_data, found)), **more}
 

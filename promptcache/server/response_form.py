@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from promptcache.runtime import SplitText
-from promptcache.server.answer_form import AnswerForm, ServedAnswer, event_text, json_text
+from promptcache.server.answer_form import AnswerCall, AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.choices import call_data
 from promptcache.server.errors import ApiError
 
@@ -57,28 +57,29 @@ class ResponseForm(AnswerForm):
 
     def add(self, index: int, piece: SplitText) -> Iterator[str]:
         """Yield deltas of items, and their starts."""
-        for kind, text in zip(("reasoning", "message"), piece, strict=True):
+        for kind, text in (("reasoning", piece.reasoning), ("message", piece.answer)):
             if text:
                 yield from self._open(kind)
                 part = self._output[-1]["content"][0]
                 part["text"] += text
                 yield self._text_event("delta", delta=text)
+        for number, name, arguments in piece.calls:
+            if name:
+                yield from self._close("completed")
+                key = self._row.call_key(number)
+                ids = {"id": f"fc_{key}", "call_id": call_data(AnswerCall(key, name, ""))["id"]}
+                item = {"type": "function_call", **ids, "name": name, "arguments": "", "status": "in_progress"}
+                self._output.append(item)
+                self._is_open = True
+                yield self._item_event("response.output_item.added", item=item)
+            else:
+                item = self._output[-1]
+                item["arguments"] += arguments
+                yield self._item_event("response.function_call_arguments.delta", item_id=item["id"], delta=arguments)
 
     def end_row(self, index: int) -> Iterator[str]:
-        """Yield the end of the last text, and the calls."""
+        """Yield the end of the last item."""
         yield from self._close("incomplete" if self._row.finish == "length" else "completed")
-        for call in self._row.calls:
-            ids = {"id": f"fc_{call.key}", "call_id": call_data(call)["id"]}
-            item = {"type": "function_call", **ids, "name": call.name, "arguments": "", "status": "in_progress"}
-            self._output.append(item)
-            yield self._item_event("response.output_item.added", item=item)
-            item |= {"arguments": call.arguments, "status": "completed"}
-            place = {"item_id": item["id"]}
-            yield self._item_event("response.function_call_arguments.delta", **place, delta=call.arguments)
-            yield self._item_event(
-                "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
-            )
-            yield self._item_event("response.output_item.done", item=item)
 
     def end(self) -> Iterator[str]:
         """Yield the response."""
@@ -108,12 +109,17 @@ class ResponseForm(AnswerForm):
         yield self._part_event("response.content_part.added", part=part)
 
     def _close(self, status: str) -> Iterator[str]:
-        """End the last item with text, if it may grow."""
+        """End the last item, if it may grow."""
         if not self._is_open:
             return
         self._is_open = False
         item = self._output[-1]
         item["status"] = status
+        if item["type"] == "function_call":
+            fields = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
+            yield self._item_event("response.function_call_arguments.done", **fields)
+            yield self._item_event("response.output_item.done", item=item)
+            return
         (part,) = item["content"]
         yield self._text_event("done", text=part["text"])
         yield self._part_event("response.content_part.done", part=part)

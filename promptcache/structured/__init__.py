@@ -3,6 +3,7 @@
 This room never imports torch or numpy, and knows no model.
 """
 
+from promptcache.structured.call_stream import CallPiece, CallStream
 from promptcache.structured.formats import (
     LIMITS,
     Choice,
@@ -15,7 +16,9 @@ from promptcache.structured.formats import (
     refused_format,
 )
 from promptcache.structured.tools import (
+    FUNCTION,
     MAX_TOOLS,
+    CallsOrText,
     CallSplit,
     CallStyle,
     Tool,
@@ -27,10 +30,14 @@ from promptcache.structured.tools import (
 from promptcache.structured.types import read_output
 
 __all__ = [
+    "FUNCTION",
     "LIMITS",
     "MAX_TOOLS",
+    "CallPiece",
     "CallSplit",
+    "CallStream",
     "CallStyle",
+    "CallsOrText",
     "Choice",
     "Grammar",
     "JSONSchema",

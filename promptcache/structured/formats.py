@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -38,6 +38,11 @@ class OutputFormat(ABC):
     @abstractmethod
     def grammar(self) -> Mapping[str, Any]:
         """The grammar, in the JSON form of llguidance."""
+
+    @property
+    def parts(self) -> Sequence[Mapping[str, Any]]:
+        """Further grammars, each with a `name`, by which `grammar` refers to it."""
+        return ()
 
     def accepts(self, text: str) -> bool:
         """Whether a text has the format. For JSON this also limits white space, as in answers.
@@ -208,6 +213,11 @@ def check_format(output: OutputFormat) -> None:
     _compiled(grammar_text(output))
 
 
+def may_begin(output: OutputFormat, text: str) -> bool:
+    """Whether a text of a format may begin with a text. Errors are those of `check_format`."""
+    return bool(_compiled(grammar_text(output)).deep_copy().consume_tokens([*text.encode()]))
+
+
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
     """Return the grammar of a format for llguidance, behind outer ones that name it as `@body`.
 
@@ -215,7 +225,7 @@ def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
         InvalidGeneration: It is too large, or nested too deeply.
     """
     try:
-        text = json.dumps({"grammars": [*outer, {"name": "body", **output.grammar}]})
+        text = json.dumps({"grammars": [*outer, {"name": "body", **output.grammar}, *output.parts]})
     except RecursionError as error:
         raise refused_format("it is nested too deeply") from error
     if len(text) > _MAX_CHARACTERS:

@@ -1,7 +1,8 @@
 """Tools: their definitions, and the calls of tools in the text of an answer.
 
-Models write a call as JSON with the name and the arguments, and many chat templates put tags around it. A `CallStyle`
-has the text that the template of a model writes.
+Models write a call as JSON with the name and the arguments, and many chat templates put tags around it. Some write XML:
+`<function=weather>` with an element `<parameter=city>` for each argument. A `CallStyle` has the text that the template
+of a model writes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from promptcache.diagnostics import InvalidValue, instance, shown
-from promptcache.structured.formats import JSONSchema, OutputFormat
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, instance, shown
+from promptcache.structured.formats import JSONSchema, OutputFormat, may_begin
 
 MAX_TOOLS = 1000
 """Limit of the tools of one request."""
@@ -25,6 +26,11 @@ _ARGUMENTS = ("arguments", "parameters")
 _FENCE = re.compile(r"```[a-z_]*\n(.*?)\n?```", re.DOTALL)
 _OPEN_FENCE = re.compile(r"```[a-z_]*\n\s*")
 _DECODER = json.JSONDecoder()
+FUNCTION = "<function="
+"""Begins a call in XML."""
+_XML_CALL = re.compile(rf"\s*{FUNCTION}([^>\s]+)>(.*?)</function>", re.DOTALL)
+_XML_ARGUMENT = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_WORDS = {"True": True, "False": False, "None": None}  # templates write values as Python does
 
 
 class ToolCall(NamedTuple):
@@ -54,21 +60,36 @@ class CallStyle:
 
     Attributes:
         joint: Between two calls of one answer; None if an answer has one call.
+        is_xml: Whether the arguments are elements `<parameter=NAME>`, and no JSON.
+        texts: Tools with those of their parameters that are texts. In XML, these have no quotes.
     """
 
     head: str = '{"name": "'
     middle: str = '", "arguments": '
     joint: str | None = None
     tail: str = "}"
+    is_xml: bool = False
+    texts: frozenset[tuple[str, str]] = frozenset()
+
+    def of(self, tools: Sequence[Tool]) -> CallStyle:
+        """Return the style of calls of some tools."""
+        if not self.is_xml:
+            return self
+        texts = ((each.name, name) for each in tools for name, schema in _properties(each).items() if _is_text(schema))
+        return replace(self, texts=frozenset(texts))
 
     @property
     def tag(self) -> str:
-        """The text that begins a call, in front of its JSON; empty without one."""
+        """The text that begins a call, in front of its JSON or XML; empty without one."""
+        if self.is_xml:
+            return self.head.removesuffix(FUNCTION).strip()
         return self.head[: self.head.find("{")].strip().removesuffix("[").strip()
 
     @property
     def end_tag(self) -> str:
-        """The text that ends a call, behind its JSON; empty without one."""
+        """The text that ends a call, behind its JSON or XML; empty without one."""
+        if self.is_xml:
+            return self.tail.strip().removeprefix("</function>").strip()
         return self.tail[self.tail.rfind("}") + 1 :].strip().removeprefix("]").strip()
 
 
@@ -136,7 +157,7 @@ class ToolCalls(OutputFormat):
             f"any: {calls}",
             *(
                 f"call{index}: {json.dumps(tool.name + style.middle)} arguments{index}\n"
-                f"arguments{index}: %json {json.dumps(tool.parameters.grammar['json_schema'])}"
+                + (_xml_rules(f"arguments{index}", tool) if style.is_xml else _json_rule(f"arguments{index}", tool))
                 for index, tool in enumerate(self.tools)
             ),
         ]
@@ -147,6 +168,78 @@ class ToolCalls(OutputFormat):
         if content or not calls:
             raise ValueError(f"{shown(text)} is no call of a tool")
         return calls
+
+
+def _json_rule(rule: str, tool: Tool) -> str:
+    return f"{rule}: %json {json.dumps(tool.parameters.grammar['json_schema'])}"
+
+
+def _xml_rules(rule: str, tool: Tool) -> str:
+    """Return the rules of arguments in XML. Of a text, only its choices are part of the grammar."""
+    schema = json.loads(tool.parameters.schema)
+    required, shared = (
+        schema.get("required", ()),
+        {key: schema[key] for key in ("$defs", "definitions") if key in schema},
+    )
+    names, rules, end = list[str](), list[str](), json.dumps("\n</parameter>\n")
+    for number, (name, value) in enumerate(_properties(tool).items()):
+        own = f"{rule}_{number}"
+        names.append(own if name in required else f"{own}?")
+        start = json.dumps(f"<parameter={name}>\n")
+        choices = [value["const"]] if "const" in value else value.get("enum")
+        if not _is_text(value):
+            closed = JSONSchema(json.dumps({**value, **shared})).grammar["json_schema"]
+            rules.append(f"{own}: {start} {own}_value {end}\n{own}_value: %json {json.dumps(closed)}")
+        elif choices:
+            rules.append(f"{own}: {start} ({' | '.join(map(json.dumps, choices))}) {end}")
+        else:
+            rules.append(f"{own}: {start} {own}_value\n{own}_value[suffix={end}]: /(.|\\n)*/")
+    return "\n".join([f"{rule}: {' '.join(names) or json.dumps('')}", *rules])
+
+
+def _properties(tool: Tool) -> Mapping[str, Mapping[str, Any]]:
+    """Return the schemas of the arguments of a tool."""
+    properties = json.loads(tool.parameters.schema).get("properties", {})
+    return {name: each for name, each in properties.items() if isinstance(each, dict)}
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return all(isinstance(each, str) for each in values) if values else schema.get("type") == "string"
+
+
+@dataclass(frozen=True, slots=True)
+class CallsOrText(OutputFormat):
+    """An answer that is calls of tools, or text of another format."""
+
+    calls: ToolCalls
+    text: OutputFormat
+
+    def __post_init__(self) -> None:
+        """Check that the first character decides.
+
+        Raises:
+            InvalidGeneration: Calls and text may begin alike: the lexer of llguidance would only allow calls then.
+        """
+        first = self.calls.style.head[:1]
+        if may_begin(self.text, first):
+            raise InvalidGeneration(
+                f"the format of the answer does not work with tools of this model: calls and answers both begin with "
+                f"{shown(first)}; leave one of them out"
+            )
+
+    @property
+    def grammar(self) -> Mapping[str, Any]:
+        """Either of two grammars."""
+        return {"lark_grammar": "start: @calls | @text"}
+
+    @property
+    def parts(self) -> Sequence[Mapping[str, Any]]:
+        """Both grammars."""
+        return ({"name": "calls", **self.calls.grammar}, {"name": "text", **self.text.grammar})
+
+    def _value(self, text: str) -> Any:
+        return self.calls.parse(text) if self.calls.accepts(text) else self.text.parse(text)
 
 
 def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[str, tuple[ToolCall, ...]]:
@@ -174,17 +267,42 @@ def parse_calls(text: str, names: Collection[str], style: CallStyle) -> tuple[st
 
 
 def _calls_at(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
-    """Return the calls whose JSON begins behind `start`, and where they end with the end tag."""
-    try:
-        value, stop = _DECODER.raw_decode(text, len(text) - len(text[start:].lstrip()))
-    except (ValueError, RecursionError):
-        return (), start
-    calls = _calls(value, names)
+    """Return the calls whose JSON or XML begins behind `start`, and where they end with the end tag."""
+    found = _XML_CALL.match(text, start) if style.is_xml else None
+    if found is not None:
+        calls, stop = _xml_call(found[1], found[2], names, style), found.end()
+    else:
+        try:
+            value, stop = _DECODER.raw_decode(text, len(text) - len(text[start:].lstrip()))
+        except (ValueError, RecursionError):
+            return (), start
+        calls = _calls(value, names)
     end = style.end_tag
     rest = text[stop:].lstrip()
     if rest.startswith(end) or end.startswith(rest):  # a limit may have cut the tag
         stop = len(text) - len(rest) + min(len(end), len(rest))
     return calls, stop
+
+
+def _xml_call(name: str, text: str, names: Collection[str], style: CallStyle) -> tuple[ToolCall, ...]:
+    """Return the call of a function whose element has a text; none if that is something else than arguments."""
+    if name not in names or _XML_ARGUMENT.sub("", text).strip():
+        return ()
+    arguments = {
+        found[1]: found[2] if (name, found[1]) in style.texts else _xml_value(found[2])
+        for found in _XML_ARGUMENT.finditer(text)
+    }
+    return (ToolCall(name, json.dumps(arguments, ensure_ascii=False)),)
+
+
+def _xml_value(text: str) -> Any:
+    """Return the value of an argument: JSON, else text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _calls_of(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:

@@ -15,7 +15,7 @@ import pytest
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
 from tests.clients.calls import CALLS, MESSAGES, MODEL, OPTIONS, TEXT
-from tests.engine.test_tools import HERMES, engine_of
+from tests.engine.calling import HERMES, engine_of
 from tests.server.conftest import KEYS, TRAVEL, Served, running
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from promptcache import Choice, Completion, Engine, Prompt, Regex
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput
+from promptcache.language import CHAT_SCHEMA, output_format
 from promptcache.runtime import FinishReason
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -86,7 +88,7 @@ def is_valid(answer: Completion, schema: dict[str, Any]) -> bool:
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.3))
+@settings(max_examples=law_examples(0.06, thorough=1))
 @given(schema=json_schemas())
 def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> None:
     """Rows, and transformers' `generate` over linked KV, choose what transformers chooses under the same masks."""
@@ -99,7 +101,7 @@ def test_greedy_tokens_are_those_of_masked_logits(schema: dict[str, Any]) -> Non
 
 
 @pytest.mark.law
-@settings(max_examples=law_examples(0.3))
+@settings(max_examples=law_examples(0.06, thorough=1))
 @given(schemas=st.lists(json_schemas() | st.none(), min_size=2, max_size=5), seed=st.integers(0, 2**32))
 def test_answers_do_not_depend_on_other_rows(schemas: list[dict[str, Any] | None], seed: int) -> None:
     """Rows with different formats, and without one, get the answers that they get alone. Finished ones are valid."""
@@ -148,6 +150,14 @@ def test_every_way_of_asking_gives_the_value() -> None:
     assert chat.say(output=Person, do_sample=False).parsed == answer.parsed
     assert chat.say("And?", output=Choice(["a", "b"])).parsed in ("a", "b")
     assert ENGINE.generate(PROMPT, max_new_tokens=2).parsed is None
+
+
+def test_a_stated_format_is_named_in_errors() -> None:
+    """The caller gave no `output`."""
+    with pytest.raises(
+        InvalidGeneration, match=r"<answer> of the prompt or its schema does not work with 'min_new_tokens'"
+    ):
+        ENGINE.generate(stated(), min_new_tokens=3)
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
@@ -231,6 +241,21 @@ def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
         loaded = ENGINE.load_chat(tmp_path / path)
         assert loaded.say("Really?").parsed in ("yes", "no")
         loaded.save(tmp_path / "again.json")
+
+
+def test_a_saved_chat_without_a_schema_keeps_its_format(tmp_path: Path) -> None:
+    """The file has it beside the messages."""
+    chat = ENGINE.chat(
+        replace(Prompt.from_messages(CHAT_SCHEMA, [{"role": "user", "content": "Yes?"}]), answer_format=FORMAT)
+    )
+    chat.save(tmp_path / "chat.json")
+    loaded = ENGINE.load_chat(tmp_path / "chat.json")
+    assert loaded.prompt.answer_format is not None
+    assert output_format(loaded.prompt.answer_format) == Choice(["yes", "no"])
+    assert loaded.say().parsed in ("yes", "no")
+
+
+FORMAT = Prompt("any").answer("choice", choices=("yes", "no")).answer_format
 
 
 def test_a_resumed_answer_keeps_its_format() -> None:

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
+from transformers import LogitsProcessorList
 
-from promptcache import Engine, Prompt
-from promptcache.demo import MODEL_FOLDER
+from promptcache import Choice, Prompt, Regex
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
+from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, XML, engine_of, tool
 from tests.engine.test_reasoning import Says
-
-HERMES = (
-    "{% if tools or messages[0].role == 'system' %}<|start|>system\n"
-    "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
-    "{% if tools %}\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}<|end|>\n{% endif %}"
-    "{% for m in messages %}{% if m.role == 'tool' %}<|start|>user\n<tool_response>\n{{ m.content }}\n</tool_response><|end|>\n"
-    "{% elif m.role != 'system' or not loop.first %}<|start|>{{ m.role }}\n{{ m.content }}"
-    "{% for call in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
-    "{% endfor %}<|end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-)
-QUESTION = {"role": "user", "content": "How warm is it in Oslo?"}
-
-
-def tool(name: str, **properties: Any) -> dict[str, Any]:
-    """Return the definition of a tool."""
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": f"Call {name}.", "parameters": schema}}
-
-
-TOOLS = [tool("weather", city={"enum": ["Oslo", "Rome"]}), tool("time")]
-CALL = {"type": "function", "id": "call1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-CALLED = [QUESTION, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
-RESULT = {"role": "tool", "tool_call_id": "call1", "content": "7 degrees <|end|> & rain"}
-
-
-def engine_of(template: str | None) -> tuple[Engine, Any]:
-    """Return the demo model with a chat template, or with its own, and the tokenizer of transformers."""
-    tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(MODEL_FOLDER))
-    tokenizer.chat_template = template or tokenizer.chat_template
-    return Engine(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER), tokenizer), tokenizer
-
 
 ENGINE, TOKENIZER = engine_of(HERMES)
 
@@ -105,6 +72,48 @@ def test_a_forced_call_is_a_call(choice: str) -> None:
     assert json.loads(call.arguments) in ([{"city": "Oslo"}, {"city": "Rome"}] if call.name == "weather" else [{}])
 
 
+def test_calls_in_xml() -> None:
+    """A template that writes elements is recognised; forced calls, calls of answers and their messages have its form."""
+    engine, _ = engine_of(XML)
+    tools = [tool("weather", city={"type": "string"}, days={"type": "integer", "maximum": 9}), *TOOLS[1:]]
+    arguments = "<parameter=city>\n7\n</parameter>\n<parameter=days>\n7\n</parameter>\n"
+    text = f"I look.\n<tool_call>\n<function=weather>\n{arguments}</function>\n</tool_call>"
+    says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 200}
+    answer = engine.generate([QUESTION], tools=tools, **says)
+    (call,) = answer.tool_calls
+    assert (answer.text, json.loads(call.arguments)) == ("I look.", {"city": "7", "days": 7})
+    calls = [{"type": "function", "function": call._asdict()}]
+    said = {"role": "assistant", "content": answer.text, "tool_calls": calls}
+    assert text.removeprefix("I look.\n") in engine.render([QUESTION, said, RESULT])
+    forced = engine.generate([QUESTION], tools=TOOLS, tool_choice="weather", max_new_tokens=100)
+    assert [json.loads(each.arguments) for each in forced.tool_calls] in ([{"city": "Oslo"}], [{"city": "Rome"}])
+
+
+def test_an_answer_is_a_call_or_has_the_format() -> None:
+    """With `output` the model decides between a call and text of the format; a forced call is a call, for every tool."""
+    asked: dict[str, Any] = {"tools": TOOLS, "output": Choice(["warm", "cold"]), "max_new_tokens": 100}
+    text = ENGINE.generate([QUESTION], logit_bias=bias("<", -100), **asked)
+    assert (text.text, text.parsed) in ((each, each) for each in ("warm", "cold"))
+    assert not text.tool_calls
+    call = ENGINE.generate([QUESTION], logit_bias=bias("<", 100), parallel_tool_calls=False, **asked)
+    assert (call.text, call.parsed, len(call.tool_calls)) == ("", None, 1)
+    assert json.loads(call.tool_calls[0].arguments) in ({"city": "Oslo"}, {"city": "Rome"}, {})
+    forced = ENGINE.generate([QUESTION], tool_choice="time", **asked)
+    assert [each.name for each in forced.tool_calls] == ["time"]
+    none = ENGINE.generate([QUESTION], tool_choice="none", **asked)
+    assert none.parsed in ("warm", "cold")
+
+
+def bias(start: str, value: float) -> dict[int, float]:
+    """Return a bias of all tokens that begin with a text."""
+    tokenizer = ENGINE.tokenizer
+    return {
+        each: value
+        for each in range(ENGINE.model.num_known_tokens)
+        if each not in tokenizer.control_ids and tokenizer.token_bytes(each).startswith(start.encode())
+    }
+
+
 def test_tools_of_a_schema_are_its_modules() -> None:
     """Definitions in cached modules serve calls; one that is nowhere is refused with the fix."""
     engine, _ = engine_of(HERMES)
@@ -133,7 +142,12 @@ def test_tools_of_a_schema_are_its_modules() -> None:
         ({"tools": 3}, "tools=3 is not allowed"),
         ({"tools": TOOLS, "tool_choice": "other"}, r"tool_choice='other' is not allowed: auto, none, required or"),
         ({"tool_choice": "required"}, r"tool_choice='required' is not allowed: auto, none or"),
-        ({"tools": TOOLS, "output": int}, "'output' does not work with 'tools'"),
+        ({"tools": TOOLS, "output": Regex(".*")}, "calls and answers both begin with '<'"),
+        (
+            {"tools": TOOLS, "tool_choice": "time", "min_new_tokens": 3},
+            "'tool_choice' does not work with 'min_new_tokens'",
+        ),
+        ({"tools": TOOLS, "output": int, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
         ({"tools": TOOLS, "parallel_tool_calls": 3}, "parallel_tool_calls=3 is not allowed"),
     ],
 )
@@ -150,5 +164,66 @@ def test_a_template_without_tools_is_named() -> None:
         engine.generate([QUESTION], tools=TOOLS)
     with pytest.raises(TemplateRefusal, match="does not write these messages of tools"):
         engine.plan([*CALLED, RESULT])
-    with pytest.raises(InvalidGeneration, match="a chat keeps texts"):
-        ENGINE.chat().say("Hello", tools=TOOLS)
+    with pytest.raises(InvalidGeneration, match="the chat template of this model writes no tools"):
+        engine.chat(tools=TOOLS).say("Hello")
+
+
+FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 100}
+
+
+def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
+    """Each answer is that of the same messages, calls and results included; also from a file, and as a stream."""
+    chat = ENGINE.chat(tools=TOOLS, template_kwargs={"tone": "calm"})
+    first = chat.say(QUESTION["content"], **FORCED)
+    chat.save(tmp_path / "chat.json", kv=True)
+    loaded = ENGINE.load_chat(tmp_path / "chat.json", tools=TOOLS, template_kwargs={"tone": "calm"})
+    assert loaded.turns == chat.turns
+    second = chat.say(results=["7 degrees <|end|>"], max_new_tokens=6, do_sample=False)
+    said = chat.messages
+    assert (said[1]["tool_calls"][0]["function"], said[2]["role"]) == (first.tool_calls[0]._asdict(), "tool")
+    options = {"tools": TOOLS, "tone": "calm"}
+    assert ENGINE.tokenizer.detokenize(second.plan.tokens.used_ids) == ENGINE.render(said[:3], template_kwargs=options)
+    assert second.plan.tokens.used_ids.count(ENGINE.tokenizer.eos_ids[0]) == 4  # one for each turn
+    assert second.usage.num_history_tokens > first.usage.num_new_tokens  # the tokens of the call are as generated
+    with loaded.stream(results=["7 degrees <|end|>"], max_new_tokens=6, do_sample=False) as stream:
+        assert "".join(stream) == second.text
+    assert loaded.turns == chat.turns
+    third = chat.say("And in Rome?", max_new_tokens=2)
+    assert third.usage.num_history_tokens > 0
+    roles = ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [each["role"] for each in chat.messages] == roles
+
+
+def test_a_chat_over_a_schema_keeps_calls() -> None:
+    """Tools of modules are called in a chat over them."""
+    engine, _ = engine_of(HERMES)
+    name, text = tool_member(TOOLS[0])
+    engine.add_schema(
+        f'<schema name="agent"><system><module name="{name}"><![CDATA[{text}]]></module></system></schema>'
+    )
+    chat = engine.chat(Prompt("agent").use(name), tools=TOOLS[:1])
+    chat.say("How warm is it?", **FORCED)
+    expected = Prompt.from_messages("agent", [*chat.messages, {"role": "tool", "content": "7"}]).use(name)
+    assert chat.say(results=["7"], max_new_tokens=2).plan.tokens.used_ids == engine.plan(expected).tokens.used_ids
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            None,
+            {"results": ["7", "8"]},
+            "2 results: the last answer has 1 call; give a result for each",
+        ),
+        ("And?", {"results": ["7"]}, "1 result and a text: the last answer has 1 call"),
+        (None, {"results": "7"}, "results='7' is not allowed: a list of texts"),
+        ("And?", {"tools": TOOLS}, "'tools' is an option of the whole chat"),
+    ],
+)
+def test_wrong_results_are_refused(text: str | None, options: dict[str, Any], message: str) -> None:
+    """Nothing is added to the chat."""
+    chat = ENGINE.chat(tools=TOOLS)
+    chat.say("How warm is it?", **FORCED)
+    with pytest.raises(PromptCacheError, match=message):
+        chat.say(text, **options)
+    assert len(chat.turns) == 1

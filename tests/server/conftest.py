@@ -25,11 +25,13 @@ from fastapi import FastAPI
 from openai import OpenAI
 
 from promptcache import Engine
+from promptcache.retrieval import tool_member
 from promptcache.runtime.serving import Batch
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from promptcache.server.run import DrainingServer
 from promptcache.server.state import ServerState
+from tests.engine.calling import HERMES, TOOLS, engine_of
 
 TRAVEL = Path(__file__).parents[2] / "schemas" / "travel.xml"
 QUESTION = {"role": "user", "content": "What is the best dish of Miami?"}
@@ -101,9 +103,35 @@ def engine() -> Engine:
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """A server with keys of two clients and of an administrator, on an engine of its own."""
+    yield from _serving()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Served]:
+    """Such a server for one file of tests, whose history changes no others."""
+    yield from _serving()
+
+
+def _serving() -> Iterator[Served]:
     engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
     yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
+
+
+AGENT = """<schema name="agent"><system>You call tools. <collection name="tools"/>
+<module name="clock"><![CDATA[Also:
+{tool}
+]]></module></system>
+<example><prompt schema="agent"><tools><weather/></tools><clock/><user>How warm is it in Oslo?</user></prompt></example></schema>"""
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Served]:
+    """A server for one file of tests, whose model has a chat template with tools; its schema `agent` defines `TOOLS`."""
+    engine = engine_of(HERMES)[0]
+    engine.add_schema(AGENT.format(tool=tool_member(TOOLS[1])[1]))
+    engine.add_member("agent", "tools", *tool_member(TOOLS[0]))
+    yield from running(create_app(engine, ServerSettings(model="demo")))
 
 
 def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +12,10 @@ import httpx
 import pytest
 
 from promptcache import Engine
-from promptcache.server import ServerSettings, create_app
+from tests.engine.calling import TOOLS
 from tests.engine.test_reasoning import KEEPS, SAID, saying
 from tests.engine.test_reasoning import engine_of as reasoning_engine
-from tests.engine.test_tools import HERMES, TOOLS, engine_of
-from tests.server.conftest import KEYS, QUESTION, TRAVEL, ScriptedService, Served, in_process, running, scripted
+from tests.server.conftest import QUESTION, ScriptedService, Served, in_process, running, scripted
 
 ASKED: dict[str, Any] = {"model": "demo", "max_tokens": 12, "messages": [QUESTION], "temperature": 0}
 WEATHER = {"role": "user", "content": "How warm is it in Oslo?"}
@@ -27,23 +26,9 @@ OF_ANTHROPIC = [
 CALLED: dict[str, Any] = {**ASKED, "messages": [WEATHER], "tools": OF_ANTHROPIC, "max_tokens": 100}
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """A server of its own, so that its history does not change other tests."""
-    engine = Engine.from_pretrained("demo")
-    engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[Served]:
-    """A server whose model has a chat template with tools."""
-    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo")))
-
-
-def ask(served: Served, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+def ask(own_server: Served, body: dict[str, Any], **headers: str) -> dict[str, Any]:
     """Return the answer to a body, with the key in Anthropic's header."""
-    with httpx.Client(base_url=served.url, headers={"x-api-key": "alice", **headers}, timeout=30) as client:
+    with httpx.Client(base_url=own_server.url, headers={"x-api-key": "alice", **headers}, timeout=30) as client:
         made: dict[str, Any] = client.post("/v1/messages", json=body).json()
     return made
 
@@ -58,9 +43,9 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def streamed(served: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
+def streamed(own_server: Served, body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the events of the answer to a body."""
-    with served.http() as client:
+    with own_server.http() as client:
         return events_of(client.post("/v1/messages", json={**body, "stream": True}).text)
 
 
@@ -94,16 +79,16 @@ def collected(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return dict(message)
 
 
-def test_an_answer_is_that_of_a_chat(served: Served) -> None:
+def test_an_answer_is_that_of_a_chat(own_server: Served) -> None:
     """It has the text of the same chat, and the tokens of its prompt in two numbers."""
     system = {"role": "system", "content": "Be brief."}
     cache = {"prompt_cache": {"use": ["miami"]}}
     chat = {**ASKED, "model": "demo@travel", "messages": [system, QUESTION], **cache}
-    with served.http() as client:
+    with own_server.http() as client:
         expected = client.post("/v1/chat/completions", json=chat).json()
 
     blocks = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief.", "cache_control": {"type": "x"}}]
-    made = ask(served, {**ASKED, "model": "demo@travel", "system": blocks, **cache})
+    made = ask(own_server, {**ASKED, "model": "demo@travel", "system": blocks, **cache})
 
     assert made["content"] == [{"type": "text", "text": expected["choices"][0]["message"]["content"]}]
     assert (made["type"], made["role"], made["model"]) == ("message", "assistant", "demo@travel")
@@ -123,23 +108,26 @@ def test_an_answer_is_that_of_a_chat(served: Served) -> None:
     ],
 )
 def test_the_end_of_an_answer_has_a_reason(
-    served: Served, changes: dict[str, Any], reason: str, stop: str | None
+    own_server: Served, changes: dict[str, Any], reason: str, stop: str | None
 ) -> None:
     """A stop sequence is named, and is no part of the text."""
-    made = ask(served, {**ASKED, "model": "demo@travel", "prompt_cache": {"use": ["miami"]}, **changes})
+    made = ask(own_server, {**ASKED, "model": "demo@travel", "prompt_cache": {"use": ["miami"]}, **changes})
 
     assert (made["stop_reason"], made["stop_sequence"]) == (reason, stop)
     assert stop is None or stop not in made["content"][0]["text"]
 
 
 @pytest.mark.parametrize("name", ["text", "call"])
-def test_a_stream_adds_up_to_the_answer(served: Served, tools: Served, name: str) -> None:
+def test_a_stream_adds_up_to_the_answer(own_server: Served, tools: Served, name: str) -> None:
     """The events have the blocks, the stop reason and the usage of the whole answer."""
-    where, body = (served, ASKED) if name == "text" else (tools, {**CALLED, "tool_choice": {"type": "any"}})
+    where, body = (own_server, ASKED) if name == "text" else (tools, {**CALLED, "tool_choice": {"type": "any"}})
     ask(where, body)  # its text is in history from now on
     expected = ask(where, body)
 
-    made = collected(streamed(where, body))
+    events = streamed(where, body)
+    usage = expected["usage"]
+    assert events[0]["message"]["usage"]["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    made = collected(events)
 
     ids = {"id": made["id"], "prompt_cache": expected["prompt_cache"]}
     for mine, other in zip(made["content"], expected["content"], strict=True):
@@ -224,8 +212,8 @@ def test_a_slow_stream_has_pings_and_an_error_is_its_last_event(
 
     text, body = "", {**ASKED, "stream": True}
     with (
-        contextmanager(running)(app) as served,
-        served.http() as client,
+        contextmanager(running)(app) as own_server,
+        own_server.http() as client,
         client.stream("POST", "/v1/messages", json=body) as response,
     ):
         for piece in response.iter_text():
@@ -269,21 +257,21 @@ def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any],
     assert words in made["error"]["message"]
 
 
-def test_keys_come_in_either_header(served: Served) -> None:
+def test_keys_come_in_either_header(own_server: Served) -> None:
     """Errors in front of the endpoint have the form of Anthropic's, too."""
-    assert "content" in ask(served, ASKED)
-    assert "content" in ask(served, ASKED, **{"x-api-key": "", "authorization": "Bearer bob"})
-    assert ask(served, ASKED, **{"x-api-key": "eve"})["error"]["type"] == "authentication_error"
-    with served.http() as client:
+    assert "content" in ask(own_server, ASKED)
+    assert "content" in ask(own_server, ASKED, **{"x-api-key": "", "authorization": "Bearer bob"})
+    assert ask(own_server, ASKED, **{"x-api-key": "eve"})["error"]["type"] == "authentication_error"
+    with own_server.http() as client:
         assert client.get("/v1/messages").json()["error"]["type"] == "invalid_request_error"
         assert client.post("/v1/messages/batches").json()["error"]["type"] == "not_found_error"
 
 
-def test_the_user_separates_history(served: Served) -> None:
+def test_the_user_separates_history(own_server: Served) -> None:
     """Requests of other users find nothing of each other."""
     body = {**ASKED, "messages": [{"role": "user", "content": "Where is the old harbour of the town?"}]}
     cached = [
-        ask(served, {**body, "metadata": {"user_id": user}})["usage"]["cache_read_input_tokens"]
+        ask(own_server, {**body, "metadata": {"user_id": user}})["usage"]["cache_read_input_tokens"]
         for user in ("ann", "ann", "ben")
     ]
     assert cached[1] > cached[0] == cached[2]

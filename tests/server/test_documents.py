@@ -158,7 +158,7 @@ def test_check_returns_diagnostics_with_places(served: Served) -> None:
         )
         dtd = client.post("/v1/check", json={"document": DTD})
 
-    assert good == {"kind": "prompt", "valid": True, "diagnostics": []}
+    assert good == {"kind": "prompt", "valid": True, "diagnostics": [], "tools": []}
     assert (bad["kind"], bad["valid"]) == ("prompt", False)
     (fault,) = bad["diagnostics"]
     assert (fault["code"], fault["line"], fault["column"]) == ("PC401", 2, 2)

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from promptcache import Engine
-from promptcache.diagnostics import QueueFull, QueueTimeout, ServiceClosed
+from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, ServiceClosed
 from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
@@ -181,6 +181,7 @@ def test_head_is_get_without_a_body(served: Served) -> None:
         (QueueTimeout("waited"), 408, "queue_timeout", ("retry-after", "1")),
         (ServiceClosed("ends", "draining"), 503, "draining", ("retry-after", "1")),
         (ServiceClosed("dead", "worker_dead"), 503, "worker_dead", ("x-should-retry", "false")),
+        (EngineClosed("closed"), 503, "engine_closed", ("x-should-retry", "false")),
         (ZeroDivisionError("secret"), 500, "internal_error", ("content-type", "application/json")),
     ],
     ids=lambda each: str(each)[:20],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -11,8 +10,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from promptcache import Prompt, Schema
+from promptcache.language import check_schema, resolve_prompt, tool_definitions
 from promptcache.server import ServerSettings, create_app
-from tests.engine.test_tools import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
+from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
 from tests.server.conftest import Served, running
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
@@ -30,22 +31,10 @@ class Trip(BaseModel):
     days: bool
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Served]:
-    """A server of its own, so that its history does not change other tests."""
-    yield from running(create_app(engine_of(None)[0], ServerSettings(model="demo")))
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[Served]:
-    """A server whose model has a chat template with tools."""
-    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo")))
-
-
-def test_json_schema(plain: Served) -> None:
+def test_json_schema(own_server: Served) -> None:
     """The answer has the schema, whole and as a stream, in chats and completions."""
     form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
-    client = plain.openai()
+    client = own_server.openai()
     made = client.chat.completions.create(**CHAT, response_format=form)  # type: ignore[call-overload]
     jsonschema.validate(json.loads(made.choices[0].message.content), SCHEMA)
     assert made.choices[0].finish_reason == "stop"
@@ -57,13 +46,13 @@ def test_json_schema(plain: Served) -> None:
     jsonschema.validate(json.loads(continued.choices[0].text), SCHEMA)
 
 
-def test_json_object_and_parse(plain: Served) -> None:
+def test_json_object_and_parse(own_server: Served) -> None:
     """`json_object` gives an object, and OpenAI's `parse` gives the type."""
-    made = plain.openai().chat.completions.create(
+    made = own_server.openai().chat.completions.create(
         **CHAT, response_format={"type": "json_object"}, max_tokens=16, stop="}", logprobs=True
     )
     assert str(made.choices[0].message.content).lstrip().startswith("{")
-    parsed = plain.openai().chat.completions.parse(**CHAT, response_format=Trip)
+    parsed = own_server.openai().chat.completions.parse(**CHAT, response_format=Trip)
     assert isinstance(parsed.choices[0].message.parsed, Trip)
 
 
@@ -90,12 +79,78 @@ def test_stream_of_calls(tools: Served) -> None:
         )  # type: ignore[call-overload]
     ]
     deltas = [each.choices[0].delta for each in chunks]
-    (call,) = [call for each in deltas for call in each.tool_calls or []]
+    call, *arguments = [call for each in deltas for call in each.tool_calls or []]
     assert not any(each.content for each in deltas)
-    assert (call.index, call.function) == (0, call.function)
+    assert {each.index for each in (call, *arguments)} == {0}
+    assert call.id.startswith("call_")
+    assert (call.type, call.function.arguments) == ("function", "")
     assert call.function.name == whole.choices[0].message.tool_calls[0].function.name
-    assert call.function.arguments == whole.choices[0].message.tool_calls[0].function.arguments
+    assert len(arguments) > 1 or call.function.name == "time"
+    assert {(each.id, each.function.name) for each in arguments} == {(None, None)}
+    written = "".join(each.function.arguments for each in arguments)
+    assert written == whole.choices[0].message.tool_calls[0].function.arguments
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
+    """The arguments end where the answer ends, whole and as a stream, and the finish reason says so, in all three APIs."""
+    client: Any = tools.openai()
+    asked = {**CHAT, "tools": TOOLS, "max_tokens": 28, "stream": stream}
+    made = client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "weather"}})
+    chunks = [*made] if stream else []
+    finish = (chunks[-1] if stream else made).choices[0].finish_reason
+    if stream:
+        calls = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or []]
+    else:
+        calls = made.choices[0].message.tool_calls
+    arguments = "".join(each.function.arguments for each in calls)
+    assert (finish, calls[0].function.name) == ("length", "weather")
+    assert '{"city": "Oslo"}'.startswith(arguments) or '{"city": "Rome"}'.startswith(arguments)
+    with tools.http() as http:
+        functions = [{"type": "function", **TOOLS[0]["function"]}]
+        body = {
+            "model": "demo",
+            "input": "How warm?",
+            "tools": functions,
+            "tool_choice": "required",
+            "max_output_tokens": 28,
+            "temperature": 0,
+        }
+        response = http.post("/v1/responses", json=body).json()
+        own = [{"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}]
+        body = {"model": "demo", "messages": [QUESTION], "tools": own, "tool_choice": {"type": "any"}, "max_tokens": 28}
+        message = http.post("/v1/messages", json=body).json()
+    assert [response["status"], *(response["output"][0][name] for name in ("type", "status"))] == [
+        "incomplete",
+        "function_call",
+        "incomplete",
+    ]
+    assert (message["stop_reason"], message["content"][0]["input"]) == ("max_tokens", {})
+
+
+def test_tools_with_a_format(tools: Served) -> None:
+    """An answer is a call or has the format, in chats and responses; OpenAI's `parse` takes both."""
+    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
+    client: Any = tools.openai()
+    one = {"parallel_tool_calls": False}
+    asked = {**CHAT, **one, "tools": TOOLS, "response_format": form}
+    made = [
+        client.chat.completions.create(**asked, **each).choices[0].message for each in ({}, {"tool_choice": "time"})
+    ]
+    if not made[0].tool_calls:
+        jsonschema.validate(json.loads(made[0].content), SCHEMA)
+    assert [each.function.name for each in made[1].tool_calls] == ["time"]
+    functions = [{"type": "function", **each["function"]} for each in TOOLS]
+    text = {"format": {"type": "json_schema", "name": "trip", "schema": SCHEMA}}
+    response = client.responses.create(
+        model="demo", input=QUESTION["content"], tools=functions, text=text, temperature=0, **one
+    )
+    if any(item.type == "message" for item in response.output):
+        jsonschema.validate(json.loads(response.output_text), SCHEMA)
+    strict = [{**each, "function": {**each["function"], "strict": True}} for each in TOOLS]
+    parsed = client.chat.completions.parse(**CHAT, **one, tools=strict, response_format=Trip)
+    assert parsed.choices[0].message.tool_calls or isinstance(parsed.choices[0].message.parsed, Trip)
 
 
 def test_results_of_tools(tools: Served) -> None:
@@ -112,7 +167,6 @@ def test_results_of_tools(tools: Served) -> None:
     [
         ({"tools": [tool("f"), tool("f")]}, "tools", "two tools with the name 'f'"),
         ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice", "names 'other', which is none of the tools"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, None, "'output' does not work with 'tools'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
             "response_format",
@@ -128,12 +182,12 @@ def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any],
     assert found.value.param == param
 
 
-def test_a_model_without_tools_says_so(plain: Served) -> None:
+def test_a_model_without_tools_says_so(own_server: Served) -> None:
     """The template of the demo model writes no tools."""
     with pytest.raises(openai.BadRequestError, match="the chat template of this model writes no tools"):
-        plain.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
+        own_server.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
     with pytest.raises(openai.BadRequestError, match="'tools' need a chat"):
-        plain.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
+        own_server.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
 
 
 def test_reasoning_effort_is_for_templates_that_read_it() -> None:
@@ -148,3 +202,42 @@ def test_reasoning_effort_is_for_templates_that_read_it() -> None:
     for served in running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo"))):
         with pytest.raises(openai.BadRequestError, match="does not read reasoning_effort"):
             served.openai().chat.completions.create(**CHAT, reasoning_effort="low")
+
+
+DOCUMENT = '<prompt schema="agent"><tools><weather/></tools><clock/><user>How warm is it in Oslo?</user></prompt>'
+
+
+def test_a_document_goes_on_with_messages(tools: Served) -> None:
+    """Calls and results behind a prompt document have the tokens of the same chat over its modules."""
+    use = {"prompt_cache": {"use": ["tools/weather", "clock"]}}
+    chat = {"model": "demo@agent", "messages": [*CALLED, RESULT], "tools": TOOLS, **use}
+    document = {"prompt": DOCUMENT, "messages": [*CALLED, RESULT][1:], "tools": TOOLS}
+    with tools.http() as client:
+        expected, made = (client.post("/v1/plan", json=each).json() for each in (chat, document))
+        found = client.post("/v1/check", json={"document": DOCUMENT}).json()["tools"]
+        wrong = client.post("/v1/prompts", json={"prompt": DOCUMENT, "messages": [{"role": "tool"}]})
+
+    assert (made["next_position"], made["num_new_tokens"]) == (expected["next_position"], expected["num_new_tokens"])
+    assert made["num_reused_tokens"] == expected["num_reused_tokens"] > 50
+    assert found == TOOLS
+    assert (wrong.status_code, "messages[0].content" in wrong.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        (
+            'Call {"type": "function", "function": {"name": "f"}} or\n{ "type" : "function", "function": {"name": "g"}}.',
+            ["f", "g"],
+        ),
+        ('{"type": "function", "function": {}} {"type": "function", "function": {"name": "f"}}', ["f"]),
+        ('{"type": "function", "function": {"name": "f"', []),
+        ('{"type": "function", ' * 100_000, []),
+    ],
+)
+def test_definitions_in_a_text_are_found(text: str, names: list[str]) -> None:
+    """Each object that is a tool is found, whatever is around it; JSON that is not complete ends the search."""
+    schema = Schema("agent").module("a", f"Tools: {text}")
+    selection = resolve_prompt(Prompt("agent").use("a"), check_schema(schema))
+    assert [each["function"]["name"] for each in tool_definitions(selection)] == names

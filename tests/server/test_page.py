@@ -21,6 +21,7 @@ from promptcache import Engine
 from promptcache.runtime import Service
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
+from tests.engine.calling import TOOLS
 from tests.server.conftest import TRAVEL, Served, running, wait_until
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -876,3 +877,53 @@ def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any],
     assert page.is_hidden("#key")
     page.click("#run")
     page.wait_for_selector("#results:not([hidden])")
+
+
+@in_browser
+def test_calls_of_tools_are_answered_by_hand(visit: Callable[..., Any], tools: Served) -> None:
+    """Tools of modules need no typing. A call is shown with its arguments, and the answer goes on behind the typed result."""
+    page = ready(visit(url=tools.url, expected="ERR_FAILED"))
+    until(page, "document.querySelector('#tools-found').textContent.endsWith('weather, time')")
+    bodies: list[dict[str, Any]] = []
+
+    def force(route: Any) -> None:
+        bodies.append(route.request.post_data_json)
+        choice = "required" if len(bodies) < 3 else "none"
+        route.continue_(post_data=json.dumps({**bodies[-1], "tool_choice": choice, "parallel_tool_calls": False}))
+
+    page.route("**/v1/prompts", force)
+    page.click("#tools summary")
+    page.fill("#tool-definitions", json.dumps([{**TOOLS[0], "function": {"name": "weather", "strict": True}}]))
+    page.fill("#max-tokens", "100")
+    page.click("#run")
+    page.wait_for_selector("#calls:not([hidden])")
+    name = page.inner_text("#calls b")
+    assert name in page.inner_text("#calls code") != name
+    page.fill("#calls textarea", "7 degrees & <b>rain</b>")
+    page.route("**/v1/prompts", lambda route: route.abort(), times=1)
+    page.click("#calls button")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert page.inner_text("#answer") == ""
+    assert page.input_value("#calls textarea") == "7 degrees & <b>rain</b>"  # nothing is lost
+    page.click("#calls button")
+    until(page, "document.querySelector('#calls textarea')?.value === ''")  # the next call
+    page.click("#calls button")
+    until(page, "document.querySelector('#calls').hidden && document.querySelector('#finish').textContent !== ''")
+
+    assert [each["function"]["name"] for each in bodies[0]["tools"]] == ["weather", "time"]
+    assert bodies[0]["tools"][0]["function"] == {"name": "weather", "strict": True}
+    called, result, *later = bodies[2]["messages"]
+    assert [each["function"]["name"] for each in called["tool_calls"]] == [name]
+    assert result == {
+        "role": "tool",
+        "tool_call_id": called["tool_calls"][0]["id"],
+        "content": "7 degrees & <b>rain</b>",
+    }
+    assert (bodies[0]["messages"], bodies[1]["messages"]) == ([], [called, result])
+    assert [each["role"] for each in later] == ["assistant", "tool"]
+    assert "→ 7 degrees & <b>rain</b>" in page.inner_text("#answer")
+    page.fill("#tool-definitions", "[")
+    page.click("#run")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "The tools are not JSON" in page.inner_text("#trouble")
+    assert page.is_hidden("#calls")

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidOutput, InvalidValue
-from promptcache.structured import CallSplit, CallStyle, Tool, ToolCall, ToolCalls, parse_calls, read_tools
+from promptcache.diagnostics import InvalidGeneration, InvalidOutput, InvalidValue
+from promptcache.structured import (
+    CallPiece,
+    CallsOrText,
+    CallSplit,
+    CallStream,
+    CallStyle,
+    Choice,
+    JSONSchema,
+    OutputFormat,
+    Regex,
+    Tool,
+    ToolCall,
+    ToolCalls,
+    parse_calls,
+    read_tools,
+)
 from tests.structured.test_formats import accepts
 
 HERMES = CallStyle(
@@ -84,6 +101,101 @@ def test_pieces_are_the_whole(pieces: list[str], style: CallStyle) -> None:
     assert (said + split.rest(), split.calls) == parse_calls(text, NAMES, style)
 
 
+_CALLS = st.builds(
+    lambda name, text, space: (
+        f'{{"name":{space}"{name}", "arguments":{space}{{"a": {json.dumps(text)},{space}"b": [{{}}]}}{space}}}'
+    ),
+    st.sampled_from(["f", "g", "other"]),
+    st.text('ab"\\\\{}[]é\n', max_size=8),
+    st.sampled_from(["", " ", "\n"]),
+)
+_TEXTS = {
+    "hermes": (
+        HERMES,
+        st.lists(_CALLS.map(lambda each: f"<tool_call>\n{each}\n</tool_call>") | _PIECES, max_size=5).map("".join),
+    ),
+    "llama": (LLAMA, _CALLS | st.lists(_PIECES, max_size=5).map("".join)),
+    "mistral": (MISTRAL, st.lists(_CALLS, min_size=1, max_size=3).map(lambda each: f"[{', '.join(each)}]")),
+}
+
+
+def streamed(pieces: Iterable[str], style: CallStyle) -> tuple[str, list[ToolCall], CallStream]:
+    """Return the text and the calls that the pieces of a stream are."""
+    split, said, calls = CallStream(NAMES, style), "", list[ToolCall]()
+    for piece in (*pieces, None):
+        said += split.rest() if piece is None else split.add(piece)
+        for index, name, arguments in split.take():
+            if name:
+                assert (index, arguments) == (len(calls), "")
+                calls.append(ToolCall(name, ""))
+            else:
+                assert index == len(calls) - 1
+                calls[-1] = ToolCall(calls[-1].name, calls[-1].arguments + arguments)
+    assert split.calls == tuple(calls)
+    return said, calls, split
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", _TEXTS)
+@given(data=st.data())
+def test_streamed_calls_are_those_of_the_whole(name: str, data: st.DataObject) -> None:
+    """However an answer is cut into pieces, they are the text and the calls of one piece, and those of `parse_calls`."""
+    style, texts = _TEXTS[name]
+    text = data.draw(texts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    said, calls, split = streamed(pieces, style)
+    whole = streamed([text], style)
+    assert (said, calls, split.is_cut) == (whole[0], whole[1], whole[2].is_cut)
+    content, parsed = parse_calls(text, NAMES, style)
+    if all(map(is_json, (each.arguments for each in calls))) and len(parsed) == len(calls):
+        assert [(each.name, json.loads(each.arguments)) for each in calls] == [
+            (each.name, json.loads(each.arguments)) for each in parsed
+        ]
+        assert "".join(said.split()) == "".join(content.split())  # around calls it is left out
+    else:
+        assert "other" in text or split.is_cut or len(calls) > len(parsed)
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        (
+            HERMES,
+            'Hi.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        ),
+        (LLAMA, '{"name": "f", "parameters": {"a": "}\\\\\\"{"}}'),
+        (MISTRAL, '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"x": true}, "id": "1"}]'),
+    ],
+)
+def test_a_call_is_streamed_as_it_is_written(style: CallStyle, text: str) -> None:
+    """The name comes as soon as the arguments begin, and each character of these with the piece that has it."""
+    split = CallStream(NAMES, style)
+    first = text.index(': {"') + 2
+    split.add(text[:first])
+    assert split.take() == ()
+    split.add(text[first])
+    assert split.take() == (CallPiece(0, "f", ""), CallPiece(0, "", "{"))
+    split.add(text[first + 1 : first + 4])
+    assert split.take() == (CallPiece(0, "", text[first + 1 : first + 4]),)
+    said, calls, _ = streamed(text, style)
+    assert (said, [json.loads(each.arguments) for each in calls]) == (
+        "Hi." if style is HERMES else "",
+        [json.loads(each.arguments) for each in parse_calls(text, NAMES, style)[1]],
+    )
+    cut = streamed([text[: first + 4]], style)
+    assert (cut[1], cut[2].is_cut) == ([ToolCall("f", text[first : first + 4])], True)
+
+
 @pytest.mark.parametrize("text", ["Hello, world. ", "a < b", "```python\nprint(1)\n```\nDone. ", 'x = {"a": 1}; '])
 def test_text_without_calls_is_not_held_back(text: str) -> None:
     """Only white space and what may begin a call waits."""
@@ -122,6 +234,101 @@ def test_one_forced_call() -> None:
     assert not accepts(ToolCalls(TOOLS, MISTRAL, several=False), two)
     with pytest.raises(InvalidOutput, match="is no call of a tool"):
         ToolCalls(TOOLS, MISTRAL).parse("Hello")
+
+
+def xml(name: str, **arguments: str) -> str:
+    """Return a call as Qwen3-Coder writes it."""
+    written = "".join(f"<parameter={each}>\n{value}\n</parameter>\n" for each, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{written}</function>\n</tool_call>"
+
+
+_NOTE = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "tags": {"$ref": "#/$defs/tags"}, "kind": {"enum": ["a", "b"]}},
+    "required": ["text"],
+    "$defs": {"tags": {"type": "array", "items": {"type": "string"}}},
+}
+NOTES = read_tools(
+    [{"type": "function", "function": {"name": "note", "parameters": _NOTE}}, tool("f", a="integer"), tool("now")]
+)
+XML = CallStyle(
+    head="<tool_call>\n<function=",
+    middle=">\n",
+    joint="</function>\n</tool_call>\n<tool_call>\n<function=",
+    tail="</function>\n</tool_call>",
+    is_xml=True,
+).of(NOTES)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls", "forced"),
+    [
+        (xml("f", a="12"), "", [("f", {"a": 12})], True),
+        (xml("now"), "", [("now", {})], True),
+        (f"{xml('f', a='1')}\n{xml('now')}", "", [("f", {"a": 1}), ("now", {})], True),
+        (xml("note", text="1\n<b>"), "", [("note", {"text": "1\n<b>"})], True),
+        (xml("note", text="", tags='["x"]', kind="b"), "", [("note", {"text": "", "tags": ["x"], "kind": "b"})], True),
+        (xml("note", text="x", kind="c"), "", [("note", {"text": "x", "kind": "c"})], False),
+        (xml("f", a="True"), "", [("f", {"a": True})], False),
+        (f"Hi.\n{xml('f', a='x y')}", "Hi.", [("f", {"a": "x y"})], False),
+        (xml("f", a="1").removesuffix("_call>"), "", [("f", {"a": 1})], False),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "", [("f", {"a": 1})], False),
+        (xml("other"), xml("other"), [], False),
+        ("<tool_call>\n<function=f>\nx</function>", "<tool_call>\n<function=f>\nx</function>", [], False),
+    ],
+)
+def test_calls_in_xml(text: str, content: str, calls: list[Any], forced: bool) -> None:
+    """Texts need no quotes, other arguments are JSON; forced calls have the arguments of their schema. Streams agree."""
+    found = parse_calls(text, [each.name for each in NOTES], XML)
+    assert (found[0], [(each.name, json.loads(each.arguments)) for each in found[1]]) == (content, calls)
+    assert accepts(ToolCalls(NOTES, XML), text) is forced
+    split = CallStream([each.name for each in NOTES], XML)
+    assert "".join(map(split.add, text)) + split.rest() == content
+    assert [(each.name, json.loads(each.arguments)) for each in split.calls] == calls
+
+
+PERSON = JSONSchema('{"type": "object", "properties": {"name": {"enum": ["f", "Ann"]}}, "required": ["name"]}')
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {"a": 12}}\n</tool_call>', (ToolCall("f", '{"a": 12}'),)),
+        ('{"name": "f"}', {"name": "f"}),
+        ('{"name": "Ann"}', {"name": "Ann"}),
+        ("<tool_call>", None),
+        ('{"name": "f", "arguments": {"a": 12}}', None),
+        ('<tool_call>\n{"name": "f"}\n</tool_call>', None),
+        ('{"name": "Ann"}<tool_call>', None),
+    ],
+)
+def test_calls_or_text(text: str, expected: Any) -> None:
+    """An answer is calls, or text of the format, and nothing else."""
+    output = CallsOrText(ToolCalls(TOOLS, HERMES), PERSON)
+    assert accepts(output, text) is (expected is not None)
+    if expected is not None:
+        assert output.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("style", "output", "fits"),
+    [
+        (LLAMA, PERSON, False),
+        (LLAMA, Choice(["yes", "no"]), True),
+        (MISTRAL, PERSON, True),
+        (MISTRAL, JSONSchema('{"type": "array"}'), False),
+        (HERMES, Regex("<b>.*"), False),
+    ],
+)
+def test_calls_and_text_begin_with_different_characters(style: CallStyle, output: OutputFormat, fits: bool) -> None:
+    """Formats whose texts may begin as calls do are refused, because such texts would never be generated."""
+    if fits:
+        assert accepts(CallsOrText(ToolCalls(TOOLS, style), output), '[{"name": "now", "arguments": {}}]') is (
+            style is MISTRAL
+        )
+        return
+    with pytest.raises(InvalidGeneration, match="calls and answers both begin with"):
+        CallsOrText(ToolCalls(TOOLS, style), output)
 
 
 @pytest.mark.parametrize(

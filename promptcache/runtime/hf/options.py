@@ -215,8 +215,11 @@ def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
         raise InvalidGeneration(f"'logprobs' does not work with '{name}'{where}: leave one of them out")
 
 
-def check_for_output(options: Mapping[str, Any], model: Model) -> None:
+def check_for_output(options: Mapping[str, Any], model: Model, reason: str) -> None:
     """Refuse options with which token masks do not decide the next token.
+
+    Args:
+        reason: What gives the answer its format.
 
     Raises:
         InvalidGeneration: Names the option.
@@ -224,7 +227,7 @@ def check_for_output(options: Mapping[str, Any], model: Model) -> None:
     others = (name for name in _NO_STEPS if setting(name, options, model) is not None)
     for name in ("min_new_tokens",) if setting("min_new_tokens", options, model) else others:
         where = "" if name in options else ", which the model's generation configuration sets"
-        raise InvalidGeneration(f"'output' does not work with '{name}'{where}: leave one of them out")
+        raise InvalidGeneration(f"{reason} does not work with '{name}'{where}: leave one of them out")
 
 
 def check_for_stream(options: Mapping[str, Any], model: Model) -> None:

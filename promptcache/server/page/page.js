@@ -8,6 +8,7 @@ import { editPromptIn, listModules, showModules } from "./modules.js";
 import { encoded, exampleOf } from "./prompt.js";
 import { askForKey, events, guarded, send, setKey, retryWithKey } from "./requests.js";
 import { clearResults, showResults } from "./results.js";
+import { addCalls, answeredCalls, askForResults, nameTools, withOwnTools } from "./tools.js";
 
 const CHECK_DELAY_MS = 250;
 const SAMPLE = `<schema name="travel">
@@ -72,6 +73,7 @@ async function checkAll() {
   try {
     const ofPrompt = await check({ document: prompt, ...unsaved() });
     isValid = ofPrompt.valid && ofPrompt.kind === "prompt";
+    nameTools(ofPrompt.tools ?? []);
     showMarks(promptEditor, "prompt-marks", ofPrompt.kind === "prompt" ? ofPrompt.diagnostics : [noPrompt()]);
   } catch (error) {
     if (error.status !== 404) throw error;
@@ -127,21 +129,66 @@ function describe(schema) {
 async function run() {
   if ($("run").disabled || !isLimitRight()) return;
   await answering(guarded(async (signal) => {
-    clearResults();
-    const made = await ask(true, signal, (piece) => $("answer").append(piece));
+    clearAnswer();
+    const question = await questionOf(signal);
+    const made = await ask(question, true, signal, (piece) => $("answer").append(piece));
     showResults(made, null);
+    waitForResults(question, made);
   }));
 }
 
 async function compare() {
   if (!isLimitRight()) return;
   await answering(guarded(async (signal) => {
-    clearResults();
-    showResults(await ask(true, signal, (piece) => $("answer").append(piece)), null);
-    const ours = await ask(true, signal, () => {}); // the first request of a server is slow, so the second one is measured
-    const plain = await ask(false, signal, () => {});
+    clearAnswer();
+    const question = await questionOf(signal);
+    const made = await ask(question, true, signal, (piece) => $("answer").append(piece));
+    showResults(made, null);
+    const ours = await ask(question, true, signal, () => {}); // the first request of a server is slow, so the second one is measured
+    const plain = await ask(question, false, signal, () => {});
     showResults(ours, plain);
+    waitForResults(question, made);
   }));
+}
+
+function clearAnswer() {
+  clearResults();
+  askForResults([]);
+}
+
+/** Return what the editor asks, with the tools that the server finds in the modules of its own schema. */
+async function questionOf(signal) {
+  const prompt = promptEditor.text;
+  let found = [];
+  try {
+    found = (await (await send("v1/check", { json: { document: prompt }, signal })).json()).tools ?? [];
+  } catch (error) {
+    if (!error.status) throw error; // of a refusal, the answer says why
+  }
+  return { prompt, messages: [], tools: withOwnTools(found) };
+}
+
+/** Let the user write what called tools return, and go on with it. If this fails, the user can try again. */
+function waitForResults(question, made) {
+  askForResults(made.calls, async (results) => {
+    if (running || !isLimitRight()) return;
+    await answering(guarded(async (signal) => {
+      const before = [...$("answer").childNodes];
+      const called = { role: "assistant", content: made.text, tool_calls: made.calls };
+      const later = { ...question, messages: [...question.messages, called, ...results] };
+      $("calls").hidden = true;
+      $("answer").append(...answeredCalls(made.calls, results));
+      try {
+        const next = await ask(later, true, signal, (piece) => $("answer").append(piece));
+        showResults(next, null);
+        waitForResults(later, next);
+      } catch (error) {
+        $("answer").replaceChildren(...before);
+        $("calls").hidden = false;
+        throw error;
+      }
+    }));
+  });
 }
 
 /** Return whether the limit of tokens is one; else say so. */
@@ -178,20 +225,21 @@ async function answering(work) {
   if (hadFocus) $("run").focus();
 }
 
-/** Ask for the answer of the prompt as a stream, and return it with usage and times. */
-async function ask(reuse, signal, show) {
+/** Ask for the answer of a question as a stream, and return it with usage and times. */
+async function ask(question, reuse, signal, show) {
   const json = {
-    prompt: promptEditor.text, temperature: 0, reuse, stream: true, stream_options: { include_usage: true },
+    ...question, temperature: 0, reuse, stream: true, stream_options: { include_usage: true },
     max_tokens: $("max-tokens").valueAsNumber,
   };
   const response = await send("v1/prompts", { json, signal });
-  const made = { text: "", finish: null, cache: null, usage: null };
+  const made = { text: "", calls: [], finish: null, cache: null, usage: null };
   for await (const event of events(response.body)) {
     if (event.error) throw new Error(event.error.message);
     const [choice] = event.choices;
     const piece = choice?.delta.content ?? "";
     if (piece) show(piece);
     made.text += piece;
+    addCalls(made.calls, choice?.delta.tool_calls);
     made.finish = choice?.finish_reason ?? made.finish;
     made.cache = event.prompt_cache ?? made.cache;
     made.usage = event.usage ?? made.usage;
@@ -232,7 +280,7 @@ async function listSchemas(chosen) {
 
 async function openSchema(name) {
   say(null);
-  clearResults();
+  clearAnswer();
   saved = name ? await (await send(`v1/schemas/${encodeURIComponent(name)}`)).json() : null;
   override = null;
   enableRun();
