@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,6 +53,19 @@ def test_stored_kv_costs_launches() -> None:
     assert min(counts.values()) == counts["no modules"] > 30
     assert all(row["operations_per_layer"] > row["kernels_per_layer"] for row in report.rows)
     assert len({*report.cells}) == len(report.rows)
+
+
+def test_several_new_tokens_start_as_many_kernels_as_one() -> None:
+    """Queries of several tokens are not copied: the count depends on the number of tokens where there are masks only."""
+    sizes = [replace(SIZES, new_tokens=count) for count in (2, 40)]
+
+    few, many = (
+        {row["case"]: row["kernels_per_layer"] for row in count_ttft("tiny", torch.bfloat16, [each]).rows}
+        for each in sizes
+    )
+
+    for case in ("no modules", "one length", "different lengths", "history"):
+        assert few[case] == many[case] <= few["no modules"] + 15
 
 
 def test_modules_of_different_lengths_differ() -> None:

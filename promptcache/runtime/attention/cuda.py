@@ -41,7 +41,12 @@ class CudaBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernels."""
-        return Kernel(unmasked=_attend, masked=_attend, prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT))
+        return Kernel(
+            unmasked=_attend,
+            masked=_attend,
+            prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT),
+            groups_heads=True,
+        )
 
 
 def _has_kernels(device: torch.device) -> bool:

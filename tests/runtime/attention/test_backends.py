@@ -19,6 +19,7 @@ from promptcache.runtime.attention import (
     CudaBackend,
     ForwardMask,
     GroupedQueries,
+    Kernel,
     KernelBackend,
     PortableBackend,
     RequestPositions,
@@ -38,7 +39,18 @@ from tests.runtime.attention.dense import DenseBackend, dense_attention
 from tests.runtime.attention.test_masks import placed_tokens
 from tests.runtime.attention.views import View, random_slab
 
-BACKENDS: Sequence[KernelBackend] = (CpuBackend(), CudaBackend(), PortableBackend())
+
+class GroupingBackend(CpuBackend):
+    """The kernel for CPUs, which is given queries whose heads are not grouped, as kernels for GPUs are."""
+
+    name = "cpu, groups"
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the same kernel, which then reads keys several times."""
+        return replace(super().kernel(spec), groups_heads=True)
+
+
+BACKENDS: Sequence[KernelBackend] = (CpuBackend(), GroupingBackend(), CudaBackend(), PortableBackend())
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 HEAD_DIM, SCALE, NUM_LAYERS = 8, 0.35, 2
 
