@@ -10,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+BLOCK_N = 32
+"""Keys that a program reads at once. With 64, some kernels spill registers."""
+
 _ANY_NUMBER = (
     "layer",
     "window",
@@ -229,16 +232,11 @@ def _attend(
         NUM_KV_HEADS=kv_heads,
         D=query.shape[3],
         BLOCK_M=block_m,
-        BLOCK_N=block_n(query.shape[3]),
+        BLOCK_N=BLOCK_N,
         HAS_WINDOW=has_window,
         num_warps=num_warps(query.shape[3], block_m),
         num_stages=2,
     )
-
-
-def block_n(head_dim: int) -> int:
-    """Return the number of keys that a program reads at once."""
-    return 64 if head_dim == 128 else 32
 
 
 def num_warps(head_dim: int, block_m: int) -> int:

@@ -93,15 +93,17 @@ class _ListedAttention:
         return max(1, self._block_m // self._spec.queries.num_groups)
 
     def _attend(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        lists, query = self._lists, call.query
-        assert query.stride(3) == call.keys.stride(3) == call.values.stride(3) == 1, "numbers of a head are neighbors"
+        lists = self._lists
+        query, keys, values = (
+            each if each.stride(3) == 1 else each.contiguous() for each in (call.query, call.keys, call.values)
+        )
         ops: Any = _operators()
         places = [lists.ranges, lists.items, lists.tokens, lists.positions, lists.own_positions]
         has_window = self._window is not None
         ops.attend(
             query,
-            call.keys,
-            call.values,
+            keys,
+            values,
             self._partial,
             self._lse,
             self._numbers,

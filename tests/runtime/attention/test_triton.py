@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -272,6 +276,20 @@ def test_memory_is_held_while_its_addresses_are_in_use() -> None:
 def test_the_check_of_a_device_computes_what_matrix_products_give() -> None:
     """The interpreter passes the check that a GPU has to pass before the backend is used on it."""
     assert computes_rightly(CPU, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_compiled_kernels_spill_nothing(capability: int, tmp_path: Path) -> None:
+    """Compiled for a GPU that is not there, no kernel needs local memory. Another process compiles: this one interprets."""
+    words = [sys.executable, "-m", "tests.runtime.attention.compile_kernels", str(capability)]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+
+    shown = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+    spilled = {name: int(count) for name, _, count in (line.rpartition(" ") for line in shown.splitlines())}
+    assert {name: count for name, count in spilled.items() if count} == {}
+    assert len(spilled) == 5 * 6
 
 
 @pytest.mark.parametrize(
