@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +55,9 @@ settings.load_profile("shared machine")
 
 
 _NOT_LOADED = {"__main__", "ray_app", "ray_router", "langchain", "llama_index"}
+if find_spec("triton") is None:
+    _NOT_LOADED.add("segments_kernel")
+os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it when it is loaded, which torch may do
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -57,11 +57,18 @@ def random_shape(name: str, dtype: torch.dtype, device: torch.device, *, seed: i
         device: Device of the weights.
         seed: Seed of the weights.
     """
+    kind, sizes = SHAPES[name]
+    return random_weights(kind, sizes, dtype, device, seed=seed)
+
+
+def random_weights(
+    kind: str, sizes: Mapping[str, Any], dtype: torch.dtype, device: torch.device, *, seed: int = 0
+) -> PreTrainedModel:
+    """Return a model with random weights from the name of its configuration in transformers, and its sizes."""
     import torch  # the names alone are read for help and completion
     import transformers
     from transformers import AutoModelForCausalLM
 
-    kind, sizes = SHAPES[name]
     config = getattr(transformers, kind)(**sizes)
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(seed)

@@ -26,6 +26,8 @@ from promptcache.cli.options import CommandGroup, json_option, model_option
 from promptcache.cli.output import write_text
 
 if TYPE_CHECKING:
+    import torch
+
     from promptcache.bench.workload import Sizes
     from promptcache.engine import Engine
     from promptcache.runtime import Model
@@ -50,6 +52,14 @@ class BenchModel:
     def _pack(self) -> bool | None:
         return {"auto": None, "all": True, "none": False}[self.pack]
 
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype of weights and KV."""
+        import torch
+
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
     def load(self) -> Model:
         """Load the model.
 
@@ -65,26 +75,23 @@ class BenchModel:
         from promptcache.runtime import Model, load_model
 
         set_threads(self.threads)
-        dtype = getattr(torch, self.dtype)
         device = device_named(self.device) or torch.device("cpu")
         if self.model is not None:
-            return load_model(self.model, device=device, dtype=dtype, pack=self._pack)[0]
-        model = Model(random_shape(self.shape, dtype, device))
+            return load_model(self.model, device=device, dtype=self.torch_dtype, pack=self._pack)[0]
+        model = Model(random_shape(self.shape, self.torch_dtype, device))
         model.pack_weights(self._pack)
         return model
 
     def load_engine(self, scratch: Path) -> tuple[Engine, Path]:
         """Load the model into an engine; return it and the model's folder. A shape is saved in `scratch`."""
         show_loading(self.progress, self.model or self.shape)
-        import torch
-
         from promptcache.bench.targets import save_shape
         from promptcache.cli.engine import load_engine
         from promptcache.tokenizer import local_folder
 
         set_threads(self.threads)
         if self.model is None:
-            save_shape(self.shape, getattr(torch, self.dtype), scratch / "model")
+            save_shape(self.shape, self.torch_dtype, scratch / "model")
             made = load_engine(str(scratch / "model"), self.device, self.dtype, pack=self._pack)
             return made, scratch / "model"
         engine = load_engine(self.model, self.device, self.dtype, pack=self._pack)
@@ -212,6 +219,11 @@ def check_axis(path: Path | None, **varied: Sequence[int]) -> None:
 threads_option = number_option("--threads", None, "Threads of torch; default: torch's own choice.", most=512)
 decoded_option = number_option("--tokens", 16, "Tokens decoded after the prompt.")
 uneven_option = click.option("--uneven", is_flag=True, help="Give every module another length.")
+count_launches_option = click.option(
+    "--count-launches",
+    is_flag=True,
+    help="Measure nothing: count the kernels that a shape starts on a CUDA device. It needs none.",
+)
 plot_option = click.option(
     "--plot",
     metavar="FILE",
@@ -219,6 +231,14 @@ plot_option = click.option(
     callback=_check_plot,
     help="Also plot the report into an .svg, .png or .pdf file. Needs matplotlib.",
 )
+
+
+def check_counted(chosen: BenchModel, path: Path | None = None) -> None:
+    """Refuse what counting of launches cannot use."""
+    if chosen.model is not None:
+        raise UsageMistake("--count-launches counts for a shape: give --shape instead of --model")
+    if path is not None:
+        raise UsageMistake("--count-launches measures no times, so that there is nothing to plot: leave out --plot")
 
 
 def check_used(num_used: int, num_modules: int) -> None:
@@ -238,6 +258,7 @@ def command() -> None:
 @new_option(1, 16, 64)
 @uneven_option
 @repeats_option(5)
+@count_launches_option
 @plot_option
 def ttft(
     chosen: BenchModel,
@@ -246,9 +267,15 @@ def ttft(
     new: tuple[int, ...],
     uneven: bool,
     repeats: int,
+    count_launches: bool,
     plot: Path | None,
 ) -> BenchReport:
     """Time to first token of a planned request: linked modules against every alternative."""
+    if count_launches:
+        check_counted(chosen, plot)
+        from promptcache.bench.launches import count_ttft
+
+        return count_ttft(chosen.shape, chosen.torch_dtype, sizes_of(modules, module_tokens, new))
     check_axis(plot, module_tokens=module_tokens, new=new)
     from promptcache.bench.comparisons import compare_ttft
 
@@ -263,10 +290,22 @@ def ttft(
 @uneven_option
 @decoded_option
 @repeats_option(5)
+@count_launches_option
 def decode(
-    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], uneven: bool, tokens: int, repeats: int
+    chosen: BenchModel,
+    modules: int,
+    module_tokens: tuple[int, ...],
+    uneven: bool,
+    tokens: int,
+    repeats: int,
+    count_launches: bool,
 ) -> BenchReport:
     """Time of one decoded token: over linked modules, and over a `DynamicCache` with the same KV."""
+    if count_launches:
+        check_counted(chosen)
+        from promptcache.bench.launches import count_decoding
+
+        return count_decoding(chosen.shape, chosen.torch_dtype, sizes_of(modules, module_tokens))
     from promptcache.bench.comparisons import compare_decoding
 
     sizes = sizes_of(modules, module_tokens, uneven=uneven)

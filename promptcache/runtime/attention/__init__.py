@@ -21,11 +21,14 @@ from promptcache.runtime.attention.portable import PortableBackend
 from promptcache.runtime.attention.segmented_attention import (
     SegmentedAttention,
     choose_backend,
-    choose_kernel,
+    choose_step_backend,
     register_backend,
+    token_store,
     unregister_backend,
 )
-from promptcache.runtime.attention.step import RowChunk, StepAttention, StepTokens, TailGroup, padded_positions
+from promptcache.runtime.attention.step import StepAttention
+from promptcache.runtime.attention.step_tokens import RowChunk, StepTokens, TailGroup, padded_positions
+from promptcache.runtime.attention.triton_backend import TritonBackend
 
 __all__ = [
     "AttentionBackend",
@@ -50,11 +53,13 @@ __all__ = [
     "StepAttention",
     "StepTokens",
     "TailGroup",
+    "TritonBackend",
     "choose_backend",
-    "choose_kernel",
+    "choose_step_backend",
     "kernel_calls",
     "merge",
     "padded_positions",
     "register_backend",
+    "token_store",
     "unregister_backend",
 ]

@@ -7,12 +7,13 @@ positions or models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask
+from promptcache.runtime.attention.step_tokens import StepTokens
 
 
 class AttentionCall(NamedTuple):
@@ -95,3 +96,14 @@ class AttentionBackend(Protocol):
 
     def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> PreparedAttention:
         """Prepare the attention of a forward pass. Called once for all layers with the same window."""
+
+
+@runtime_checkable
+class StepBackend(AttentionBackend, Protocol):
+    """A backend that computes steps by its own means. Those of a `KernelBackend` are calls of its kernel."""
+
+    def prepare_step(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> PreparedAttention:
+        """Prepare the attention of a step for layers with this window; `spec` has a row for each token.
+
+        Tails hold the keys and values of the step's tokens before the attention of a layer runs.
+        """

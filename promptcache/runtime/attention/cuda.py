@@ -27,21 +27,34 @@ class CudaBackend(KernelBackend):
     name = "cuda"
 
     def supports(self, spec: AttentionSpec) -> bool:
-        """Whether the kernels exist for these tensors and scores are not capped."""
+        """Whether the kernels exist for these tensors and scores are not capped.
+
+        Tensors on the meta device stand for CUDA where launches are counted; nothing is computed there.
+        """
         return (
-            spec.device.type == "cuda"
-            and spec.dtype in _DTYPES
+            spec.dtype in _DTYPES
             and spec.softcap is None
             and spec.head_dim <= _MAX_HEAD_DIM
             and spec.head_dim % _ALIGNMENT == 0
-            and torch.version.hip is None
-            and torch.backends.cuda.is_flash_attention_available()
-            and torch.cuda.get_device_capability(spec.device) >= _OLDEST
+            and (spec.device.type == "meta" or (spec.device.type == "cuda" and _has_kernels(spec.device)))
         )
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernels."""
-        return Kernel(unmasked=_attend, masked=_attend, prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT))
+        return Kernel(
+            unmasked=_attend,
+            masked=_attend,
+            prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT),
+            groups_heads=True,
+        )
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return (
+        torch.version.hip is None
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(device) >= _OLDEST
+    )
 
 
 def _attend(

@@ -42,6 +42,15 @@ class GroupedQueries:
             batch=batch, num_tokens=tokens, num_kv_heads=num_kv_heads, num_groups=heads // num_kv_heads
         )
 
+    def by_head(self) -> GroupedQueries:
+        """Return the grouping of the same queries with a group for each query head."""
+        return GroupedQueries(
+            batch=self.batch,
+            num_tokens=self.num_tokens,
+            num_kv_heads=self.num_kv_heads * self.num_groups,
+            num_groups=1,
+        )
+
     def group(self, states: torch.Tensor) -> torch.Tensor:
         """Return `[B, Hq, T, D]` as `[1, Hkv, M, D]`; a view for a single token of one request."""
         if self.batch == self.num_tokens == 1:

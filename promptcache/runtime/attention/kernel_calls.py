@@ -37,6 +37,8 @@ class Kernel:
         unmasked: Every query attends to every key; Hq == Hkv.
         masked: Also takes `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with
             T == S and no mask. Hq is a multiple of Hkv.
+        groups_heads: Whether `masked` reads keys once for all heads of a group. Otherwise several tokens of one request
+            are grouped before. This copies queries and results, and saves reading stored keys several times.
         prepare_mask: Converts a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, to the form that
             `masked` takes, once for all layers.
     """
@@ -44,6 +46,7 @@ class Kernel:
     unmasked: Attend
     masked: Attend
     prepare_mask: Callable[[torch.Tensor], Any]
+    groups_heads: bool = False
 
 
 class KernelBackend:
@@ -97,10 +100,14 @@ class KernelAttention:
     """Attention of one forward pass by kernel calls, the same in every layer."""
 
     def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel, device: torch.device) -> None:
+        calls = kernel_calls(mask)
+        self._unmasked = kernel.unmasked
+        if queries.batch == 1 and queries.num_tokens > 1 and (kernel.groups_heads or not calls):
+            queries = queries.by_head()  # nothing is copied
+            self._unmasked = kernel.masked
         self._queries = queries
         self._kernel = kernel
         self._own_mask = self._prepared_mask(_of_heads(mask.own_mask, queries))
-        calls = kernel_calls(mask)
         self._all_rows = tuple(self._of_all_rows(calls))
         self._some_rows = tuple(self._of_some_rows(calls, device))
 
@@ -125,7 +132,7 @@ class KernelAttention:
             if mask is None:
                 num_sets = keys.shape[0]
                 sets = chosen if num_sets == 1 else chosen.expand(num_sets, -1, -1, -1)
-                yield PartialAttention(*self._kernel.unmasked(sets, keys, values, scale=scale))
+                yield PartialAttention(*self._unmasked(sets, keys, values, scale=scale))
             else:
                 yield PartialAttention(*self._attend_masked(chosen, keys, values, scale, mask))
         for some in self._some_rows:

@@ -82,6 +82,21 @@ class SegmentMask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardPositions:
+    """The positions that the masks of a forward pass were computed from.
+
+    Attributes:
+        queries: `[T]`.
+        own: `[n]`, those of all own tokens. The queries are the last of them.
+        window: A query attends to keys less than this many positions before it; None means all.
+    """
+
+    queries: PositionArray
+    own: PositionArray
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardMask:
     """The masks of one forward pass.
 
@@ -89,11 +104,13 @@ class ForwardMask:
         segments: The segments of stored KV.
         masks: One for each segment; None if no query attends to it.
         own_mask: Bool `[T, n]` on the host, over the n own tokens; None means causal by index.
+        positions: Says the same as the masks. Backends may compute from them; None means that there are only masks.
     """
 
     segments: tuple[KVView, ...]
     masks: tuple[SegmentMask | None, ...]
     own_mask: torch.Tensor | None
+    positions: ForwardPositions | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -147,11 +164,13 @@ class RequestPositions:
         own = self.of_own_tokens(0, num_own)
         queries = own[num_own - num_queries :]
         masks = tuple(self._segment_mask(index, queries, window) for index in range(len(self.segments)))
-        if window is None or queries[-1] - own[0] < window:
-            return ForwardMask(segments=self.segments, masks=masks, own_mask=None)
-        order = np.arange(num_own)
-        own_mask = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
-        return ForwardMask(segments=self.segments, masks=masks, own_mask=torch.from_numpy(own_mask))
+        own_mask = None
+        if window is not None and queries[-1] - own[0] >= window:
+            order = np.arange(num_own)
+            seen = (order <= order[num_own - num_queries :, None]) & (queries[:, None] - own < window)
+            own_mask = torch.from_numpy(seen)
+        positions = ForwardPositions(queries=queries, own=own, window=window)
+        return ForwardMask(segments=self.segments, masks=masks, own_mask=own_mask, positions=positions)
 
     def _segment_mask(self, index: int, queries: PositionArray, window: int | None) -> SegmentMask | None:
         segment = self.segments[index]

@@ -12,8 +12,9 @@ import torch
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 
 _MAX_NUMBERS_AT_ONCE = 1 << 20
+_MAX_NUMBERS_ON_GPUS = 1 << 24
 """Partial outputs with at most this many numbers in total are weighted together; larger ones one by one, to save
-memory.
+memory. On a GPU each operation costs more than the memory, 64 MiB.
 """
 
 
@@ -80,7 +81,8 @@ def merge(
     if sinks is not None:
         scores.append(queries.group_sinks(sinks.to(first.lse.dtype)))
     weights = torch.cat(scores).softmax(0)[: sum(sizes)]  # [sets, Hkv, M]
-    if is_whole and sum(sizes) * first.out[0].numel() <= _MAX_NUMBERS_AT_ONCE:
+    most = _MAX_NUMBERS_AT_ONCE if first.out.device.type == "cpu" else _MAX_NUMBERS_ON_GPUS
+    if is_whole and sum(sizes) * first.out[0].numel() <= most:
         outs = torch.cat([partial.out for partial in partials])
         return (outs * weights[..., None]).sum(0, keepdim=True).to(first.out.dtype)
     merged = torch.zeros(first.out[:1].shape, dtype=weights.dtype, device=weights.device)

@@ -6,18 +6,27 @@ Backends are registered here. The first one that supports a forward pass compute
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 
-from promptcache.runtime.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention
+from promptcache.kv import KVShape, Slab
+from promptcache.runtime.attention.backend import (
+    AttentionBackend,
+    AttentionCall,
+    AttentionSpec,
+    PreparedAttention,
+    StepBackend,
+)
 from promptcache.runtime.attention.cpu import CpuBackend
 from promptcache.runtime.attention.cuda import CudaBackend
-from promptcache.runtime.attention.kernel_calls import Kernel, KernelBackend
+from promptcache.runtime.attention.kernel_calls import KernelBackend
 from promptcache.runtime.attention.masks import Positions
 from promptcache.runtime.attention.portable import PortableBackend
+from promptcache.runtime.attention.triton_backend import TokenStore, TritonBackend
 
-_backends: tuple[AttentionBackend, ...] = (CpuBackend(), CudaBackend(), PortableBackend())
+_backends: tuple[AttentionBackend, ...] = (CpuBackend(), TritonBackend(), CudaBackend(), PortableBackend())
 
 
 def register_backend(backend: AttentionBackend) -> None:
@@ -38,9 +47,21 @@ def choose_backend(spec: AttentionSpec) -> AttentionBackend:
     return next(each for each in _backends if each.supports(spec))
 
 
-def choose_kernel(spec: AttentionSpec) -> Kernel:
-    """Return the kernel of the first registered backend that has one and supports `spec`."""
-    return next(each.kernel(spec) for each in _backends if isinstance(each, KernelBackend) and each.supports(spec))
+def choose_step_backend(spec: AttentionSpec) -> KernelBackend | StepBackend:
+    """Return the first registered backend that supports `spec` and computes steps."""
+    return next(each for each in _backends if isinstance(each, KernelBackend | StepBackend) and each.supports(spec))
+
+
+def token_store(shape: KVShape, places: Iterable[tuple[Slab, int]]) -> TokenStore | None:
+    """Return a kernel's store for the tokens of a step; None if their memory is written by indices.
+
+    Args:
+        shape: Shape of their KV.
+        places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
+    """
+    kind = shape.dtype, shape.head_dim, shape.device
+    has_kernel = any(isinstance(each, TritonBackend) and each.takes(*kind) for each in _backends)
+    return TokenStore(places, shape.device) if has_kernel else None
 
 
 class SegmentedAttention:

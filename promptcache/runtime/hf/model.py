@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch.amp import is_autocast_available
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -267,9 +268,10 @@ class Model:
                 use_cache=True,
             )
 
-    def without_autocast(self) -> torch.autocast:
+    def without_autocast(self) -> AbstractContextManager[Any]:
         """Return a context without autocast, in which KV and logits have the dtype that the fingerprint states."""
-        return torch.autocast(self.device.type, enabled=False)
+        kind = self.device.type
+        return torch.autocast(kind, enabled=False) if is_autocast_available(kind) else nullcontext()
 
     def attention_masks(self, sees: torch.Tensor, distance: torch.Tensor) -> Any:
         """Return a custom mask in the form that this model takes, with sliding windows applied by position.

@@ -106,5 +106,6 @@ def segmented_cache(positions: Positions, num_layers: int) -> Cache:
 def _resized(states: torch.Tensor, capacity: int, kept: int) -> torch.Tensor:
     batch, heads, _, width = states.shape
     resized = states.new_empty((batch, heads, capacity, width))
-    resized[:, :, :kept] = states[:, :, :kept]
+    if kept:
+        resized[:, :, :kept] = states[:, :, :kept]
     return resized

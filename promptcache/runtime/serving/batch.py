@@ -20,6 +20,7 @@ from promptcache.runtime.attention import (
     SegmentedAttention,
     TailGroup,
     padded_positions,
+    token_store,
 )
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.hf.model import Model, token_tensor
@@ -259,11 +260,16 @@ class _Step(PackedTokens):
             },
         )
         self._tails = tails
-        self._writes = tuple(_writes(places, model.device))
+        self._store = token_store(
+            model.shape, ((tails.memory(each.row.tail), index) for each in places for index in range(*each.own))
+        )
+        self._writes = () if self._store is not None else tuple(_writes(places, model.device))
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails, and return them."""
         by_token = keys[0].transpose(0, 1), values[0].transpose(0, 1)  # [T, Hkv, D]
+        if self._store is not None:
+            self._store.write(layer, *by_token)
         for each in self._writes:
             some = by_token if each.tokens is None else (states.index_select(0, each.tokens) for states in by_token)
             self._tails.write(layer, each.size, each.slots, each.indices, *some)

@@ -19,13 +19,15 @@ from promptcache.runtime.attention import (
     CudaBackend,
     ForwardMask,
     GroupedQueries,
+    Kernel,
     KernelBackend,
     PortableBackend,
     RequestPositions,
     SegmentedAttention,
     SegmentMask,
+    TritonBackend,
     choose_backend,
-    choose_kernel,
+    choose_step_backend,
     kernel_calls,
     merge,
     register_backend,
@@ -38,7 +40,18 @@ from tests.runtime.attention.dense import DenseBackend, dense_attention
 from tests.runtime.attention.test_masks import placed_tokens
 from tests.runtime.attention.views import View, random_slab
 
-BACKENDS: Sequence[KernelBackend] = (CpuBackend(), CudaBackend(), PortableBackend())
+
+class GroupingBackend(CpuBackend):
+    """The kernel for CPUs, which is given queries whose heads are not grouped, as kernels for GPUs are."""
+
+    name = "cpu, groups"
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the same kernel, which then reads keys several times."""
+        return replace(super().kernel(spec), groups_heads=True)
+
+
+BACKENDS: Sequence[KernelBackend] = (CpuBackend(), GroupingBackend(), CudaBackend(), PortableBackend())
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 HEAD_DIM, SCALE, NUM_LAYERS = 8, 0.35, 2
 
@@ -368,29 +381,38 @@ def test_ungrouping_undoes_grouping(batch: int, tokens: int, kv_heads: int, grou
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "softcap", "name"),
+    ("device", "dtype", "head_dim", "softcap", "name", "without_triton"),
     [
-        ("cpu", torch.float32, 64, None, "cpu"),
-        ("cpu", torch.float32, 64, 30.0, "portable"),
-        ("cuda", torch.bfloat16, 64, None, "cuda"),
-        ("cuda", torch.float16, 256, None, "cuda"),
-        ("cuda", torch.bfloat16, 64, 30.0, "portable"),
-        ("cuda", torch.bfloat16, 60, None, "portable"),
-        ("cuda", torch.bfloat16, 512, None, "portable"),
-        ("cuda", torch.float32, 64, None, "portable"),
-        ("mps", torch.bfloat16, 64, None, "portable"),
+        ("cpu", torch.float32, 64, None, "cpu", "cpu"),
+        ("cpu", torch.float32, 64, 30.0, "portable", "portable"),
+        ("cuda", torch.bfloat16, 64, None, "triton", "cuda"),
+        ("cuda", torch.float16, 256, None, "triton", "cuda"),
+        ("cuda", torch.bfloat16, 96, None, "cuda", "cuda"),
+        ("cuda", torch.bfloat16, 64, 30.0, "portable", "portable"),
+        ("cuda", torch.bfloat16, 60, None, "portable", "portable"),
+        ("cuda", torch.bfloat16, 512, None, "portable", "portable"),
+        ("cuda", torch.float32, 64, None, "portable", "portable"),
+        ("mps", torch.bfloat16, 64, None, "portable", "portable"),
     ],
 )
 def test_the_choice_goes_by_what_the_kernels_support(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, head_dim: int, softcap: float | None, name: str
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: torch.dtype,
+    head_dim: int,
+    softcap: float | None,
+    name: str,
+    without_triton: str,
 ) -> None:
-    """A fused kernel is chosen where there is one for the tensors, the portable backend otherwise."""
+    """A kernel is chosen where there is one for the tensors and the device runs it, the portable backend otherwise."""
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
     spec = AttentionSpec(queries=queries, head_dim=head_dim, dtype=dtype, device=torch.device(device), softcap=softcap)
 
-    assert choose_backend(spec).name == name
+    for runs, expected in ((True, name), (False, without_triton)):
+        monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device, runs=runs: runs and device.type == "cuda")
+        assert choose_backend(spec).name == expected
 
 
 @pytest.mark.parametrize(("available", "capability"), [(False, (9, 0)), (True, (7, 5))])
@@ -398,6 +420,7 @@ def test_a_gpu_without_the_kernel_uses_the_portable_backend(
     monkeypatch: pytest.MonkeyPatch, available: bool, capability: tuple[int, int]
 ) -> None:
     """Builds without FlashAttention and GPUs that are too old for it."""
+    monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device: False)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=1, num_groups=1)
@@ -413,8 +436,7 @@ def test_a_backend_without_a_kernel_computes_no_steps() -> None:
     register_backend(backend)
     try:
         assert choose_backend(spec) is backend
-        found, expected = choose_kernel(spec), CpuBackend().kernel(spec)
-        assert (found.unmasked, found.masked) == (expected.unmasked, expected.masked)
+        assert choose_step_backend(spec).name == "cpu"
     finally:
         unregister_backend(backend.name)
 

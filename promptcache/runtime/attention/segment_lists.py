@@ -1,0 +1,278 @@
+"""The keys that each query of a forward pass attends to, as lists of numbers for a kernel that follows addresses.
+
+A range of keys is a part of stored KV or of own tokens. Queries that attend to the same ranges share work items: a
+program of the kernel reads the keys of its item once for all queries of the item. One tensor holds all lists, so that
+one copy takes them to the device. It serves all layers with one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from promptcache.runtime.attention.masks import ForwardMask, KVView, PositionArray
+from promptcache.runtime.attention.step_tokens import StepTokens, TailGroup
+
+SEGMENT_FIELDS = 6
+"""Address of the first key and of the first value in layer 0; elements between layers, heads and tokens; where the
+positions of the keys begin in the list, or -1 if no query has to compare them.
+"""
+
+RANGE_FIELDS = 3
+"""Segment, first key and end. Own keys of batch row r have the segment -1 - r."""
+
+ITEM_FIELDS = 4
+"""First range and end, first of the item's tokens, and their number."""
+
+NO_POSITIONS = -1
+
+_MIN_KEYS, _KEYS_STEP = 128, 64  # of one item
+_TARGET_PROGRAMS = 1024  # more than enough for the processors of a GPU
+
+_Tokens: TypeAlias = npt.NDArray[np.intp]
+
+
+class Memory(NamedTuple):
+    """Where the kernel finds stored keys and values: addresses in layer 0, and strides in elements.
+
+    Attributes:
+        keys, values: Address of the first key, and of the first value.
+        layer, head, token: Strides, the same for keys and values.
+        positions: Of the keys, if a query has to compare them with its own.
+    """
+
+    keys: int
+    values: int
+    layer: int
+    head: int
+    token: int
+    positions: PositionArray | None = None
+
+
+class KeyRange(NamedTuple):
+    """Keys `[start, stop)` and the queries that attend to them, in rising order.
+
+    Attributes:
+        tokens: Indices of the queries.
+        memory: None means own keys of the batch row `row`, causal by index.
+    """
+
+    tokens: _Tokens
+    start: int
+    stop: int
+    memory: Memory | None
+    row: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentLists:
+    """Lists of one forward pass.
+
+    Attributes:
+        numbers: All lists, one behind the other, int64 on the host.
+        ranges, items, tokens, starts, entries, positions, own_positions: Where each list begins; the segments are the
+            first. `entries` are indices of partial results, `starts` where those of each query begin among them.
+        num_items: Programs of the kernel for each head.
+        num_entries: Number of partial results of each head.
+        holds: Objects whose memory the lists have addresses of.
+    """
+
+    numbers: torch.Tensor
+    ranges: int
+    items: int
+    tokens: int
+    starts: int
+    entries: int
+    positions: int
+    own_positions: int
+    num_items: int
+    num_entries: int
+    holds: tuple[object, ...]
+
+
+def request_ranges(mask: ForwardMask, batch: int, num_own: int) -> Iterator[KeyRange]:
+    """Yield the keys of one request whose `batch` rows have their own KV; its mask has positions.
+
+    Args:
+        num_own: Own keys that a query may attend to; more than there are make room for later tokens.
+    """
+    assert mask.positions is not None, "masks alone say nothing about positions"
+    queries, own, window = mask.positions.queries, mask.positions.own, mask.positions.window
+    num_tokens = len(queries)
+    rows = np.arange(batch) * num_tokens
+    for segment, some in zip(mask.segments, mask.masks, strict=True):
+        if some is None or some.start == some.stop:
+            continue
+        tokens = (rows[:, None] + np.arange(some.first_query, num_tokens)).ravel()
+        positions = None if some.mask is None else segment.position_array()
+        yield KeyRange(tokens, some.start, some.stop, _memory_of(segment, positions))
+    start = 0 if window is None else int(np.searchsorted(own, queries[0] - window, side="right"))
+    for row, first in enumerate(rows.tolist()):
+        yield KeyRange(np.arange(first, first + num_tokens), start, num_own, None, row)
+
+
+def step_ranges(step: StepTokens, window: int | None) -> Iterator[KeyRange]:
+    """Yield the keys of a step. Its tokens are rows of one token each; their own keys are those of the layer's call."""
+    positions = step.positions
+    for segment, used in zip(step.segments, step.users, strict=True):
+        tokens = np.flatnonzero(used & (positions > segment.last))
+        yield from _stored(segment, tokens, positions, window)
+    for group in step.groups:
+        yield from _tails(group, positions, window)
+    for chunk in step.chunks:
+        tokens = np.arange(chunk.start, chunk.stop)
+        if chunk.older is not None:
+            yield from _stored(chunk.older, tokens, positions, window)
+        yield KeyRange(tokens, chunk.start, chunk.stop, None)
+
+
+def _stored(view: KVView, tokens: _Tokens, positions: PositionArray, window: int | None) -> Iterator[KeyRange]:
+    """Yield the keys of a view for tokens above all of them."""
+    start, compared = 0, None
+    if window is not None:
+        tokens = tokens[positions[tokens] - view.last < window]
+        if len(tokens) and positions[tokens].max() - view.first >= window:
+            compared = view.position_array()
+            start = int(np.searchsorted(compared, positions[tokens].min() - window, side="right"))
+    if len(tokens):
+        yield KeyRange(tokens, start, view.num_tokens, _memory_of(view, compared))
+
+
+def _tails(group: TailGroup, positions: PositionArray, window: int | None) -> Iterator[KeyRange]:
+    """Yield the own keys of requests with one token each. A window is a range of them, so nothing is compared."""
+    keys, values = group.views.by_layer[0]
+    layer = 0
+    if len(group.views.by_layer) > 1:
+        layer = (group.views.by_layer[1][0].data_ptr() - keys.data_ptr()) // keys.element_size()
+    row, head, token, _ = keys.stride()
+    for number, index in enumerate(group.indices):
+        place = positions[group.start + number]
+        stop = int(np.searchsorted(group.positions[number], place, side="right"))
+        start = 0
+        if window is not None:
+            start = int(np.searchsorted(group.positions[number], place - window, side="right"))
+        offset = index * row * keys.element_size()
+        memory = Memory(keys.data_ptr() + offset, values.data_ptr() + offset, layer, head, token)
+        yield KeyRange(np.array([group.start + number]), start, stop, memory)
+
+
+def _memory_of(view: KVView, positions: PositionArray | None) -> Memory:
+    keys, values = view.slab.keys, view.slab.values
+    layer, head, token, _ = keys.stride()
+    assert keys.stride() == values.stride(), "one stride serves keys and values"
+    offset = view.start * token * keys.element_size()
+    return Memory(keys.data_ptr() + offset, values.data_ptr() + offset, layer, head, token, positions)
+
+
+def make_lists(
+    ranges: Sequence[KeyRange],
+    positions: PositionArray,
+    own_positions: PositionArray,
+    *,
+    num_queries: int,
+    num_kv_heads: int,
+    tokens_at_once: int,
+    compares_own: bool,
+    holds: tuple[object, ...],
+) -> SegmentLists:
+    """Return the lists of ranges of keys.
+
+    Args:
+        positions: Of the queries of one batch row, `[T]`.
+        own_positions: Of own keys, `[n]`.
+        num_queries: B * T; each attends to something.
+        num_kv_heads: Programs of one item.
+        tokens_at_once: Largest number of queries of one item.
+        compares_own: Whether a window ends among the own keys.
+        holds: As in `SegmentLists`.
+    """
+    segments: list[int] = []
+    compared: list[PositionArray] = []
+    num_compared = 0
+    alike: dict[bytes, tuple[_Tokens, list[tuple[int, int, int]]]] = {}
+    for each in ranges:
+        segment = -1 - each.row
+        if each.memory is not None:
+            segment = len(segments) // SEGMENT_FIELDS
+            *place, known = each.memory
+            segments += (*place, NO_POSITIONS if known is None else num_compared)
+            if known is not None:
+                compared.append(known)
+                num_compared += len(known)
+        alike.setdefault(each.tokens.tobytes(), (each.tokens, []))[1].append((segment, each.start, each.stop))
+    size = _keys_of_item(list(alike.values()), num_kv_heads, tokens_at_once)
+    flat_ranges: list[int] = []
+    items: list[int] = []
+    tokens: list[_Tokens] = []
+    num_entries = 0
+    for users, wanted in alike.values():
+        for piece in _pieces(wanted, size):
+            first = len(flat_ranges) // RANGE_FIELDS
+            for each_range in piece:
+                flat_ranges += each_range
+            for begin in range(0, len(users), tokens_at_once):
+                some = users[begin : begin + tokens_at_once]
+                items += (first, first + len(piece), num_entries, len(some))
+                tokens.append(some)
+                num_entries += len(some)
+    of_entry = np.concatenate(tokens)
+    counts = np.bincount(of_entry, minlength=num_queries)
+    assert counts.min() > 0, "each query attends to something"
+    own = own_positions if compares_own else np.empty(0, dtype=np.int64)
+    parts = [
+        np.array(segments, dtype=np.int64),
+        np.array(flat_ranges, dtype=np.int64),
+        np.array(items, dtype=np.int64),
+        of_entry,
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.argsort(of_entry, kind="stable"),
+        positions,
+        own,
+        *compared,
+    ]
+    ends = np.cumsum([len(each) for each in parts])
+    numbers = np.concatenate(parts).astype(np.int64, copy=False)
+    fields = numbers[: len(segments)].reshape(-1, SEGMENT_FIELDS)  # a view
+    fields[fields[:, -1] != NO_POSITIONS, -1] += ends[7]
+    return SegmentLists(
+        numbers=torch.from_numpy(numbers),
+        ranges=int(ends[0]),
+        items=int(ends[1]),
+        tokens=int(ends[2]),
+        starts=int(ends[3]),
+        entries=int(ends[4]),
+        positions=int(ends[5]),
+        own_positions=int(ends[6]) if compares_own else NO_POSITIONS,
+        num_items=len(items) // ITEM_FIELDS,
+        num_entries=num_entries,
+        holds=holds,
+    )
+
+
+def _keys_of_item(alike: Sequence[tuple[_Tokens, list[tuple[int, int, int]]]], num_kv_heads: int, at_once: int) -> int:
+    """Return the most keys of one item: few for few queries, so that all processors of a GPU have work."""
+    read = sum(-(-len(users) // at_once) * sum(stop - start for _, start, stop in wanted) for users, wanted in alike)
+    keys = read * num_kv_heads // _TARGET_PROGRAMS
+    return max(_MIN_KEYS, -(-keys // _KEYS_STEP) * _KEYS_STEP)
+
+
+def _pieces(ranges: Sequence[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Cut ranges into lists with `size` keys each; the last one may have fewer."""
+    piece: list[tuple[int, int, int]] = []
+    room = size
+    for segment, start, stop in ranges:
+        while start < stop:
+            end = min(stop, start + room)
+            piece.append((segment, start, end))
+            room -= end - start
+            start = end
+            if not room:
+                yield piece
+                piece, room = [], size
+    if piece:
+        yield piece

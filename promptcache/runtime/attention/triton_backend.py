@@ -1,0 +1,243 @@
+"""The Triton backend: two kernels in each layer, for any number of rows, segments and windows.
+
+The kernels read segments by their addresses, so nothing is concatenated and no result is merged on the host. Prepared
+attention holds what the addresses point to until the forward pass has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from subprocess import SubprocessError
+from typing import Any
+
+import numpy as np
+import torch
+
+from promptcache.diagnostics import first_line
+from promptcache.kv import Slab
+from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
+from promptcache.runtime.attention.masks import ForwardMask, ForwardPositions
+from promptcache.runtime.attention.portable import PortableBackend
+from promptcache.runtime.attention.segment_lists import (
+    SegmentLists,
+    make_lists,
+    request_ranges,
+    step_ranges,
+)
+from promptcache.runtime.attention.step_tokens import StepTokens
+
+_HEAD_DIMS = frozenset({16, 32, 64, 128, 256})
+_MAX_GROUPS = 16
+_OLDEST = 8, 0  # compute capability: Ampere
+_FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
+_OWN_STEP = 256  # lists of single tokens have room for so many later ones
+
+_LOG = logging.getLogger(__name__)
+
+
+class TritonBackend:
+    """Attention over lists of segments, on NVIDIA GPUs, for numbers of 16 bits without a soft cap."""
+
+    name = "triton"
+    dtypes = frozenset({torch.float16, torch.bfloat16})
+
+    def supports(self, spec: AttentionSpec) -> bool:
+        """Whether the kernels take these tensors, and run on their device."""
+        return (
+            spec.softcap is None
+            and spec.queries.num_groups <= _MAX_GROUPS
+            and self.takes(spec.dtype, spec.head_dim, spec.device)
+        )
+
+    def takes(self, dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
+        """Whether the kernels take KV of this kind, and run on its device."""
+        return dtype in self.dtypes and head_dim in _HEAD_DIMS and self.runs_on(device)
+
+    def runs_on(self, device: torch.device) -> bool:
+        """Whether the kernels run on a device. The first call compiles them. The meta device stands for CUDA."""
+        return _is_installed() if device.type == "meta" else device.type == "cuda" and _runs(device)
+
+    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> TritonAttention:
+        """Prepare the forward pass of one request. Its mask has positions."""
+        return TritonAttention(mask, spec)
+
+    def prepare_step(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> TritonStepAttention:
+        """Prepare a step."""
+        return TritonStepAttention(tokens, window, spec)
+
+
+class _ListedAttention:
+    """Attention by lists that are on the device."""
+
+    def __init__(self, spec: AttentionSpec, window: int | None, num_queries: int) -> None:
+        queries = spec.queries
+        self._spec, self._window = spec, window
+        self._block_m = _FEW_ROWS if num_queries * queries.num_groups <= _FEW_ROWS else _MANY_ROWS
+        self._block_m = max(self._block_m, 1 << (queries.num_groups - 1).bit_length())
+        self._num_heads = queries.num_kv_heads * queries.num_groups
+
+    def _load(self, lists: SegmentLists) -> None:
+        """Copy lists to the device, and allocate the partial results of one layer."""
+        self._lists = lists  # holds the memory that they have addresses of
+        device = self._spec.device
+        self._numbers = lists.numbers.to(device)
+        size = (lists.num_entries, self._num_heads)
+        self._partial = torch.empty((*size, self._spec.head_dim), dtype=torch.float32, device=device)
+        self._lse = torch.empty(size, dtype=torch.float32, device=device)
+
+    @property
+    def _tokens_at_once(self) -> int:
+        return max(1, self._block_m // self._spec.queries.num_groups)
+
+    def _attend(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        lists = self._lists
+        query, keys, values = (
+            each if each.stride(3) == 1 else each.contiguous() for each in (call.query, call.keys, call.values)
+        )
+        ops: Any = _operators()
+        places = [lists.ranges, lists.items, lists.tokens, lists.positions, lists.own_positions]
+        has_window = self._window is not None
+        ops.attend(
+            query,
+            keys,
+            values,
+            self._partial,
+            self._lse,
+            self._numbers,
+            layer,
+            call.scale,
+            self._window or 0,
+            has_window,
+            places,
+            lists.num_items,
+            self._block_m,
+        )
+        batch, heads, num_tokens, width = query.shape
+        out = torch.empty((batch, num_tokens, heads, width), dtype=query.dtype, device=query.device)
+        ops.merge(out, self._partial, self._lse, self._numbers, call.sinks, lists.starts, lists.entries)
+        return out
+
+
+class TritonAttention(_ListedAttention):
+    """Attention of one request, or of rows over the same segments."""
+
+    def __init__(self, mask: ForwardMask, spec: AttentionSpec) -> None:
+        assert mask.positions is not None, "this backend computes from positions"
+        queries = spec.queries
+        super().__init__(spec, mask.positions.window, queries.batch * queries.num_tokens)
+        self._mask, self._positions = mask, mask.positions
+        self._serves_later = queries.num_tokens == 1 and mask.is_whole and self._window is None
+        self._room = 0
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[B, T, Hq, D]`."""
+        if call.keys.shape[2] > self._room:
+            self._make_room(call.keys.shape[2])
+        return self._attend(layer, call)
+
+    def _make_room(self, num_own: int) -> None:
+        """Make lists for at least `num_own` own tokens; the kernel reads those that there are."""
+        queries = self._spec.queries
+        self._room = -(-num_own // _OWN_STEP) * _OWN_STEP if self._serves_later else num_own
+        lists = make_lists(
+            [*request_ranges(self._mask, queries.batch, self._room)],
+            self._positions.queries,
+            self._positions.own,
+            num_queries=queries.batch * queries.num_tokens,
+            num_kv_heads=queries.num_kv_heads,
+            tokens_at_once=self._tokens_at_once,
+            compares_own=self._mask.own_mask is not None,
+            holds=self._mask.segments,
+        )
+        self._load(lists)
+
+
+class TritonStepAttention(_ListedAttention):
+    """Attention of one step."""
+
+    def __init__(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> None:
+        super().__init__(spec, window, len(tokens.positions))
+        positions = tokens.positions
+        chunks = ((positions[each.start], positions[each.stop - 1]) for each in tokens.chunks)
+        compares_own = window is not None and any(last - first >= window for first, last in chunks)
+        lists = make_lists(
+            [*step_ranges(tokens, window)],
+            np.asarray(positions),
+            np.asarray(positions),
+            num_queries=len(positions),
+            num_kv_heads=spec.queries.num_kv_heads,
+            tokens_at_once=self._tokens_at_once,
+            compares_own=compares_own,
+            holds=(*tokens.segments, *tokens.groups, *tokens.chunks),
+        )
+        self._load(lists)
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
+        return self._attend(layer, call)
+
+
+class TokenStore:
+    """The places of a step's tokens in the memory of their rows, for a kernel that writes all of them at once."""
+
+    def __init__(self, places: Iterable[tuple[Slab, int]], device: torch.device) -> None:
+        """Note where each token of a step is written: the keys and values of its row, and its index there."""
+        self._holds = tuple(places)  # the targets are addresses
+        targets = []
+        for memory, index in self._holds:
+            layer, head, token, _ = memory.keys.stride()
+            offset = index * token * memory.keys.element_size()
+            targets.append((memory.keys.data_ptr() + offset, memory.values.data_ptr() + offset, layer, head))
+        self._targets = torch.tensor(targets, device=device)
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[T, Hkv, D]` of one layer."""
+        _operators().store(keys, values, self._targets, layer)
+
+
+@cache
+def _is_installed() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _runs(device: torch.device) -> bool:
+    """Whether a CUDA device compiles the kernels and computes what matrix products give.
+
+    Compiling needs more than the package, for example a C compiler. Without it, other backends compute.
+    """
+    if torch.version.hip is not None or torch.cuda.get_device_capability(device) < _OLDEST or not _is_installed():
+        return False
+    from triton.errors import TritonError
+
+    try:
+        is_right = computes_rightly(device, torch.float16)
+    except (ImportError, OSError, RuntimeError, SubprocessError, TritonError) as error:
+        _LOG.warning("the Triton kernels do not run on %s, so that slower ones compute: %s", device, first_line(error))
+        return False
+    if not is_right:
+        _LOG.warning("the Triton kernels compute wrong numbers on %s, so that slower ones compute", device)
+    return is_right
+
+
+def computes_rightly(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute attention among three tokens as matrix products do."""
+    states = torch.linspace(-2, 2, 6 * 16, dtype=dtype, device=device).view(1, 2, 3, 16)
+    positions = np.arange(3)
+    placed = ForwardPositions(queries=positions, own=positions, window=None)
+    mask = ForwardMask(segments=(), masks=(), own_mask=None, positions=placed)
+    call = AttentionCall(states, states.flip(2), states.flip(3), 0.25)
+    spec = AttentionSpec.of(states, 2, None)
+    found, expected = (each.prepare(mask, spec).run(0, call) for each in (TritonBackend(), PortableBackend()))
+    return torch.allclose(found, expected, rtol=0, atol=1e-2)
+
+
+@cache
+def _operators() -> Any:
+    """Return the operators of the kernels. The first use compiles them for the device."""
+    from promptcache.runtime.attention.segments_kernel import OPERATORS  # imports triton
+
+    return OPERATORS
