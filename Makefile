@@ -40,7 +40,7 @@ test-clients: $(STAMP)  ## frameworks that use the library, and clients of its s
 	PYTHONPATH=.clients $(PYTEST) tests/clients
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
-	TRITON_INTERPRET=0 $(PYTEST) -m gpu
+	TRITON_INTERPRET=0 PROMPTCACHE_TRITON=1 $(PYTEST) -m gpu
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
 	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/audit tests/engine

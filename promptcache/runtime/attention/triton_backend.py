@@ -7,6 +7,7 @@ attention holds what the addresses point to until the forward pass has ended.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
@@ -34,6 +35,9 @@ _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
 _FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
 _OWN_STEP = 256  # lists of single tokens have room for so many later ones
+
+WANTED = "PROMPTCACHE_TRITON"
+"""Environment variable that is "1" where these kernels are used."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -205,10 +209,12 @@ def _is_installed() -> bool:
 
 @cache
 def _runs(device: torch.device) -> bool:
-    """Whether a CUDA device compiles the kernels and computes what matrix products give.
+    """Whether the kernels are wanted, and a CUDA device compiles them and computes what matrix products give.
 
     Compiling needs more than the package, for example a C compiler. Without it, other backends compute.
     """
+    if os.environ.get(WANTED) != "1":  # off until they were measured on a GPU
+        return False
     if torch.version.hip is not None or torch.cuda.get_device_capability(device) < _OLDEST or not _is_installed():
         return False
     from triton.errors import TritonError
