@@ -11,11 +11,13 @@ from typing import Any, Literal, TypeAlias
 
 import instructor
 import litellm
+import outlines
 from anthropic import Anthropic, AsyncAnthropic
 from instructor.core.exceptions import IncompleteOutputException, InstructorRetryException
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI
+from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
@@ -351,6 +353,28 @@ def llama_async(url: str) -> str:
     return asyncio.run(ask())
 
 
+def llama_agent(url: str) -> str:
+    """Return the name of the tool that an agent calls before it answers."""
+
+    async def ask() -> str:
+        agent = FunctionAgent(
+            tools=[look_up],
+            llm=llama(url, is_function_calling_model=True, **_LONGER),
+            initial_tool_choice="look_up",
+            allow_parallel_tool_calls=False,
+        )
+        handler = agent.run(QUESTION)
+        called = [each.tool_name async for each in handler.stream_events() if isinstance(each, ToolCallResult)]
+        assert str((await handler).response.content)
+        return str(called[0])
+
+    return asyncio.run(ask())
+
+
+def outline(url: str) -> Any:
+    return outlines.from_openai(client(url), MODEL)
+
+
 def dish_of(made: Any) -> str:
     """Return the dish of a structured answer."""
     assert isinstance(made, Dish)
@@ -478,6 +502,14 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "complete(is_chat_model=False)": lambda url: str(llama(url, is_chat_model=False).complete(TEXT).text),
         "structured_predict": lambda url: dish_of(
             llama(url, is_function_calling_model=True, **_LONGER).structured_predict(Dish, PromptTemplate(QUESTION))
+        ),
+        "FunctionAgent": llama_agent,
+    },
+    "outlines": {
+        "model(prompt)": lambda url: str(outline(url)(QUESTION, temperature=0, max_tokens=12)),
+        "model.stream": lambda url: joined(outline(url).stream(QUESTION, temperature=0, max_tokens=12)),
+        "model(prompt, type)": lambda url: dish_of(
+            Dish.model_validate_json(outline(url)(QUESTION, Dish, temperature=0, **_LONGER))
         ),
     },
     "instructor": {

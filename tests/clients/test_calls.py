@@ -33,7 +33,7 @@ REFUSED: Mapping[str, str] = {
 
 WITH_TOOLS = {
     *("tools", "tools(stream=True)", "bind_tools", "responses with tools", "structured_predict", "Mode.TOOLS"),
-    "generateText with tools",
+    *("FunctionAgent", "generateText with tools"),
 }
 """Calls with tools, which the chat template must write."""
 
