@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language.checked import (
@@ -17,7 +17,9 @@ from promptcache.language.checked import (
     FinalText,
     Selection,
 )
-from promptcache.structured import Tool, read_tools
+
+if TYPE_CHECKING:
+    from promptcache.structured import Tool
 
 _DECODER = json.JSONDecoder()
 _DEFINITION = re.compile(r'\{\s*"type"\s*:\s*"function"')
@@ -42,6 +44,8 @@ def _texts(items: Iterable[CheckedItem], present: frozenset[str]) -> Iterator[st
 
 def _tools_in(text: str) -> Iterator[Tool]:
     """Yield the tools in a text, up to JSON that is not complete."""
+    from promptcache.structured import read_tools  # brings the library of grammars, which few commands need
+
     at = 0
     with suppress(ValueError, RecursionError):
         while (begin := _DEFINITION.search(text, at)) is not None:
