@@ -22,7 +22,6 @@ from promptcache.runtime import (
     adapted_tokens,
     reference_inputs,
     reference_tokens,
-    token_tensor,
     used_tokens,
     visibility,
 )
@@ -41,14 +40,12 @@ def plain_kv(model: Model, request: RequestTokens) -> torch.Tensor:
     """Return the KV `[L, 2, Hkv, N, D]` of the adapted tokens of a request after plain prefill."""
     tokens = [each for each in used_tokens(request) if each.encoding is not None]
     last = max(index for index, each in enumerate(tokens) if _is_adapted(each))
-    tokens = tokens[: last + 1]
     lowest = min(0, *(each.position for each in _stored_tokens(request)))  # the student's positions begin there
-    positions = torch.tensor([each.position - lowest for each in tokens])
-    sees = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
-    mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
+    tokens = [replace(each, position=each.position - lowest) for each in tokens[: last + 1]]
+    causal = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril()
+    token_ids, position_ids, mask = reference_inputs(tuple(tokens), causal, model)
     cache = model.plain_cache(model.shape.num_layers)
-    token_ids = token_tensor([each.token_id for each in tokens], model.device)
-    model.encode(token_ids, positions[None].to(model.device), cache, mask)
+    model.encode(token_ids, position_ids, cache, mask)
     return _kv(cache, [index for index, each in enumerate(tokens) if _is_adapted(each)])
 
 

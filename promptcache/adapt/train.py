@@ -214,8 +214,8 @@ def _with_adapter(model: Model, settings: AdaptSettings) -> Iterator[None]:
         weights[name] = down.to(model.device), up.to(model.device)
     for weight, _ in flags:
         weight.requires_grad_(False)
-    add_adapter(model.hf, weights)
     try:
+        add_adapter(model.hf, weights)
         for layer in adapted_layers(model.hf).values():
             layer.down.requires_grad_(True)
             layer.up.requires_grad_(True)
@@ -233,8 +233,8 @@ class _Training:
         self._lessons = lessons
         self._settings = settings
         self._progress = progress
-        self._layers = adapted_layers(engine.model.hf)
-        self._weights = [weight for layer in self._layers.values() for weight in (layer.down, layer.up)]
+        layers = adapted_layers(engine.model.hf).values()
+        self._weights = [weight for layer in layers for weight in (layer.down, layer.up)]
         self._optimizer = torch.optim.AdamW(
             self._weights, lr=settings.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -251,10 +251,12 @@ class _Training:
             self._optimizer.load_state_dict(dict(checkpoint.optimizer))
             self._num_steps, self._seconds = checkpoint.num_steps, checkpoint.seconds
         held_out = self._held_out()
-        self._scale = (
-            checkpoint.scale if checkpoint is not None else self._mean_distances([each for each, _ in held_out])
-        )
-        before = self._figures(held_out) if checkpoint is None else HeldOutFigures(**checkpoint.before)
+        lessons = [lesson for lesson, _ in held_out]
+        if checkpoint is None:
+            self._scale = self._mean_distances(lessons)
+            before = self._figures(held_out, self._scale)
+        else:
+            self._scale, before = checkpoint.scale, HeldOutFigures(**checkpoint.before)
 
         def save() -> None:
             Checkpoint(
@@ -279,7 +281,7 @@ class _Training:
             num_lessons=self._num_steps * LESSONS_PER_STEP,
             seconds=self._seconds,
             before=before,
-            after=self._figures(held_out),
+            after=self._figures(held_out, self._mean_distances(lessons)),
         )
         save_module_adapter(self._model.hf, folder)
         report.write(folder)
@@ -355,7 +357,7 @@ class _Training:
         return found
 
     @torch.no_grad()
-    def _figures(self, held_out: Sequence[tuple[Lesson, TaughtAnswer]]) -> HeldOutFigures:
+    def _figures(self, held_out: Sequence[tuple[Lesson, TaughtAnswer]], distances: torch.Tensor) -> HeldOutFigures:
         modular, agreeing = list[float](), list[float]()
         for number, (lesson, target) in enumerate(held_out):
             self._progress("measuring held-out prompts", number, len(held_out))
@@ -365,7 +367,7 @@ class _Training:
         return HeldOutFigures(
             divergence=max(0.0, statistics.fmean(modular)),
             agreement=statistics.fmean(agreeing),
-            distance=float(self._relative(self._mean_distances([lesson for lesson, _ in held_out]))),
+            distance=float(self._relative(distances)),
             num_prompts=len(held_out),
         )
 

@@ -164,9 +164,8 @@ class _Maker:
         others = [self._behind.get(index, self._plain[index]) for index in visible if index >= first]
         sees = _without_none((*before, *self._stand_ins_behind(before, num_stand_ins, run.index), *others))
         if sees != self.states[plain].sees:
-            is_adapted = num_stand_ins > 0
             self._behind[run.index] = self._add(
-                run.index, StateKind.BEHIND, sees, run.token_ids, run.places, is_adapted=is_adapted
+                run.index, StateKind.BEHIND, sees, run.token_ids, run.places, is_adapted=bool(texts)
             )
 
     def add_stand_ins(self, seen: CollectionView, run: int) -> None:
