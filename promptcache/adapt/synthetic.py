@@ -1,7 +1,6 @@
-"""Synthetic documents to learn from: facts, pairs of modules, lists, rules, steps and records, with questions.
+"""Synthetic documents to learn from: facts, pairs of modules, lists, rules, steps, records and code, with questions.
 
-Names, values and sentences are drawn from the lists here. They share no sentence with the question sets of
-`python -m benchmarks quality`, which measure what was learned.
+They share no sentence with the question sets of `python -m benchmarks quality`, which measure what was learned.
 """
 
 from __future__ import annotations
@@ -11,102 +10,21 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-_GIVEN = (
-    *("Aisha", "Boris", "Carmen", "Dmitri", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kaori", "Leila"),
-    *("Marcus", "Nadia", "Otto", "Petra", "Quentin", "Rania", "Stefan", "Tomoko", "Ulrich", "Vesna", "Wanda", "Yusuf"),
-)
-_FAMILY = (
-    *("Adler", "Bianchi", "Cohen", "Duarte", "Eriksen", "Fischer", "Greco", "Haddad", "Ito", "Jansen", "Kaya"),
-    *("Lindgren", "Mendes", "Nowak", "Osei", "Pereira", "Quist", "Rahman", "Sato", "Tamm", "Ueda", "Vasquez", "Zhang"),
-)
-_PLACES = (
-    *("Berlin", "Cairo", "Dakar", "Geneva", "Hanoi", "Izmir", "Kyoto", "Lagos", "Lima", "Madrid", "Nairobi", "Oslo"),
-    *("Perth", "Quito", "Riga", "Seoul", "Turin", "Utrecht", "Vienna", "Warsaw"),
-)
-_JOBS = (
-    *("architect", "baker", "chemist", "dentist", "editor", "florist", "geologist", "judge", "lawyer", "mechanic"),
-    *("nurse", "optician", "pilot", "plumber", "surgeon", "tailor", "translator", "violinist", "welder", "zoologist"),
-)
-_HOBBIES = (
-    *("archery", "astronomy", "baking", "climbing", "cycling", "diving", "drawing", "judo", "kayaking", "knitting"),
-    *("origami", "photography", "pottery", "running", "sailing", "sculpture", "skiing", "surfing", "swimming", "yoga"),
-)
-_ITEMS = (
-    *("anchor", "backpack", "blanket", "candle", "compass", "drill", "guitar", "hammer", "helmet", "kettle", "ladder"),
-    *("lantern", "mirror", "notebook", "pillow", "printer", "radio", "saddle", "scissors", "shovel", "suitcase"),
-    *("teapot", "tent", "tripod", "umbrella", "vase", "wallet", "whistle"),
-)
-_FOODS = (
-    *("almonds", "beans", "bread", "butter", "carrots", "cheese", "flour", "garlic", "honey", "lentils", "mushrooms"),
-    *("noodles", "olives", "onions", "pepper", "potatoes", "rice", "spinach", "sugar", "tomatoes", "walnuts", "yogurt"),
-)
-_COUNTRIES = (
-    *("Brazil", "Canada", "Chile", "Denmark", "Egypt", "Finland", "Ghana", "India", "Japan", "Kenya", "Mexico"),
-    *("Nepal", "Norway", "Peru", "Poland", "Spain", "Sweden", "Turkey"),
-)
-_SURFACES = (
-    "cardboard",
-    "ceramic",
-    "cotton",
-    "glass",
-    "leather",
-    "linen",
-    "marble",
-    "paper",
-    "plastic",
-    "rubber",
-    "wool",
-)
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_STARTS = ("Al", "Bel", "Cor", "Del", "Er", "Fal", "Gar", "Hel", "Il", "Jor", "Kel", "Lor", "Mor", "Nor", "Ol", "Pel")
-_ENDS = (
-    "adra",
-    "bion",
-    "dell",
-    "enor",
-    "ista",
-    "ivo",
-    "mira",
-    "nax",
-    "orin",
-    "que",
-    "tara",
-    "ulon",
-    "vex",
-    "wyn",
-    "zan",
-)
-
-_ASIDES = (
-    "The meeting was moved by half an hour.",
-    "Parking is free for all visitors on weekends.",
-    "The printer on the second floor is being repaired.",
-    "A short note about this was sent last month.",
-    "Nobody has asked about it since the summer.",
-    "The figures were checked by two people.",
-    "More details follow in the next newsletter.",
-    "The elevator is out of service today.",
-    "Some of the boxes have not been opened yet.",
-    "This entry was last edited in spring.",
-    "The old version is kept in the archive.",
-    "There was cake in the kitchen afterwards.",
-    "Please keep the windows shut in winter.",
-    "Everyone agreed that the plan was sensible.",
-    "A second copy is with the front desk.",
-    "It rained for most of that week.",
-    "The team plans to publish a summary.",
-    "Feedback is welcome at any time.",
-    "The heating is switched off in April.",
-    "An earlier draft had a different title.",
-)
-_INTRODUCTIONS = (
-    "You are a helpful assistant.",
-    "Use the entries below to reply.",
-    "Reply briefly and only from the given material.",
-    "Here is some background.",
-    "These are entries of a handbook.",
-    "Read the following records with care.",
-    "Keep to what the material says.",
+from promptcache.adapt.words import (
+    ASIDES,
+    COUNTRIES,
+    DAYS,
+    ENDS,
+    FAMILY,
+    FOODS,
+    GIVEN,
+    HOBBIES,
+    INTRODUCTIONS,
+    ITEMS,
+    JOBS,
+    PLACES,
+    STARTS,
+    SURFACES,
 )
 
 
@@ -144,7 +62,7 @@ def draw_document(rng: Random) -> SyntheticDocument:
     places = sorted(rng.sample(range(len(modules) + num_absent), len(modules)))
     own, rest = iter(modules), iter(others)
     return SyntheticDocument(
-        introduction=rng.choice(_INTRODUCTIONS) if rng.random() < 0.85 else "",
+        introduction=rng.choice(INTRODUCTIONS) if rng.random() < 0.85 else "",
         modules=tuple(next(own if index in places else rest) for index in range(len(modules) + num_absent)),
         selected=tuple(places),
         question=question,
@@ -152,21 +70,21 @@ def draw_document(rng: Random) -> SyntheticDocument:
 
 
 def _person(rng: Random) -> str:
-    return f"{rng.choice(_GIVEN)} {rng.choice(_FAMILY)}"
+    return f"{rng.choice(GIVEN)} {rng.choice(FAMILY)}"
 
 
 def _people(rng: Random, count: int) -> list[str]:
-    return [f"{a} {b}" for a, b in zip(rng.sample(_GIVEN, count), rng.sample(_FAMILY, count), strict=True)]
+    return [f"{a} {b}" for a, b in zip(rng.sample(GIVEN, count), rng.sample(FAMILY, count), strict=True)]
 
 
 def _coined(rng: Random, count: int) -> list[str]:
     """Return names that are no words, such as "Belmira"."""
-    return rng.sample([start + end for start in _STARTS for end in _ENDS], count)
+    return rng.sample([start + end for start in STARTS for end in ENDS], count)
 
 
 def _padded(rng: Random, sentences: Sequence[str], most: int = 4) -> str:
     """Return sentences, in order, between up to `most` others."""
-    asides = rng.sample(_ASIDES, rng.randint(0, most))
+    asides = rng.sample(ASIDES, rng.randint(0, most))
     places = set(rng.sample(range(len(sentences) + len(asides)), len(sentences)))
     own, others = iter(sentences), iter(asides)
     return " ".join(next(own if index in places else others) for index in range(len(sentences) + len(asides)))
@@ -175,9 +93,7 @@ def _padded(rng: Random, sentences: Sequence[str], most: int = 4) -> str:
 def _staff(rng: Random) -> _Text:
     """One person in each module, and a question about one or all of them."""
     people = _people(rng, rng.randint(2, 5))
-    facts = {
-        each: (rng.choice(_JOBS), rng.choice(_PLACES), rng.choice(_HOBBIES), rng.randint(21, 66)) for each in people
-    }
+    facts = {each: (rng.choice(JOBS), rng.choice(PLACES), rng.choice(HOBBIES), rng.randint(21, 66)) for each in people}
     modules = []
     for name, (job, city, hobby, age) in facts.items():
         first = name.split()[0]
@@ -212,12 +128,12 @@ def _properties(rng: Random) -> _Text:
     )
     names = _coined(rng, rng.randint(3, 5))
     pools: dict[str, Sequence[str]] = {
-        "engineer": _GIVEN,
-        "home port": _PLACES,
-        "cover": _SURFACES,
-        "weekly service day": _DAYS,
-        "emblem": _ITEMS,
-        "supplier country": _COUNTRIES,
+        "engineer": GIVEN,
+        "home port": PLACES,
+        "cover": SURFACES,
+        "weekly service day": DAYS,
+        "emblem": ITEMS,
+        "supplier country": COUNTRIES,
         "code number": [str(each) for each in range(112, 990, 17)],
     }
     properties = rng.sample(sorted(pools), 2)
@@ -244,10 +160,10 @@ def _pairs(rng: Random) -> _Text:
     names, modules, values = _coined(rng, rng.randint(2, 3)), list[str](), list[str]()
     topic, pool = rng.choice(
         [
-            ("owner", _GIVEN),
+            ("owner", GIVEN),
             ("price in coins", [*map(str, range(12, 95, 7))]),
-            ("origin", _COUNTRIES),
-            ("contents", _FOODS),
+            ("origin", COUNTRIES),
+            ("contents", FOODS),
         ]
     )
     values = rng.sample(pool, len(names))
@@ -274,11 +190,11 @@ def _listing(rng: Random) -> _Text:
     what, entries = rng.choice(
         [
             ("speaker", _people(rng, count)),
-            ("winner", rng.sample(_GIVEN, count)),
-            ("stop", rng.sample(_PLACES, count)),
-            ("ingredient", rng.sample(_FOODS, count)),
-            ("tool", rng.sample(_ITEMS, count)),
-            ("country", rng.sample(_COUNTRIES, count)),
+            ("winner", rng.sample(GIVEN, count)),
+            ("stop", rng.sample(PLACES, count)),
+            ("ingredient", rng.sample(FOODS, count)),
+            ("tool", rng.sample(ITEMS, count)),
+            ("country", rng.sample(COUNTRIES, count)),
         ]
     )
     plural = "countries" if what == "country" else f"{what}s"
@@ -301,32 +217,22 @@ def _listing(rng: Random) -> _Text:
 
 
 def _rules(rng: Random) -> _Text:
-    """Facts, and one module with a rule on the form of the reply."""
+    """Facts, and one or two modules with a rule on the form of the reply."""
     (name,), person = _coined(rng, 1), _person(rng)
     facts = rng.sample(
         [
-            f"{name} opened in {rng.choice(_PLACES)}.",
+            f"{name} opened in {rng.choice(PLACES)}.",
             f"The founder of {name} is {person}.",
-            f"{name} sells {rng.choice(_FOODS)} and {rng.choice(_ITEMS)}s.",
-            f"On {rng.choice(_DAYS)}, {name} is closed.",
-            f"{name} exports to {rng.choice(_COUNTRIES)}.",
+            f"{name} sells {rng.choice(FOODS)} and {rng.choice(ITEMS)}s.",
+            f"On {rng.choice(DAYS)}, {name} is closed.",
+            f"{name} exports to {rng.choice(COUNTRIES)}.",
         ],
         rng.randint(2, 4),
     )
-    rule = rng.choice(
-        [
-            f'The message starts with the greeting "Hello {rng.choice(_GIVEN)},".',
-            f'The first words of the reply are "Good news from {rng.choice(_PLACES)}".',
-            f'The text ends with the words "Yours, {rng.choice(_GIVEN)}".',
-            f"The reply mentions the {rng.choice(_ITEMS)} first.",
-            "The reply is written in capital letters only.",
-            f'The title of the text is "{rng.choice(_HOBBIES).capitalize()} for everyone".',
-            "The reply has exactly one sentence.",
-            f'Each reply opens with "{rng.choice(_DAYS)} update:".',
-        ]
-    )
+    rules = [_rule(rng) for _ in range(rng.choice((1, 1, 2)))]
     modules = [_padded(rng, [each], 3) for each in facts]
-    modules.insert(rng.randint(0, len(modules)), _padded(rng, [rule], 2))
+    for rule in rules:
+        modules.insert(rng.randint(0, len(modules)), _padded(rng, [rule], 2))
     return modules, rng.choice(
         [
             f"Write a short message about {name}.",
@@ -338,9 +244,75 @@ def _rules(rng: Random) -> _Text:
     )
 
 
+def _rule(rng: Random) -> str:
+    """Return a rule on the form of a reply."""
+    place, item, day = rng.choice(PLACES), rng.choice(ITEMS), rng.choice(DAYS)
+    return rng.choice(
+        [
+            f'The message starts with the greeting "Hello {rng.choice(GIVEN)},".',
+            f'The first words of the reply are "Good news from {place}".',
+            f'The text ends with the words "Yours, {rng.choice(GIVEN)}".',
+            f"The reply mentions the {item} first.",
+            "The reply is written in capital letters only.",
+            f'The title of the text is "{rng.choice(HOBBIES).capitalize()} for everyone".',
+            "The reply has exactly one sentence.",
+            f'Each reply opens with "{day} update:".',
+            f"Address the {rng.choice(JOBS)}s of {place} in the opening line.",
+            f"Speak like a {rng.choice(JOBS)} from {place}.",
+            f"Write a list with {rng.choice(('two', 'three', 'four'))} points, and nothing else.",
+            f"Close with an invitation for {day}.",
+            f'Use the word "{item}" at least once.',
+            "Do not use any numbers.",
+            f'Answer as JSON with the keys "{item}" and "place".',
+        ]
+    )
+
+
+def _orders(rng: Random) -> _Text:
+    """A rule on the form of the reply in each module."""
+    modules = [_padded(rng, [_rule(rng)], 3) for _ in range(rng.randint(2, 4))]
+    thing = rng.choice([f"the {rng.choice(ITEMS)}", f"a trip to {rng.choice(PLACES)}", rng.choice(FOODS)])
+    return modules, rng.choice(
+        [
+            f"Write a few words about {thing}.",
+            f"Recommend {thing} to a friend.",
+            "How do you have to write? List all rules.",
+            f"Begin a text about {thing}.",
+        ]
+    )
+
+
+def _functions(rng: Random) -> _Text:
+    """A function in each module, and a question about one of them or a task for all."""
+    names = rng.sample(ITEMS, rng.randint(2, 4))
+    verbs = [rng.choice(("count", "load", "make", "price", "sort", "weigh")) for _ in names]
+    numbers = rng.sample(range(3, 80), len(names))
+    forms = (
+        "def {v}_{n}(amount):\n    return amount * {k}\n",
+        "def {v}_{n}(amount: int = {k}) -> int:\n    return amount + 1\n",
+        'def {v}_{n}():\n    """Needs {k} seconds."""\n    return "{n}"\n',
+        "class {c}:\n    size = {k}\n\n    def {v}(self):\n        return self.size\n",
+        "function {v}_{n}(amount) {{\n  return amount - {k};\n}}\n",
+    )
+    modules = [
+        rng.choice(forms).format(v=verb, n=name, c=name.capitalize(), k=number)
+        for verb, name, number in zip(verbs, names, numbers, strict=True)
+    ]
+    name = rng.choice(names)
+    return modules, rng.choice(
+        [
+            f"Which number is used for the {name}?",
+            f"Show the code for the {name}.",
+            f"What does the code for the {name} return?",
+            "Which functions and classes are there?",
+            f"Write a call of the code for the {name}.",
+        ]
+    )
+
+
 def _steps(rng: Random) -> _Text:
     """A process of which each module has one step."""
-    foods, items = rng.sample(_FOODS, 3), rng.sample(_ITEMS, 2)
+    foods, items = rng.sample(FOODS, 3), rng.sample(ITEMS, 2)
     steps = [
         f"Fetch the {items[0]} and clean it.",
         f"Put the {foods[0]} into the bowl and add {foods[1]}.",
@@ -372,7 +344,7 @@ def _records(rng: Random) -> _Text:
             "| {n} | {c} | {i} | {a} |",
         ]
     )
-    rows = [(name, rng.choice(_PLACES), rng.choice(_ITEMS), rng.randint(2, 99)) for name in names]
+    rows = [(name, rng.choice(PLACES), rng.choice(ITEMS), rng.randint(2, 99)) for name in names]
     modules = [form.format(n=name, c=city, i=item, a=amount) for name, city, item, amount in rows]
     name, city, item, _ = rng.choice(rows)
     return modules, rng.choice(
@@ -397,6 +369,8 @@ _KINDS: tuple[Callable[[Random], _Text], ...] = (
     _pairs,
     _listing,
     _rules,
+    _orders,
     _steps,
     _records,
+    _functions,
 )
