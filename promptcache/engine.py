@@ -5,7 +5,7 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -32,7 +32,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
-from promptcache.layout import Layout, Plan, render
+from promptcache.layout import Encoding, Layout, Plan, render
 from promptcache.runtime import (
     AsyncService,
     AsyncStream,
@@ -50,6 +50,7 @@ from promptcache.runtime import (
     PromptSource,
     RequestBuilder,
     RequestSettings,
+    SchemaState,
     Score,
     Service,
     ServiceLimits,
@@ -354,7 +355,7 @@ class Engine(NamedElsewhere, Unpicklable):
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
-        """Add a member to a collection, or replace it. Nothing is encoded before a prompt names it.
+        """Add a member to a collection, or replace it. It is encoded when a prompt names it, or by `warm`.
 
         Args:
             schema: Name of an added schema.
@@ -393,19 +394,27 @@ class Engine(NamedElsewhere, Unpicklable):
         """
         self._catalog.remove(name)
 
-    def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> tuple[WarmReport, ...]:
+    def warm(
+        self, schema: str | None = None, *, members: bool = True, progress: Progress | None = None
+    ) -> tuple[WarmReport, ...]:
         """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
         The report counts the encodings that a folder or URL does not hold in the end, and gives the reason.
 
         Args:
             schema: Its name; None warms all schemas.
+            members: Whether to encode the members of collections, too. Without it, a member is encoded when the first
+                prompt names it.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
         """
+        FLAG.check("members", members, InvalidValue)
         (FUNCTION | None).check("progress", progress, InvalidValue)
         self._catalog.check_open()
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
-        return tuple(warm(each, self._executor, progress) for each in chosen)
+        return tuple(
+            warm(each, self._executor, progress, partial(self._member_encodings, each) if members else tuple)
+            for each in chosen
+        )
 
     def promote(self, prompt: PromptSource, *, promote_bytes: int = DEFAULT_PROMOTE_BYTES) -> Promotion:
         """Encode the modules of a prompt together from now on, as if the schema had a scaffold over them.
@@ -841,6 +850,11 @@ class Engine(NamedElsewhere, Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
+
+    def _member_encodings(self, state: SchemaState) -> Iterator[Encoding]:
+        for path, encoding in state.member_encodings(self.tokenizer):
+            self._catalog.use_member(state, path, encoding)
+            yield encoding
 
     def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""

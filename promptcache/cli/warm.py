@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,8 @@ from promptcache.cli.output import fact_text, warn
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import StoreError, counted, size_text
-from promptcache.language import CheckedSchema, example_prompt
+from promptcache.language import CheckedSchema, declared_members, example_prompt
+from promptcache.layout import member_encodings
 from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
@@ -149,17 +150,19 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     stored_bytes = _stored_bytes(options, limits.folder)
     found = []
     for schema in schemas:
-        _, states = limits.lay_out(schema)
-        encodings = tuple(dict.fromkeys(state.encoding for state in states))
-        lengths = [each.num_tokens for each in encodings]
-        seen = (sum(part.num_tokens for part in (*each.context, each.whole)) for each in encodings)
+        layout, states = limits.lay_out(schema)
+        members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
+        sizes = {  # tokens of each encoding, without and with its context
+            each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
+            for each in chain((state.encoding for state in states), (encoding for _, encoding in members))
+        }
         found.append(
             Estimate(
                 schema=schema.name,
-                num_encodings=len(encodings),
-                num_tokens=sum(lengths),
-                longest=max(seen, default=0),
-                nbytes=sum(map(stored_bytes, lengths)),
+                num_encodings=len(sizes),
+                num_tokens=sum(own for own, _ in sizes.values()),
+                longest=max((whole for _, whole in sizes.values()), default=0),
+                nbytes=sum(stored_bytes(own) for own, _ in sizes.values()),
             )
         )
     return tuple(found)

@@ -18,7 +18,7 @@ from promptcache.layout.full_context import (
     in_full_context,
 )
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.members import with_members
+from promptcache.layout.members import member_encodings, with_members
 from promptcache.layout.plan import (
     check_length,
     check_positions,
@@ -93,6 +93,7 @@ __all__ = [
     "lay_out",
     "longest_text",
     "make_plan",
+    "member_encodings",
     "needed_positions",
     "recompute",
     "render",

@@ -1,7 +1,8 @@
 """Members of collections: their encodings, and the layout of a prompt that has some.
 
 A schema has a place for each collection, and no run of any member. `with_members` adds the runs and states of the
-members that a prompt names, in its order. So the work does not grow with the collection.
+members that a prompt names, in its order. So the work does not grow with the collection. `member_encodings` has those
+of all members, to encode them ahead of time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
-from promptcache.language import CheckedModule, CheckedTurn, CheckedUnion, FinalText, Selection
+from promptcache.language import (
+    CheckedModule,
+    CheckedSchema,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Member,
+    Selection,
+    join_path,
+)
 from promptcache.layout.encoding import Encoding, closed_up
 from promptcache.layout.run_states import CollectionView, Visibility, find_state
 from promptcache.layout.types import (
@@ -56,15 +66,54 @@ def with_members(
     made: list[RunState] = []
     for path, members in named.items():
         contexts = _Contexts(visibility.of_collection(path), states)
+        taken: set[tuple[int, int]] = set()
         for module in members:
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
-            for kind, sees in contexts.of(run.token_ids):
-                is_adapted = kind is StateKind.BEHIND and contexts.has_stand_ins
-                state = _state(run, len(states) + len(made), kind, sees, states, codec, is_adapted=is_adapted)
-                if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
-                    made.append(state)
+            made += _member_states(run, len(states) + len(made), contexts, taken, layout, states, codec)
     return _Extension(layout, selection, runs).layout(), (*states, *made)
+
+
+def member_encodings(
+    schema: CheckedSchema,
+    members: Mapping[str, Mapping[str, Member]],
+    layout: Layout,
+    states: Sequence[RunState],
+    tokenizer: Tokenizer,
+    codec: str = "full",
+) -> Iterator[tuple[str, Encoding]]:
+    """Yield the path and the encodings of each member, as prompts use them that name it first or with few others.
+
+    Args:
+        schema, layout, states: As of `with_members`, without members.
+        members: The members of each collection, by name. They may change meanwhile.
+        codec: The codec of the states.
+    """
+    visibility = Visibility(layout)
+    for path, own in members.items():
+        contexts = _Contexts(visibility.of_collection(path), states)
+        for name, member in tuple(own.items()):
+            run = _run(schema.modules[path].member(name, member), len(layout.runs), tokenizer)
+            for state in _member_states(run, len(states), contexts, set(), layout, states, codec):
+                yield join_path(path, name), state.encoding
+
+
+def _member_states(
+    run: Run,
+    index: int,
+    contexts: _Contexts,
+    taken: set[tuple[int, int]],
+    layout: Layout,
+    states: Sequence[RunState],
+    codec: str,
+) -> Iterator[RunState]:
+    """Yield the states of a member, which has `run`; the first has the given index."""
+    for kind, sees in contexts.of(run.token_ids, taken):
+        is_adapted = kind is StateKind.BEHIND and contexts.has_stand_ins
+        state = _state(run, index, kind, sees, states, codec, is_adapted=is_adapted)
+        if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
+            yield state
+            index += 1
 
 
 class _Contexts:
@@ -75,7 +124,6 @@ class _Contexts:
         self._before = tuple(_states_of(seen.before, states, behind=False))
         self._pairs = list(self._stand_ins(states)) if seen.uses_stand_ins else []
         self._behind = tuple(_states_of(seen.behind, states, behind=True))
-        self._taken: set[tuple[int, int]] = set()
 
     def _stand_ins(self, states: Sequence[RunState]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of stand-ins of which each member has one."""
@@ -89,24 +137,30 @@ class _Contexts:
         """Whether a member that is not the first one attends to stand-ins."""
         return bool(self._pairs)
 
-    def of(self, token_ids: tuple[int, ...]) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
-        """Yield the kinds and contexts of the states of the next member of a prompt; it has a plain one first."""
+    def of(
+        self, token_ids: tuple[int, ...], taken: set[tuple[int, int]]
+    ) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
+        """Yield the kinds and contexts of the states of the next member of a prompt; it has a plain one first.
+
+        Args:
+            taken: The stand-ins of the members before it in the prompt. Those of this one are added.
+        """
         yield StateKind.PLAIN, self._plain
-        if (sees := (*self._before, *self._chosen(token_ids), *self._behind)) != self._plain:
+        if (sees := (*self._before, *self._chosen(token_ids, taken), *self._behind)) != self._plain:
             yield StateKind.BEHIND, sees
 
-    def _chosen(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def _chosen(self, token_ids: tuple[int, ...], taken: set[tuple[int, int]]) -> tuple[int, ...]:
         """Return the stand-ins of a member: those that its text chooses, or the next that no other member has."""
         number = len(self._pairs)
-        if len(self._taken) == number:
-            self._taken.clear()
+        if len(taken) == number:
+            taken.clear()
         digest = hashlib.sha256(array("q", token_ids).tobytes()).digest()
         start = int.from_bytes(digest[:8], "little") % max(1, number)
         order = (*self._pairs[start:], *self._pairs[:start])
-        chosen = next((each for each in order if each not in self._taken), None)
+        chosen = next((each for each in order if each not in taken), None)
         if chosen is None:
             return ()
-        self._taken.add(chosen)
+        taken.add(chosen)
         return chosen
 
 

@@ -31,6 +31,7 @@ from promptcache.layout import (
     check_length,
     lay_out,
     make_plan,
+    member_encodings,
     run_states,
 )
 from promptcache.locks import new_lock
@@ -77,6 +78,10 @@ class SchemaState:
             raise PromptCacheError(f"schema '{self.schema.name}' has no module '{module}' ({help_text})")
         inside = (state for state in self.states if f"{state.module(self.layout)}/".startswith(f"{path}/"))
         return tuple(dict.fromkeys(state.encoding for state in inside))
+
+    def member_encodings(self, tokenizer: Tokenizer) -> Iterator[tuple[str, Encoding]]:
+        """Yield the path and the encodings of each member of its collections, as `layout.member_encodings`."""
+        return member_encodings(self.schema, self.members, self.layout, self.states, tokenizer, self.codec)
 
     def plan(
         self,
@@ -286,19 +291,23 @@ class Catalog:
 
     def use_members(self, state: SchemaState, plan: Plan) -> None:
         """Keep the encodings of the members in a plan until they are removed or replaced."""
-        if not state.members:
-            return
+        for reuse in plan.reuse if state.members else ():
+            path = plan.layout.runs[reuse.run].module
+            if path.rpartition("/")[0] in state.members:
+                self.use_member(state, path, reuse.part.encoding)
+
+    def use_member(self, state: SchemaState, path: str, encoding: Encoding) -> None:
+        """Keep an encoding of a member until the member is removed or replaced."""
         name = state.schema.name
         with self._lock:
-            for reuse in plan.reuse if self.serves(state) else ():
-                encoding, path = reuse.part.encoding, plan.layout.runs[reuse.run].module
-                if path.rpartition("/")[0] in state.members:
-                    known = self._of_members.setdefault((name, path), {})
-                    if encoding.digest not in known:
-                        self._members_in_use[encoding.digest] += 1
-                    known.setdefault(encoding.digest, set()).add(key := self._key(encoding))
-                    if self._store is not None:
-                        self._store.note({key: {"schema": name, "module": path}})
+            if not self.serves(state):
+                return
+            known = self._of_members.setdefault((name, path), {})
+            if encoding.digest not in known:
+                self._members_in_use[encoding.digest] += 1
+            known.setdefault(encoding.digest, set()).add(key := self._key(encoding))
+            if self._store is not None:
+                self._store.note({key: {"schema": name, "module": path}})
 
     def _forget_member(self, schema: str, path: str) -> None:
         unused: list[str] = []

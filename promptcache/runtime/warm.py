@@ -1,13 +1,14 @@
-"""Warming: encode all encodings of a schema, and write them to every tier of the store."""
+"""Warming: encode all encodings of a schema and of its members, and write them to every tier of the store."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, FaultLog, KVHandle, Recipe, Store, Tier, stored_bytes
+from promptcache.kv import FaultLog, KVHandle, Recipe, Store, Tier, stored_bytes
 from promptcache.layout import Encoding
 from promptcache.runtime.catalog import SchemaState
 from promptcache.runtime.completion import WarmReport
@@ -21,7 +22,12 @@ PATIENCE_S = 1800.0
 """Seconds that warming waits for another process that encodes the same group."""
 
 
-def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> WarmReport:
+def warm(
+    state: SchemaState,
+    executor: Executor,
+    progress: Progress | None,
+    members: Callable[[], Iterable[Encoding]] = tuple,
+) -> WarmReport:
     """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
 
     An encoding that is in memory but missing in a folder or URL is written there. The report lists the encodings that
@@ -30,27 +36,30 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     Args:
         executor: The model and the store.
         progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+        members: Returns the encodings of members of collections to encode as well. It is called twice, so that those
+            of many members need not be in memory together.
     """
     started = time.perf_counter()
-    encodings, store = state.encodings, executor.store
-    total, done = sum(each.num_tokens for each in encodings), 0
-    encoded, faults = set[Encoding](), FaultLog()
-    found = Counter[Tier]()
+    store = executor.store
+    done, num_encoded, num_encoded_tokens = 0, 0, 0
+    faults, found = FaultLog(), Counter[Tier]()
     executor.follow()
-    keys = [executor.key(each) for each in encodings]
+    lengths = {executor.key(each): each.num_tokens for each in (*state.encodings, *members())}
+    keys, total = [*lengths], sum(lengths.values())
     lacking = frozenset[str]().union(*store.lacking(keys).values())
-    for group in _groups(encodings):
+    for group in _groups(chain(state.encodings, members())):
         fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
-        encoded |= fetched.encoded
+        num_encoded += len(fetched.encoded)
+        num_encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())
         faults.add(*fetched.faults)
         for each, handle in fetched.handles.items():
             if each not in fetched.encoded and executor.key(each) in lacking:
                 _write(store, executor.recipe(each), handle, faults)
         done += sum(each.num_tokens for each in group)
+        executor.forget_unused(group)
         if progress is not None:
-            progress(done, total)
-    executor.forget_unused(encodings)
+            progress(min(done, total), total)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
     faults.add(*store.faults())
     why = next(iter(faults.all()), "its limit has no room for them beside what is pinned and newer")
@@ -59,10 +68,10 @@ def warm(state: SchemaState, executor: Executor, progress: Progress | None) -> W
     shape = executor.model.shape
     return WarmReport(
         schema=state.schema.name,
-        num_encodings=len(encodings),
-        num_encoded=len(encoded),
-        num_encoded_tokens=sum(each.num_tokens for each in encoded),
-        nbytes=sum(stored_bytes(Codec(each.codec), shape, each.num_tokens) for each in encodings),
+        num_encodings=len(keys),
+        num_encoded=num_encoded,
+        num_encoded_tokens=num_encoded_tokens,
+        nbytes=sum(stored_bytes(state.codec, shape, number) for number in lengths.values()),
         seconds=time.perf_counter() - started,
         found=dict(found),
         not_kept=not_kept,
@@ -84,12 +93,14 @@ def _offset(progress: Progress | None, before: int, total: int) -> Progress | No
     return lambda done, _: progress(min(before + done, total), total)
 
 
-def _groups(encodings: Sequence[Encoding]) -> Iterator[Sequence[Encoding]]:
-    start, size = 0, 0
-    for index, encoding in enumerate(encodings):
+def _groups(encodings: Iterable[Encoding]) -> Iterator[Sequence[Encoding]]:
+    group: dict[Encoding, None] = {}
+    size = 0
+    for encoding in encodings:
+        group[encoding] = None
         size += encoding.num_tokens
         if size >= GROUP_TOKENS:
-            yield encodings[start : index + 1]
-            start, size = index + 1, 0
-    if start < len(encodings):
-        yield encodings[start:]
+            yield tuple(group)
+            group, size = {}, 0
+    if group:
+        yield tuple(group)

@@ -240,7 +240,9 @@ class RemoteEngine:
         """Return the texts of the members of a collection, by name."""
         return self._catalog.members(schema, collection)
 
-    def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
+    def warm(
+        self, schema: str | None = None, *, members: bool = True, progress: Progress | None = None
+    ) -> Sequence[WarmReport]:
         """Do nothing for all schemas: replicas encode them before they take requests. Refuse a single one."""
         if schema is not None:
             raise PromptCacheError("the schemas of this application are warm: each replica encodes them when it starts")

@@ -140,7 +140,9 @@ class ServedEngine(Protocol):
     def members(self, schema: str, collection: str) -> Mapping[str, str]:
         """Return the texts of the members of a collection, by name."""
 
-    def warm(self, schema: str | None = None, *, progress: Progress | None = None) -> Sequence[WarmReport]:
+    def warm(
+        self, schema: str | None = None, *, members: bool = True, progress: Progress | None = None
+    ) -> Sequence[WarmReport]:
         """Encode the modules of a schema, or of all."""
 
     def service(self, limits: ServiceLimits, *, observer: ServerMetrics) -> ServedService:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import given, note, settings
+from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
@@ -304,6 +305,49 @@ def test_batches_services_and_chats_take_members() -> None:
     assert chat.say("Who?", **GREEDY).usage.num_reused_tokens > len("The cook is Mara.The gate is blue.")
     logits = engine.logits(prompts[0])
     assert torch.allclose(logits, engine.reference(prompts[0]), atol=1e-9)
+
+
+@pytest.mark.law
+@given(data=st.data(), schema=collection_schemas())
+@settings(max_examples=law_examples(0.5))
+def test_warming_knows_what_prompts_of_one_member_need(data: st.DataObject, schema: CheckedSchema) -> None:
+    """What a prompt with at most one member of each collection reuses was encoded by warming."""
+    service = serve(schema)
+    selection = data.draw(strategies.prompts(schema))
+    assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
+
+    warmed = {encoding for _, encoding in service.state.member_encodings(service.tokenizer)}
+
+    for part in service.plan(selection).tokens.parts:
+        assert part.encoding in {*service.state.encodings, *warmed}
+
+
+def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:
+    """A process that finds warm members in a folder encodes none of them; without members, each is encoded later."""
+    config = StoreConfig(folder=tmp_path)
+    names = ("gate", "cook", "bus")
+    engine_of(store=config).warm("kb", members=False)
+    (report,) = engine_of(store=config).warm()
+    assert report.num_encoded == 2 * len(names)  # as the first member, and behind stand-ins
+
+    engine = engine_of(store=config)
+    found = [engine.generate(prompt(name, others="<tone/>"), max_new_tokens=1).usage for name in names]
+
+    assert [each.num_encoded_tokens for each in found] == [0, 0, 0]
+
+
+def test_removed_members_are_forgotten_after_warming() -> None:
+    """What `warm` encoded for a member is freed when the member is removed."""
+    engine = engine_of()
+    engine.warm(members=False)
+    before = set(engine.store.keys())
+    engine.warm()
+    assert len(set(engine.store.keys()) - before) == 6
+
+    for name in ("gate", "cook", "bus"):
+        engine.remove_member("kb", "notes", name)
+
+    assert set(engine.store.keys()) == before
 
 
 def test_repeated_members_are_promoted() -> None:
