@@ -44,6 +44,7 @@ from promptcache.cli.options import (
     RepairType,
     Size,
     adapter_option,
+    dtype_option,
     model_option,
     prompt_argument,
 )
@@ -352,6 +353,7 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
     help="Modules in each schema that the prompts do not select, beside those that they do; default 0.",
 )
 @model_option()
+@dtype_option
 @adapter_option
 @click.option(
     "--way",
@@ -376,6 +378,7 @@ def quality(
     module_tokens: tuple[str, ...],
     num_absent: int,
     model: str,
+    dtype: str,
     adapter: Path | None,
     ways: tuple[Way, ...],
     instruction: str | None,
@@ -388,7 +391,7 @@ def quality(
     from benchmarks.quality.comparison import QualitySettings, compare_quality
 
     chosen = sets or ("demo" if model == "demo" else "language",)
-    engine = _engine(show, model, threads, adapter)
+    engine = _engine(show, model, threads, adapter, dtype)
     settings = QualitySettings(
         sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
@@ -409,16 +412,26 @@ def quality(
 @number_option("--questions", 40, "Questions.")
 @number_option("--found", 5, "Documents in each prompt.")
 @click.option("--seed", type=int, default=0, help="Seed of documents, questions and orders.")
+@dtype_option
+@adapter_option
 @threads_option
 @benchmark
 def retrieval(
-    show: Progress, model: str, documents: int, questions: int, found: int, seed: int, threads: int | None
+    show: Progress,
+    model: str,
+    documents: int,
+    questions: int,
+    found: int,
+    seed: int,
+    dtype: str,
+    adapter: Path | None,
+    threads: int | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
     """Answers from documents that BM25 finds: plain prefill against members of a collection."""
     from benchmarks.retrieval import compare_retrieval
 
-    engine = _engine(show, model, threads)
-    return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine)
+    engine = _engine(show, model, threads, adapter, dtype)
+    return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine, adapter)
 
 
 @command.command()
@@ -438,12 +451,16 @@ def structured(
     return compare_structured(engine, rows, tokens, repeats, show), _engine_data(model, engine)
 
 
-def _engine(show: Progress, model: str, threads: int | None, adapter: Path | None = None) -> Engine:
+def _engine(
+    show: Progress, model: str, threads: int | None, adapter: Path | None = None, dtype: str = "auto"
+) -> Engine:
     from promptcache.engine import Engine
 
     set_threads(threads)
     show_loading(show, model)
-    return Engine.from_pretrained(model, adapter=adapter, history_bytes=0)  # each round asks the same prompt again
+    return Engine.from_pretrained(
+        model, adapter=adapter, dtype=dtype, history_bytes=0
+    )  # each round asks the same prompt again
 
 
 def _engine_data(name: str, engine: Engine, adapter: Path | None = None) -> Mapping[str, str]:
