@@ -342,6 +342,9 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Schema": Call(
             function=promptcache.Schema, valid={"name": "travel", "children": text.children}, use=try_schema
         ),
+        "Schema.from_xml": Call(
+            function=promptcache.Schema.from_xml, valid={"text": "<schema name='travel'>Hello</schema>"}, use=try_schema
+        ),
         "Schema.from_file": Call(
             function=promptcache.Schema.from_file, valid={"path": world.folder / "travel.xml"}, use=try_schema
         ),

@@ -50,6 +50,15 @@ class Schema(SchemaDocument):
     """
 
     @classmethod
+    def from_xml(cls, text: str | bytes) -> Schema:
+        """Return the schema of a document that names no other files.
+
+        Raises:
+            SchemaError: as `parse_schema`.
+        """
+        return parse_schema(text)
+
+    @classmethod
     def from_file(cls, path: str | Path, *, context: Mapping[str, object] | None = None) -> Schema:
         """Load a schema file; the files that it names must be in the same folder or below.
 
