@@ -355,7 +355,9 @@ class Engine(NamedElsewhere, Unpicklable):
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
-        """Add a member to a collection, or replace it. It is encoded when a prompt names it, or by `warm`.
+        """Add a member to a collection, or replace it.
+
+        Its KV is encoded when a prompt names it, or by `warm(members=True)`.
 
         Args:
             schema: Name of an added schema.
@@ -395,7 +397,7 @@ class Engine(NamedElsewhere, Unpicklable):
         self._catalog.remove(name)
 
     def warm(
-        self, schema: str | None = None, *, members: bool = True, progress: Progress | None = None
+        self, schema: str | None = None, *, members: bool = False, progress: Progress | None = None
     ) -> tuple[WarmReport, ...]:
         """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
@@ -403,8 +405,8 @@ class Engine(NamedElsewhere, Unpicklable):
 
         Args:
             schema: Its name; None warms all schemas.
-            members: Whether to encode the members of collections, too. Without it, a member is encoded when the first
-                prompt names it.
+            members: Whether to encode the members of collections, too. A collection can have very many. Without it, a
+                member is encoded when the first prompt names it.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
         """
         FLAG.check("members", members, InvalidValue)

@@ -241,7 +241,7 @@ def _calls(world: SimpleNamespace) -> Mapping[str, Call]:
         "Engine.add_member": Call(function=engine.add_member, valid={**desk, "name": "b", "text": "B"}),
         "Engine.remove_member": Call(function=remove_member, valid={**desk, "name": "a"}),
         "Engine.members": Call(function=engine.members, valid=desk, use=repr),
-        "Engine.warm": Call(function=engine.warm, valid={"schema": "travel", "members": False, "progress": None}),
+        "Engine.warm": Call(function=engine.warm, valid={"schema": "travel", "members": True, "progress": None}),
         "Engine.layout": Call(function=engine.layout, valid={"schema": "travel"}, use=repr),
         "Engine.keys": Call(function=engine.keys, valid={"schema": "travel"}),
         "Engine.pin": Call(function=engine.pin, valid={"schema": "travel"}),

@@ -213,7 +213,7 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tup
         for schema in schemas:
             engine.add_schema(schema.source, keep=options.keep)
             loss = _loss(engine, schema, options)
-            (report,) = engine.warm(schema.name, progress=partial(show, f"{schema.name}, tokens"))
+            (report,) = engine.warm(schema.name, members=True, progress=partial(show, f"{schema.name}, tokens"))
             if report.not_kept:
                 raise EnvironmentMissing(report.faults[-1])
             done.append(Warmed(report=report, loss=loss))

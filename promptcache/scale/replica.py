@@ -66,7 +66,7 @@ class ReplicaService:
     def warm(self, packed: Sequence[str]) -> None:
         """Add packed schemas, and encode them."""
         for each in packed:
-            self._engine.warm(self._add(each), members=False)
+            self._engine.warm(self._add(each))
 
     def close(self) -> None:
         """End the service."""

@@ -77,7 +77,7 @@ def _warm(state: ServerState) -> None:
     for fault in state.load_schemas():
         _LOG.error("a schema is left out: %s", fault)
     try:
-        reports = state.engine.warm(members=False, progress=progress)
+        reports = state.engine.warm(progress=progress)
     except _Stopped:
         return
     except PromptCacheError:

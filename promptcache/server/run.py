@@ -136,7 +136,7 @@ class DrainingServer(uvicorn.Server):
                 return
             changed = await asyncio.to_thread(self._take_over, state, found)
             for name in changed:
-                await asyncio.to_thread(state.engine.warm, name, members=False)
+                await asyncio.to_thread(state.engine.warm, name)
             log_event("reload", changed=changed)
 
     def _take_over(self, state: ServerState, found: ServedFiles) -> list[str]:

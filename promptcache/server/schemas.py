@@ -104,11 +104,11 @@ async def delete_schema(request: Request, name: str) -> dict[str, Any]:
 
 
 @router.post("/v1/schemas/{name:path}/warm")
-async def warm(request: Request, name: str) -> dict[str, Any]:
-    """Encode a schema and the members of its collections."""
+async def warm(request: Request, name: str, members: bool = False) -> dict[str, Any]:
+    """Encode a schema, with `members` also the members of its collections."""
     state = as_admin(request)
     find_schema(state, name)
-    (report,) = await run_in_threadpool(state.engine.warm, name)
+    (report,) = await run_in_threadpool(state.engine.warm, name, members=members)
     return asdict(report)
 
 

@@ -326,8 +326,8 @@ def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:
     """A process that finds warm members in a folder encodes none of them; without members, each is encoded later."""
     config = StoreConfig(folder=tmp_path)
     names = ("gate", "cook", "bus")
-    engine_of(store=config).warm("kb", members=False)
-    (report,) = engine_of(store=config).warm()
+    engine_of(store=config).warm("kb")
+    (report,) = engine_of(store=config).warm(members=True)
     assert report.num_encoded == 2 * len(names)  # as the first member, and behind stand-ins
 
     engine = engine_of(store=config)
@@ -339,9 +339,9 @@ def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:
 def test_removed_members_are_forgotten_after_warming() -> None:
     """What `warm` encoded for a member is freed when the member is removed."""
     engine = engine_of()
-    engine.warm(members=False)
-    before = set(engine.store.keys())
     engine.warm()
+    before = set(engine.store.keys())
+    engine.warm(members=True)
     assert len(set(engine.store.keys()) - before) == 6
 
     for name in ("gate", "cook", "bus"):

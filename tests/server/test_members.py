@@ -56,6 +56,19 @@ def test_members_come_and_go(served: Served, place: str) -> None:
     assert [(each.status_code, each.json()["error"]["code"]) for each in missing] == [(404, "member_not_found")] * 2
 
 
+def test_members_are_warmed_on_demand(served: Served, place: str) -> None:
+    """Warming a schema leaves its members out; with `members` it encodes them, once."""
+    path = place.removesuffix("/members")
+    with served.http("root") as client:
+        usual = client.post(f"{path}/warm").json()
+        first, again = (client.post(f"{path}/warm", params={"members": True}).json() for _ in range(2))
+        unclear = client.post(f"{path}/warm", params={"members": "maybe"})
+
+    assert first["num_encodings"] - usual["num_encodings"] == first["num_encoded"] == 2
+    assert again["num_encoded"] == 0
+    assert unclear.status_code == 400
+
+
 @pytest.mark.parametrize(
     ("method", "path", "content", "headers", "status", "said"),
     [
