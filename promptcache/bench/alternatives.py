@@ -18,15 +18,26 @@ from transformers.cache_utils import Cache
 from promptcache.bench.workload import Workload
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime import Batch, KVView, Model, Pool, RequestPositions, Segment, link, open_pool, token_tensor
+from promptcache.runtime import (
+    Batch,
+    KVView,
+    Model,
+    Pool,
+    RequestPositions,
+    Segment,
+    link,
+    open_graphs,
+    open_pool,
+    token_tensor,
+)
 
 Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
     """Prompt Cache: a row joins with stored modules that were used before, and its new tokens are prefilled."""
-    pool = open_pool(model, MemoryStore(model.shape))
-    return lambda: _by_row(model, work.tokens, work.handles, pool)
+    rows = _Rows(model, open_pool(model, MemoryStore(model.shape)))
+    return lambda: rows.logits(work.tokens, work.handles)
 
 
 def first_use(model: Model, work: Workload) -> Alternative:
@@ -36,14 +47,14 @@ def first_use(model: Model, work: Workload) -> Alternative:
     """
     num_tokens = sum(part.stop - part.start for part in work.tokens.parts)
     memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
-    pool = Pool(model, memory.buffers(num_tokens * model.shape.token_bytes))
+    rows = _Rows(model, Pool(model, memory.buffers(num_tokens * model.shape.token_bytes)))
     states = itertools.count()
-    return lambda: _by_row(model, work.tokens, work.handles, pool, next(states))
+    return lambda: rows.logits(work.tokens, work.handles, next(states))
 
 
 def in_place(model: Model, work: Workload) -> Alternative:
     """Prompt Cache, for modules that are stored at the positions of the request: no key is moved."""
-    pool = open_pool(model, MemoryStore(model.shape))
+    rows = _Rows(model, open_pool(model, MemoryStore(model.shape)))
     parts, handles = [], {}
     for segment in link(work.tokens, work.handles, model).positions.segments:
         keys, values = zip(*segment.layers().by_layer, strict=True)
@@ -53,7 +64,7 @@ def in_place(model: Model, work: Workload) -> Alternative:
         slab = Slab(keys=torch.cat(keys).clone(), values=torch.cat(values).clone())
         handles[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
     tokens = replace(work.tokens, parts=tuple(parts))
-    return lambda: _by_row(model, tokens, handles, pool)
+    return lambda: rows.logits(tokens, handles)
 
 
 def linked(model: Model, work: Workload) -> Alternative:
@@ -124,7 +135,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
 
 def decoding(model: Model, work: Workload, num_tokens: int) -> Alternative:
     """Decode tokens one by one over stored modules. Each call starts behind the prompt."""
-    batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
+    batch = Batch(model, open_pool(model, MemoryStore(model.shape)), open_graphs(model))
     row = batch.join(work.tokens, work.handles, model.state)
     batch.step([(row, work.tokens.token_ids)])
 
@@ -167,13 +178,18 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
 """Alternatives by the name that tables show."""
 
 
-def _by_row(
-    model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle], pool: Pool, state: int = 0
-) -> torch.Tensor:
-    """Return the logits `[1, 1, V]` of the last token, as an engine computes them after planning and fetching."""
-    batch = Batch(model, pool)
-    row = batch.join(tokens, handles, state)
-    return batch.step([(row, tokens.token_ids)])[None]
+class _Rows:
+    """Computes requests as an engine does after planning and fetching: one row each."""
+
+    def __init__(self, model: Model, pool: Pool) -> None:
+        self._model, self._pool = model, pool
+        self._graphs = open_graphs(model)
+
+    def logits(self, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle], state: int = 0) -> torch.Tensor:
+        """Return the logits `[1, 1, V]` of the last token."""
+        batch = Batch(self._model, self._pool, self._graphs)
+        row = batch.join(tokens, handles, state)
+        return batch.step([(row, tokens.token_ids)])[None]
 
 
 def _anything(positions: tuple[int, ...]) -> Encoding:

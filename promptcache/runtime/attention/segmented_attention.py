@@ -59,9 +59,18 @@ def token_store(shape: KVShape, places: Iterable[tuple[Slab, int]]) -> TokenStor
         shape: Shape of their KV.
         places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
     """
+    return TokenStore(places, shape.device) if has_kernels(shape) else None
+
+
+def has_kernels(shape: KVShape) -> bool:
+    """Whether Triton kernels take KV of this shape, and run on its device. The first call compiles them."""
     kind = shape.dtype, shape.head_dim, shape.device
-    has_kernel = any(isinstance(each, TritonBackend) and each.takes(*kind) for each in _backends)
-    return TokenStore(places, shape.device) if has_kernel else None
+    return any(isinstance(each, TritonBackend) and each.takes(*kind) for each in _backends)
+
+
+def uses_kernels(spec: AttentionSpec) -> bool:
+    """Whether Triton kernels compute steps of this kind."""
+    return isinstance(choose_step_backend(spec), TritonBackend)
 
 
 class SegmentedAttention:
