@@ -195,5 +195,7 @@ def _no_tokens(device: torch.device) -> StepTokens:
 
 def open_graphs(model: Model) -> StepGraphs | None:
     """Return graphs of a model that runs on a CUDA device and on the Triton kernels; None for other models."""
-    is_possible = model.device.type == "cuda" and model.linking.takes_rows and has_kernels(model.shape)
-    return StepGraphs(model, CudaRecorder(model.device)) if is_possible else None
+    if model.device.type != "cuda" or not model.linking.takes_rows:
+        return None
+    has_own_kernels = has_kernels(model.shape.dtype, model.shape.head_dim, model.device)
+    return StepGraphs(model, CudaRecorder(model.device)) if has_own_kernels else None

@@ -20,7 +20,9 @@ from promptcache.runtime.attention.masks import (
 from promptcache.runtime.attention.merge import merge
 from promptcache.runtime.attention.portable import PortableBackend
 from promptcache.runtime.attention.segmented_attention import (
+    Append,
     SegmentedAttention,
+    append_function,
     choose_backend,
     choose_step_backend,
     has_kernels,
@@ -34,6 +36,7 @@ from promptcache.runtime.attention.step_tokens import RowChunk, StepTokens, Tail
 from promptcache.runtime.attention.triton_backend import TokenStore, TritonBackend
 
 __all__ = [
+    "Append",
     "AttentionBackend",
     "AttentionCall",
     "AttentionSpec",
@@ -59,6 +62,7 @@ __all__ = [
     "TailGroup",
     "TokenStore",
     "TritonBackend",
+    "append_function",
     "choose_backend",
     "choose_step_backend",
     "has_kernels",

@@ -216,6 +216,11 @@ class TokenStore:
         _operators().store(keys, values, self._targets, layer)
 
 
+def append(to_keys: torch.Tensor, to_values: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy keys and values `[B, Hkv, T, D]` of one layer to views of memory, by one kernel."""
+    _operators().append(to_keys, to_values, keys, values)
+
+
 @cache
 def _is_installed() -> bool:
     return find_spec("triton") is not None

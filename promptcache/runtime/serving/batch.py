@@ -21,6 +21,7 @@ from promptcache.runtime.attention import (
     SegmentedAttention,
     TailGroup,
     TokenStore,
+    append_function,
     padded_positions,
     token_store,
 )
@@ -236,16 +237,16 @@ class _RowStep:
         self.stops = (len(token_ids),)
         self._start, self._stop = row.num_own, row.num_own + len(token_ids)
         self._tail = tails.memory(row.tail)
+        self._append = append_function(model.shape.dtype, model.shape.head_dim, model.shape.device)
         self.token_ids = token_tensor(token_ids, model.device)
         positions = row.positions.of_own_tokens(self._start, self._stop)
         self.position_ids = torch.from_numpy(positions)[None].to(model.device)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the tail, and return those of all own tokens."""
-        own_keys, own_values = self._tail.keys[layer], self._tail.values[layer]
-        own_keys[:, self._start : self._stop] = keys[0]
-        own_values[:, self._start : self._stop] = values[0]
-        return own_keys[None, :, : self._stop], own_values[None, :, : self._stop]
+        own_keys, own_values = (states[layer, :, : self._stop][None] for states in (self._tail.keys, self._tail.values))
+        self._append(own_keys[:, :, self._start :], own_values[:, :, self._start :], keys, values)
+        return own_keys, own_values
 
 
 class _Step(PackedTokens):
