@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
+from promptcache.diagnostics import first_line
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import (
@@ -163,6 +164,71 @@ def decoding_concatenated(model: Model, work: Workload, num_tokens: int) -> Alte
     return run
 
 
+def compiled(model: Model, work: Workload) -> Alternative:
+    """Prefill the new tokens in the pass that transformers compiles, over a `StaticCache` with exactly this selection.
+
+    The cache is filled once. Each call writes over the new tokens of the call before it.
+    """
+    tokens = work.tokens
+    cache = static_cache(model, work, len(tokens.token_ids))
+    forward = compiled_forward(model)
+
+    def run() -> torch.Tensor:
+        logits = last_logits(model, tokens.token_ids, tokens.position_ids, cache, forward)
+        _shorten(cache, len(tokens.token_ids))
+        return logits
+
+    return run
+
+
+def decoding_compiled(model: Model, work: Workload, num_tokens: int) -> Alternative:
+    """Decode tokens one by one over a `StaticCache`, in the pass that transformers compiles."""
+    tokens = work.tokens
+    cache = static_cache(model, work, len(tokens.token_ids) + num_tokens)
+    forward = compiled_forward(model)
+    last_logits(model, tokens.token_ids, tokens.position_ids, cache)
+    first = tokens.position_ids[-1] + 1
+
+    def run() -> torch.Tensor:
+        for position in range(first, first + num_tokens):
+            logits = last_logits(model, [ord("a")], [position], cache, forward)
+        _shorten(cache, num_tokens)
+        return logits
+
+    return run
+
+
+def static_cache(model: Model, work: Workload, num_more: int) -> Any:
+    """Return a `StaticCache` with the KV of the modules and room for `num_more` tokens."""
+    capacity = work.sizes.cached_tokens + num_more
+    cache: Any = StaticCache(config=model.hf.config, max_cache_len=capacity)
+    for layer, views in enumerate(_parts(link(work.tokens, work.handles, model).positions.segments)):
+        cache.update(*_whole(views), layer)
+    return cache
+
+
+def _shorten(cache: Any, num_tokens: int) -> None:
+    """Drop the last tokens of a `StaticCache` whose layers have no windows, by one kernel for all layers."""
+    torch._foreach_sub_([layer.cumulative_length for layer in cache.layers], num_tokens)
+
+
+def compiled_forward(model: Model) -> Callable[..., Any]:
+    """Return the compiled forward pass that `generate` of transformers decodes with on a GPU."""
+    forward: Callable[..., Any] = model.hf.get_compiled_call(model.hf.generation_config.compile_config)
+    return forward
+
+
+def why_not_compiled(model: Model) -> str | None:
+    """Return why the alternatives over a `StaticCache` cannot be measured here, or None."""
+    if model.facts.window is not None:
+        return f"a StaticCache of {model.facts.name}, which has sliding windows, cannot be used again"
+    try:
+        torch.compile(lambda states: states + 1)(torch.zeros(2, device=model.device))
+    except (RuntimeError, OSError) as error:  # of the compiler, which it may be missing
+        return f"torch.compile does not work here: {first_line(error)}"
+    return None
+
+
 BASELINE = "plain prefill"
 
 ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
@@ -176,6 +242,11 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
     "floor": floor,
 }
 """Alternatives by the name that tables show."""
+
+COMPILED = "static, compiled"
+"""The name of `compiled` and `decoding_compiled`, which are for GPUs: compiling takes long, and pays where starting
+kernels takes most of the time.
+"""
 
 
 class _Rows:
@@ -223,9 +294,15 @@ def _whole(views: _Views) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
-    """Run tokens through the model and return the logits of the last one, `[1, 1, V]`. The cache grows."""
-    output = model.hf(
+def last_logits(
+    model: Model, token_ids: Any, position_ids: Any, cache: Cache, forward: Callable[..., Any] | None = None
+) -> torch.Tensor:
+    """Run tokens through the model and return the logits of the last one, `[1, 1, V]`. The cache grows.
+
+    Args:
+        forward: The model's forward pass; None means as it is.
+    """
+    output = (forward or model.hf)(
         input_ids=token_tensor(token_ids, model.device),
         position_ids=token_tensor(position_ids, model.device),
         past_key_values=cache,
