@@ -114,7 +114,8 @@ class StepGraphs:
             self._state, self._can_record = state, not runs_own_code(self._model.hf)
         if self._can_record and size not in self._graphs:
             try:
-                self._graphs[size] = _StepGraph(self._model, size, self._record)
+                with torch.inference_mode(mode=False), torch.no_grad():  # memory that later steps may write to
+                    self._graphs[size] = _StepGraph(self._model, size, self._record)
             except RuntimeError as error:
                 self._graphs.clear()
                 self._can_record = False

@@ -16,11 +16,11 @@ from tests.runtime.serving.test_batch import PROMPTS
 from tests.runtime.test_families import plan_for
 
 
-def with_batched_experts(family: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
-    """A random model. Its experts, if any, are computed as on a GPU, and not one by one."""
+def with_usual_experts(family: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Model:
+    """A random model. Its experts, if any, are computed as transformers does by default, and not one by one."""
     hf = random_model(family, dtype).to(device)
     if "experts" in repr(hf):
-        hf.set_experts_implementation("batched_mm")
+        hf.set_experts_implementation("grouped_mm")
     return Model(hf)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from promptcache.runtime.step_graphs import CudaRecorder, StepGraphs, open_graphs
-from tests.runtime.paired_batches import Requests, with_batched_experts
+from tests.runtime.paired_batches import Requests, with_usual_experts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,7 +17,7 @@ pytestmark = [
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt-oss"])
 def test_a_cuda_graph_serves_other_requests(family: str) -> None:
     """A captured step gives the logits of steps without graphs, as `test_step_graphs` shows on a CPU."""
-    model = with_batched_experts(family, torch.bfloat16, "cuda")
+    model = with_usual_experts(family, torch.bfloat16, "cuda")
     if open_graphs(model) is None:
         pytest.skip("the Triton kernels do not run here")
     graphs = StepGraphs(model, CudaRecorder(model.device))

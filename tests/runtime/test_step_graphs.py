@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.engine import Engine
 from promptcache.runtime import step_graphs
@@ -17,9 +19,12 @@ from promptcache.runtime.attention import segment_lists
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.conftest import law_examples
+from tests.families import random_model
 from tests.runtime.attention.triton_interpreter import interpreted
-from tests.runtime.paired_batches import Requests, with_batched_experts
+from tests.runtime.paired_batches import Requests, with_usual_experts
 from tests.runtime.recorded_graph import NotRecorded, RecordedGraph, record
+from tests.runtime.serving.machine import step_machine
 from tests.runtime.serving.test_batch import PROMPTS, SEGMENTED
 from tests.runtime.test_families import PROMPT, SCHEMA
 
@@ -62,7 +67,7 @@ def test_a_recorded_step_serves_other_requests(family: str, caplog: pytest.LogCa
     """A step is recorded without any request. Replays give the logits of steps that are not recorded, for one request
     and several, parts of prompts and single tokens, all in different places of memory.
     """
-    model, recordings = with_batched_experts(family), Recordings()
+    model, recordings = with_usual_experts(family), Recordings()
     graphs = StepGraphs(model, recordings)
     with interpreted(), caplog.at_level(logging.WARNING):
         graphs.record_all()
@@ -76,9 +81,39 @@ def test_a_recorded_step_serves_other_requests(family: str, caplog: pytest.LogCa
     assert recordings.num_replays == (0 if family in NOT_RECORDED else 5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_any_interleaving_gives_the_logits_of_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joining, leaving and computing in any order changes no logits of any row, where recorded steps compute most."""
+    monkeypatch.setattr(step_graphs, "SIZES", (1, 4, 16))
+    model, recordings = with_usual_experts(family), Recordings()
+    graphs = StepGraphs(model, recordings)
+    with interpreted():
+        graphs.record_all()
+
+    run_state_machine_as_test(
+        step_machine(model, 1e-5, graphs),
+        settings=settings(max_examples=max(20, law_examples(0.005)), stateful_step_count=12),
+    )
+
+    assert recordings.num_replays > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_any_interleaving_gives_the_logits_of_the_reference_with_triton(family: str) -> None:
+    """The same with the Triton kernels and without recorded steps."""
+    model = Model(random_model(family, torch.float32))
+    with interpreted():
+        run_state_machine_as_test(
+            step_machine(model, 1e-5),
+            settings=settings(max_examples=max(20, law_examples(0.005)), stateful_step_count=12),
+        )
+
+
 def graphs_of_llama() -> tuple[Model, Recordings, StepGraphs]:
     """Graphs that are not recorded yet."""
-    model, recordings = with_batched_experts("llama"), Recordings()
+    model, recordings = with_usual_experts("llama"), Recordings()
     return model, recordings, StepGraphs(model, recordings)
 
 
@@ -116,6 +151,18 @@ def test_a_changed_model_is_recorded_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert (len(recordings.made), recordings.num_replays) == (3, 2)
 
 
+def test_graphs_that_inference_mode_recorded_serve_other_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a graph can be written outside of the inference mode in which it was recorded."""
+    monkeypatch.setattr(step_graphs, "SIZES", (1,))
+    model, recordings, graphs = graphs_of_llama()
+    requests = Requests(model, "llama", graphs, PROMPTS[:1])
+
+    with interpreted(), torch.inference_mode():
+        assert requests.step([1]) < 1e-5
+    assert requests.step([1]) < 1e-5
+    assert (len(recordings.made), recordings.num_replays) == (1, 2)
+
+
 def test_a_recorder_that_fails_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     """A step that cannot be recorded runs as without graphs. It is not tried again, and a warning says why."""
     tries: list[object] = []
@@ -124,7 +171,7 @@ def test_a_recorder_that_fails_costs_no_answer(caplog: pytest.LogCaptureFixture)
         tries.append(run)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    model = with_batched_experts("llama")
+    model = with_usual_experts("llama")
     requests = Requests(model, "llama", StepGraphs(model, fail), PROMPTS[:1])
     with interpreted(), caplog.at_level(logging.WARNING):
         assert max(requests.step([1]), requests.step([1])) < 1e-5
@@ -136,7 +183,7 @@ def test_a_recorder_that_fails_costs_no_answer(caplog: pytest.LogCaptureFixture)
 def test_services_and_engines_use_the_graphs_of_their_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service records all sizes before its first request. Its answers are those without graphs."""
     monkeypatch.setattr(step_graphs, "SIZES", (1,))
-    engine = Engine(with_batched_experts("llama"), ByteTokenizer())
+    engine = Engine(with_usual_experts("llama"), ByteTokenizer())
     engine.add_schema(SCHEMA)
     expected = engine.generate(PROMPT, max_new_tokens=3).token_ids
     recordings = Recordings()

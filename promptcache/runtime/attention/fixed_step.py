@@ -97,4 +97,6 @@ class _FixedAttention(ListedAttention):
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`."""
         self._allocate()  # while recording, from memory that layers and recordings share
-        return self._attend(layer, call)
+        found = self._attend(layer, call)
+        del self._partial, self._lse
+        return found
