@@ -74,6 +74,7 @@ from promptcache.runtime import (
     linked_inputs,
     load_model,
     logits_batch,
+    open_graphs,
     open_history,
     open_pool,
     open_promoter,
@@ -203,6 +204,7 @@ class Engine(NamedElsewhere, Unpicklable):
             lambda: f"{own_model.fingerprint}:{own_tokenizer.fingerprint}",
             open_pool(self.model, self.store),
             self._history,
+            open_graphs(self.model),
             lambda encodings: catalog.forget_unused(encodings),
             lambda: catalog.announce(),
         )

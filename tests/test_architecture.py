@@ -234,6 +234,7 @@ SUB_ROOMS = {
                 "request",
                 "segments",
                 "serving",
+                "step_graphs",
                 "token_grammars",
                 "token_masks",
             )

@@ -12,21 +12,33 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.workload import Workload
+from promptcache.diagnostics import first_line
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime import Batch, KVView, Model, Pool, RequestPositions, Segment, link, open_pool, token_tensor
+from promptcache.runtime import (
+    Batch,
+    KVView,
+    Model,
+    Pool,
+    RequestPositions,
+    Segment,
+    link,
+    open_graphs,
+    open_pool,
+    token_tensor,
+)
 
 Alternative = Callable[[], torch.Tensor]
 
 
 def cached(model: Model, work: Workload) -> Alternative:
     """Prompt Cache: a row joins with stored modules that were used before, and its new tokens are prefilled."""
-    pool = open_pool(model, MemoryStore(model.shape))
-    return lambda: _by_row(model, work.tokens, work.handles, pool)
+    rows = _Rows(model, open_pool(model, MemoryStore(model.shape)))
+    return lambda: rows.logits(work.tokens, work.handles)
 
 
 def first_use(model: Model, work: Workload) -> Alternative:
@@ -36,14 +48,14 @@ def first_use(model: Model, work: Workload) -> Alternative:
     """
     num_tokens = sum(part.stop - part.start for part in work.tokens.parts)
     memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
-    pool = Pool(model, memory.buffers(num_tokens * model.shape.token_bytes))
+    rows = _Rows(model, Pool(model, memory.buffers(num_tokens * model.shape.token_bytes)))
     states = itertools.count()
-    return lambda: _by_row(model, work.tokens, work.handles, pool, next(states))
+    return lambda: rows.logits(work.tokens, work.handles, next(states))
 
 
 def in_place(model: Model, work: Workload) -> Alternative:
     """Prompt Cache, for modules that are stored at the positions of the request: no key is moved."""
-    pool = open_pool(model, MemoryStore(model.shape))
+    rows = _Rows(model, open_pool(model, MemoryStore(model.shape)))
     parts, handles = [], {}
     for segment in link(work.tokens, work.handles, model).positions.segments:
         keys, values = zip(*segment.layers().by_layer, strict=True)
@@ -53,7 +65,7 @@ def in_place(model: Model, work: Workload) -> Alternative:
         slab = Slab(keys=torch.cat(keys).clone(), values=torch.cat(values).clone())
         handles[encoding] = KVHandle(slab=slab, start=0, stop=len(positions))
     tokens = replace(work.tokens, parts=tuple(parts))
-    return lambda: _by_row(model, tokens, handles, pool)
+    return lambda: rows.logits(tokens, handles)
 
 
 def linked(model: Model, work: Workload) -> Alternative:
@@ -124,7 +136,7 @@ def deep_copied(model: Model, work: Workload) -> Alternative:
 
 def decoding(model: Model, work: Workload, num_tokens: int) -> Alternative:
     """Decode tokens one by one over stored modules. Each call starts behind the prompt."""
-    batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
+    batch = Batch(model, open_pool(model, MemoryStore(model.shape)), open_graphs(model))
     row = batch.join(work.tokens, work.handles, model.state)
     batch.step([(row, work.tokens.token_ids)])
 
@@ -152,6 +164,71 @@ def decoding_concatenated(model: Model, work: Workload, num_tokens: int) -> Alte
     return run
 
 
+def compiled(model: Model, work: Workload) -> Alternative:
+    """Prefill the new tokens in the pass that transformers compiles, over a `StaticCache` with exactly this selection.
+
+    The cache is filled once. Each call writes over the new tokens of the call before it.
+    """
+    tokens = work.tokens
+    cache = static_cache(model, work, len(tokens.token_ids))
+    forward = compiled_forward(model)
+
+    def run() -> torch.Tensor:
+        logits = last_logits(model, tokens.token_ids, tokens.position_ids, cache, forward)
+        _shorten(cache, len(tokens.token_ids))
+        return logits
+
+    return run
+
+
+def decoding_compiled(model: Model, work: Workload, num_tokens: int) -> Alternative:
+    """Decode tokens one by one over a `StaticCache`, in the pass that transformers compiles."""
+    tokens = work.tokens
+    cache = static_cache(model, work, len(tokens.token_ids) + num_tokens)
+    forward = compiled_forward(model)
+    last_logits(model, tokens.token_ids, tokens.position_ids, cache)
+    first = tokens.position_ids[-1] + 1
+
+    def run() -> torch.Tensor:
+        for position in range(first, first + num_tokens):
+            logits = last_logits(model, [ord("a")], [position], cache, forward)
+        _shorten(cache, num_tokens)
+        return logits
+
+    return run
+
+
+def static_cache(model: Model, work: Workload, num_more: int) -> Any:
+    """Return a `StaticCache` with the KV of the modules and room for `num_more` tokens."""
+    capacity = work.sizes.cached_tokens + num_more
+    cache: Any = StaticCache(config=model.hf.config, max_cache_len=capacity)
+    for layer, views in enumerate(_parts(link(work.tokens, work.handles, model).positions.segments)):
+        cache.update(*_whole(views), layer)
+    return cache
+
+
+def _shorten(cache: Any, num_tokens: int) -> None:
+    """Drop the last tokens of a `StaticCache` whose layers have no windows, by one kernel for all layers."""
+    torch._foreach_sub_([layer.cumulative_length for layer in cache.layers], num_tokens)
+
+
+def compiled_forward(model: Model) -> Callable[..., Any]:
+    """Return the compiled forward pass that `generate` of transformers decodes with on a GPU."""
+    forward: Callable[..., Any] = model.hf.get_compiled_call(model.hf.generation_config.compile_config)
+    return forward
+
+
+def why_not_compiled(model: Model) -> str | None:
+    """Return why the alternatives over a `StaticCache` cannot be measured here, or None."""
+    if model.facts.window is not None:
+        return f"a StaticCache of {model.facts.name}, which has sliding windows, cannot be used again"
+    try:
+        torch.compile(lambda states: states + 1)(torch.zeros(2, device=model.device))
+    except (RuntimeError, OSError) as error:  # of the compiler, which it may be missing
+        return f"torch.compile does not work here: {first_line(error)}"
+    return None
+
+
 BASELINE = "plain prefill"
 
 ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
@@ -166,14 +243,24 @@ ALTERNATIVES: dict[str, Callable[[Model, Workload], Alternative]] = {
 }
 """Alternatives by the name that tables show."""
 
+COMPILED = "static, compiled"
+"""The name of `compiled` and `decoding_compiled`, which are for GPUs: compiling takes long, and pays where starting
+kernels takes most of the time.
+"""
 
-def _by_row(
-    model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle], pool: Pool, state: int = 0
-) -> torch.Tensor:
-    """Return the logits `[1, 1, V]` of the last token, as an engine computes them after planning and fetching."""
-    batch = Batch(model, pool)
-    row = batch.join(tokens, handles, state)
-    return batch.step([(row, tokens.token_ids)])[None]
+
+class _Rows:
+    """Computes requests as an engine does after planning and fetching: one row each."""
+
+    def __init__(self, model: Model, pool: Pool) -> None:
+        self._model, self._pool = model, pool
+        self._graphs = open_graphs(model)
+
+    def logits(self, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle], state: int = 0) -> torch.Tensor:
+        """Return the logits `[1, 1, V]` of the last token."""
+        batch = Batch(self._model, self._pool, self._graphs)
+        row = batch.join(tokens, handles, state)
+        return batch.step([(row, tokens.token_ids)])[None]
 
 
 def _anything(positions: tuple[int, ...]) -> Encoding:
@@ -207,9 +294,15 @@ def _whole(views: _Views) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def last_logits(model: Model, token_ids: Any, position_ids: Any, cache: Cache) -> torch.Tensor:
-    """Run tokens through the model and return the logits of the last one, `[1, 1, V]`. The cache grows."""
-    output = model.hf(
+def last_logits(
+    model: Model, token_ids: Any, position_ids: Any, cache: Cache, forward: Callable[..., Any] | None = None
+) -> torch.Tensor:
+    """Run tokens through the model and return the logits of the last one, `[1, 1, V]`. The cache grows.
+
+    Args:
+        forward: The model's forward pass; None means as it is.
+    """
+    output = (forward or model.hf)(
         input_ids=token_tensor(token_ids, model.device),
         position_ids=token_tensor(position_ids, model.device),
         past_key_values=cache,

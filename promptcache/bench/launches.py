@@ -21,7 +21,7 @@ from promptcache.bench.shapes import SHAPES, random_weights
 from promptcache.bench.workload import Sizes
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime import Batch, Model, open_pool
+from promptcache.runtime import Batch, Model, Segment, open_pool
 
 STEP_ROWS = (1, 8, 32)
 """Rows of the decode steps that are counted."""
@@ -209,12 +209,18 @@ def _counted(models: _Models, sizes: Sizes, case: LaunchCase, work: _Work) -> La
 
 
 def _prefill(case: LaunchCase, num_new: int) -> _Work:
-    """Prefill the new tokens of one row."""
+    """Prefill the new tokens of one row. Its modules were used before, so that copies of them exist."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
-        row = _join(batch, model, case, num_new)
-        return lambda: batch.step([(row, row.tokens.token_ids)])
+        pool, shared = open_pool(model, MemoryStore(model.shape)), _handles(model, case.lengths, 0)
+
+        def joined() -> Callable[[], object]:
+            batch = Batch(model, pool)
+            row = _join(batch, model, case, num_new, shared)
+            return lambda: batch.step([(row, row.tokens.token_ids)])
+
+        joined()()
+        return joined()
 
     return prepare
 
@@ -237,21 +243,25 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
     return prepare
 
 
-def _join(
-    batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KVHandle] | None = None
-) -> Any:
+def _join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KVHandle]) -> Any:
     """Add a row over the modules of a case, its own KV included."""
-    handles = dict(_handles(model, case.lengths, 0) if shared is None else shared)
-    for length in (case.own, *case.history):
-        if length:
-            handles |= _handles(model, (length,), 1 + _end(handles))
-    first = 1 + _end(handles)
+    handles, history = dict(shared), dict[Encoding, KVHandle]()
+    if case.own:
+        handles |= _handles(model, (case.own,), 1 + _end(handles))
+    for length in case.history:
+        history |= _handles(model, (length,), 1 + _end({**handles, **history}))
+    first = 1 + _end({**handles, **history})
     tokens = RequestTokens(
         parts=tuple(encoding.whole for encoding in handles),
         token_ids=(0,) * num_new,
         position_ids=tuple(range(first, first + num_new)),
     )
-    return batch.join(tokens, handles, 0)
+    row = batch.join(tokens, handles, 0)
+    row.growing = tuple(
+        Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=(encoding.whole,))
+        for encoding, handle in history.items()
+    )
+    return row
 
 
 def _end(handles: Mapping[Encoding, KVHandle]) -> int:

@@ -233,6 +233,29 @@ plot_option = click.option(
 )
 
 
+static_option = click.option(
+    "--static",
+    is_flag=True,
+    help="Also measure a StaticCache in the pass that transformers compiles; always measured on a GPU.",
+)
+
+
+def is_static_measured(model: Model, *, asked: bool) -> bool:
+    """Whether to measure a compiled pass.
+
+    Raises:
+        EnvironmentMissing: It was asked for and cannot be measured.
+    """
+    if not asked and model.device.type != "cuda":
+        return False
+    from promptcache.bench.alternatives import why_not_compiled
+
+    reason = why_not_compiled(model)
+    if reason is not None and asked:
+        raise EnvironmentMissing(f"--static: {reason}")
+    return reason is None
+
+
 def check_counted(chosen: BenchModel, path: Path | None = None) -> None:
     """Refuse what counting of launches cannot use."""
     if chosen.model is not None:
@@ -258,6 +281,7 @@ def command() -> None:
 @new_option(1, 16, 64)
 @uneven_option
 @repeats_option(5)
+@static_option
 @count_launches_option
 @plot_option
 def ttft(
@@ -267,6 +291,7 @@ def ttft(
     new: tuple[int, ...],
     uneven: bool,
     repeats: int,
+    static: bool,
     count_launches: bool,
     plot: Path | None,
 ) -> BenchReport:
@@ -280,7 +305,9 @@ def ttft(
     from promptcache.bench.comparisons import compare_ttft
 
     sizes = sizes_of(modules, module_tokens, new, uneven=uneven)
-    return compare_ttft(chosen.load(), sizes, repeats, progress=chosen.progress)
+    model = chosen.load()
+    is_compiled = is_static_measured(model, asked=static)
+    return compare_ttft(model, sizes, repeats, chosen.progress, is_compiled=is_compiled)
 
 
 @command.command()
@@ -290,6 +317,7 @@ def ttft(
 @uneven_option
 @decoded_option
 @repeats_option(5)
+@static_option
 @count_launches_option
 def decode(
     chosen: BenchModel,
@@ -298,6 +326,7 @@ def decode(
     uneven: bool,
     tokens: int,
     repeats: int,
+    static: bool,
     count_launches: bool,
 ) -> BenchReport:
     """Time of one decoded token: over linked modules, and over a `DynamicCache` with the same KV."""
@@ -309,7 +338,9 @@ def decode(
     from promptcache.bench.comparisons import compare_decoding
 
     sizes = sizes_of(modules, module_tokens, uneven=uneven)
-    return compare_decoding(chosen.load(), sizes, repeats, tokens, progress=chosen.progress)
+    model = chosen.load()
+    is_compiled = is_static_measured(model, asked=static)
+    return compare_decoding(model, sizes, repeats, tokens, chosen.progress, is_compiled=is_compiled)
 
 
 @command.command()

@@ -81,6 +81,7 @@ from promptcache.runtime.serving import (
     score,
 )
 from promptcache.runtime.stats import EngineStats, WatchedFidelity
+from promptcache.runtime.step_graphs import open_graphs
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import IncrementalText, whole_text
 from promptcache.runtime.warm import warm
@@ -174,6 +175,7 @@ __all__ = [
     "linked_inputs",
     "load_model",
     "logits_batch",
+    "open_graphs",
     "open_history",
     "open_pool",
     "open_promoter",

@@ -7,7 +7,8 @@ again without copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -15,6 +16,7 @@ import torch
 
 from promptcache.kv import Allocation, Buffers, KVHandle, Slab, Store, open_buffers
 from promptcache.locks import new_lock
+from promptcache.runtime.attention import has_kernels
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.segments import Segment, is_parted
 
@@ -33,7 +35,14 @@ _BufferContent: TypeAlias = tuple[int, tuple[tuple[str, int, int, int], ...]]
 class Pool:
     """Copies of segments. All methods are thread-safe. A copy is not changed while a request uses it."""
 
-    def __init__(self, model: Model, buffers: Buffers | None = None, *, small_tokens: int = SMALL_TOKENS) -> None:
+    def __init__(
+        self,
+        model: Model,
+        buffers: Buffers | None = None,
+        *,
+        small_tokens: int = SMALL_TOKENS,
+        joins_large: bool = False,
+    ) -> None:
         """Create a pool without copies.
 
         Args:
@@ -41,11 +50,12 @@ class Pool:
             buffers: Memory for copies that later requests can use. If it is None or full, a copy gets memory of its
                 own, shared by the requests that use it at the same time.
             small_tokens: Segments of fewer tokens are coalesced.
+            joins_large: Coalesce all neighbours for which the buffers have room.
         """
         self._model = model
         self._buffers = buffers
-        self._small_tokens = small_tokens
-        self._kept: dict[_BufferContent, Allocation] = {}
+        self._small_tokens, self._joins_large = small_tokens, joins_large
+        self._in_buffers: dict[_BufferContent, Allocation] = {}
         self._contents: dict[Allocation, _BufferContent] = {}
         self._unkept: WeakValueDictionary[_BufferContent, KVHandle] = WeakValueDictionary()
         self._lock = new_lock()
@@ -62,16 +72,16 @@ class Pool:
             new_positions: Positions of the new tokens, in order. Segments on both sides of a new token are not joined.
             state: Number of the state of the model that computed the KV.
         """
-        found: list[Segment] = []
-        num_copied = 0
-        for group in self._groups(segments, new_positions):
-            if len(group) > 1 or group[0].is_shifted:
-                segment, copied = self._one(group, state)
-                found.append(segment)
-                num_copied += copied
-            else:
-                found.extend(group)
-        return tuple(found), num_copied
+        found: list[tuple[Segment, int]] = []
+        for run in _runs(segments, new_positions):
+            whole = self._kept(run, state) if self._joins_large and len(run) > 1 else None
+            if whole is not None:
+                found.append(whole)
+                continue
+            for group in self._groups(run):
+                is_copied = len(group) > 1 or group[0].is_shifted
+                found.append(self._one(group, state) if is_copied else (group[0], 0))
+        return tuple(segment for segment, _ in found), sum(copied for _, copied in found)
 
     def move(self, segments: Sequence[Segment], state: int) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with copies of shifted ones, whose keys are moved, and the number of copied tokens."""
@@ -82,57 +92,58 @@ class Pool:
                 num_copied += copied
         return tuple(found), num_copied
 
-    def _groups(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> Iterator[list[Segment]]:
-        group: list[Segment] = []
-        for segment in segments:
-            small = segment.num_tokens < self._small_tokens
-            if group and (not small or is_parted(group[-1].last, segment.first, new_positions)):
-                yield group
-                group = []
-            if small:
-                group.append(segment)
-            else:
-                yield [segment]
-        if group:
-            yield group
+    def _groups(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
+        """Yield small neighbours together, and each large segment alone."""
+        for is_small, group in groupby(run, key=lambda segment: segment.num_tokens < self._small_tokens):
+            members = [*group]
+            yield from [members] if is_small else ([segment] for segment in members)
 
     def _one(self, group: Sequence[Segment], state: int) -> tuple[Segment, int]:
-        parts = tuple(part for segment in group for part in segment.parts)
-        content = state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
-        num_tokens = sum(segment.num_tokens for segment in group)
-        copied = 0
-        if (handle := self._find(content)) is None:
-            handle = self._copy(group, content, num_tokens)
-            copied = num_tokens
-        return Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=parts), copied
+        """Return a segment with copies of others, and the number of tokens that were copied now."""
+        if (kept := self._kept(group, state)) is not None:
+            return kept
+        content, num_tokens = _content(group, state), _num_tokens(group)
+        if (handle := self._unkept.get(content)) is not None:
+            return _segment(handle, group), 0
+        handle = KVHandle(slab=Slab.empty(self._model.shape, num_tokens), start=0, stop=num_tokens)
+        self._fill(handle, group)
+        with self._lock:
+            self._unkept[content] = handle
+        return _segment(handle, group), num_tokens
+
+    def _kept(self, group: Sequence[Segment], state: int) -> tuple[Segment, int] | None:
+        """As `_one`, with a copy in the buffers; None if they have no room."""
+        content = _content(group, state)
+        if (handle := self._find(content)) is not None:
+            return _segment(handle, group), 0
+        if self._buffers is None or content in self._unkept:
+            return None
+        handle = self._copy(self._buffers, group, content)
+        return None if handle is None else (_segment(handle, group), _num_tokens(group))
 
     def _find(self, content: _BufferContent) -> KVHandle | None:
-        """Return the handle of a copy with this content; None if there is none."""
+        """Return the handle of the copy with this content in the buffers; None if there is none."""
         with self._lock:
-            kept = self._kept.get(content)
-            found = None if kept is None or self._buffers is None else self._buffers.handle(kept)
-            return self._unkept.get(content) if found is None else found
+            kept = self._in_buffers.get(content)
+            return None if kept is None or self._buffers is None else self._buffers.handle(kept)
 
-    def _copy(self, group: Sequence[Segment], content: _BufferContent, num_tokens: int) -> KVHandle:
-        taken = None if self._buffers is None else self._buffers.take(num_tokens)
-        if self._buffers is None or taken is None:
-            handle = KVHandle(slab=Slab.empty(self._model.shape, num_tokens), start=0, stop=num_tokens)
-            self._fill(handle, group)
-            with self._lock:
-                self._unkept[content] = handle
-            return handle
+    def _copy(self, buffers: Buffers, group: Sequence[Segment], content: _BufferContent) -> KVHandle | None:
+        """Copy segments to a buffer; None if there is no room."""
+        taken = buffers.take(_num_tokens(group))
+        if taken is None:
+            return None
         buffer, handle = taken
         try:
             self._fill(handle, group)
         except BaseException:
-            self._buffers.drop(buffer)
+            buffers.drop(buffer)
             raise
         with self._lock:
-            self._forget_taken(self._buffers)
-            if (other := self._kept.get(content)) is not None:  # two threads have copied the same
-                self._buffers.drop(other)
+            self._forget_taken(buffers)
+            if (other := self._in_buffers.get(content)) is not None:  # two threads have copied the same
+                buffers.drop(other)
                 del self._contents[other]
-            self._kept[content] = buffer
+            self._in_buffers[content] = buffer
             self._contents[buffer] = content
         return handle
 
@@ -141,7 +152,7 @@ class Pool:
         while buffers.taken_back:
             content = self._contents.pop(buffers.taken_back.popleft(), None)
             if content is not None:
-                del self._kept[content]
+                del self._in_buffers[content]
 
     def _fill(self, handle: KVHandle, group: Sequence[Segment]) -> None:
         start = 0
@@ -158,9 +169,43 @@ class Pool:
             start = stop
 
 
+def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator[list[Segment]]:
+    """Yield segments together that no new token lies between."""
+    run: list[Segment] = []
+    for segment in segments:
+        if run and is_parted(run[-1].last, segment.first, new_positions):
+            yield run
+            run = []
+        run.append(segment)
+    if run:
+        yield run
+
+
+def _content(group: Iterable[Segment], state: int) -> _BufferContent:
+    parts = (part for segment in group for part in segment.parts)
+    return state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
+
+
+def _num_tokens(group: Iterable[Segment]) -> int:
+    return sum(segment.num_tokens for segment in group)
+
+
+def _segment(handle: KVHandle, group: Iterable[Segment]) -> Segment:
+    """Return the segment of a copy of others."""
+    parts = tuple(part for segment in group for part in segment.parts)
+    return Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=parts)
+
+
 def open_pool(model: Model, store: Store) -> Pool:
-    """Return a pool that keeps copies in the memory of a store: a quarter of its budget, or `DEFAULT_COPIES_BYTES`."""
-    return Pool(model, open_buffers(store, model.shape, None, DEFAULT_COPIES_BYTES))
+    """Return a pool that keeps copies in the memory of a store: a quarter of its budget, or `DEFAULT_COPIES_BYTES`.
+
+    On a GPU without the Triton kernels, a segment costs more launches in every layer than its copy costs once, whatever
+    its length. The limit of the copies is also that of the memory they take.
+    """
+    shape = model.shape
+    is_on_gpu = model.device.type in {"cuda", "meta"}  # "meta" stands for "cuda" where launches are counted
+    joins_large = is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
+    return Pool(model, open_buffers(store, shape, None, DEFAULT_COPIES_BYTES), joins_large=joins_large)
 
 
 def views_only(model: Model) -> Pool:

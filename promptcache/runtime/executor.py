@@ -24,6 +24,7 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link
+from promptcache.runtime.step_graphs import StepGraphs
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
@@ -98,6 +99,7 @@ class Executor:
         fingerprint: Callable[[], str],
         pool: Pool | None = None,
         history: History | None = None,
+        graphs: StepGraphs | None = None,
         forget_unused: Callable[[Iterable[Encoding]], None] | None = None,
         announce: Callable[[], None] | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class Executor:
             fingerprint: Returns the fingerprint of model and tokenizer as they are now, as far as they can be read.
             pool: Buffers for small and for shifted segments; None coalesces nothing.
             history: KV of own tokens of earlier requests; None keeps none.
+            graphs: Recorded steps of the model; None records none.
             forget_unused: Frees the encodings in the store that no schema needs; None frees none.
             announce: Announces to the store the keys that will be needed, after the model has changed.
         """
@@ -114,6 +117,7 @@ class Executor:
         self.store = store
         self.pool = pool
         self.history = history
+        self.graphs = graphs
         self._fingerprint = fingerprint
         self._forget_unused = forget_unused
         self._announce = announce

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -30,7 +31,8 @@ class PackedTokens:
 
     Attributes:
         stops: For each row the end of its tokens in the pass.
-        token_ids, position_ids: `[1, T]`.
+        token_list: The T token IDs.
+        tokens: Their positions, and all KV that they attend to.
         attention: Of all tokens to the KV of their rows.
     """
 
@@ -56,23 +58,31 @@ class PackedTokens:
         sizes = [len(token_ids) for token_ids, _ in rows]
         self.stops = tuple(accumulate(sizes))
         positions = np.concatenate([own for _, own in rows])
-        self.token_ids = token_tensor([token_id for token_ids, _ in rows for token_id in token_ids], device)
-        self.position_ids = torch.from_numpy(positions)[None].to(device)
+        self.token_list = [token_id for token_ids, _ in rows for token_id in token_ids]
         first_chunk = groups[-1].stop if groups else 0  # the rows before it have one token each
-        self.attention = StepAttention(
-            StepTokens(
-                segments=tuple(segments),
-                users=np.repeat(users, sizes, axis=1),
-                positions=positions,
-                groups=tuple(groups),
-                chunks=tuple(
-                    RowChunk(start=stop - sizes[row], stop=stop, older=(older or {}).get(row))
-                    for row, stop in enumerate(self.stops)
-                    if row >= first_chunk
-                ),
-                device=device,
-            )
+        self.tokens = StepTokens(
+            segments=tuple(segments),
+            users=np.repeat(users, sizes, axis=1),
+            positions=positions,
+            groups=tuple(groups),
+            chunks=tuple(
+                RowChunk(start=stop - sizes[row], stop=stop, older=(older or {}).get(row))
+                for row, stop in enumerate(self.stops)
+                if row >= first_chunk
+            ),
+            device=device,
         )
+        self.attention = StepAttention(self.tokens)
+
+    @cached_property
+    def token_ids(self) -> torch.Tensor:
+        """The token IDs on the device, `[1, T]`."""
+        return token_tensor(self.token_list, self.tokens.device)
+
+    @cached_property
+    def position_ids(self) -> torch.Tensor:
+        """The positions on the device, `[1, T]`."""
+        return torch.from_numpy(self.tokens.positions)[None].to(self.tokens.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,12 +12,21 @@ import pytest
 import torch
 from click.testing import CliRunner
 from matplotlib.figure import Figure
+from transformers import CompileConfig
 
-from promptcache.bench import comparisons, harness
-from promptcache.bench.alternatives import ALTERNATIVES, decoding, decoding_concatenated
+from promptcache.bench import alternatives, comparisons, harness
+from promptcache.bench.alternatives import (
+    ALTERNATIVES,
+    COMPILED,
+    compiled,
+    decoding,
+    decoding_compiled,
+    decoding_concatenated,
+    why_not_compiled,
+)
 from promptcache.bench.harness import BenchReport, Fresh, interleave
 from promptcache.bench.plot import keep_apart, panels, plot
-from promptcache.bench.shapes import SHAPES, random_shape
+from promptcache.bench.shapes import SHAPES, random_shape, random_weights
 from promptcache.bench.workload import Sizes, workload
 from promptcache.cli.app import app
 from promptcache.cli.bench import BenchModel
@@ -42,6 +51,27 @@ def test_alternatives_reach_the_same_token(model: Model, name: str) -> None:
     work = workload(model, SIZES)
 
     assert torch.allclose(ALTERNATIVES[name](model, work)(), ALTERNATIVES["prompt cache"](model, work)(), atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", [None, "eager"])
+def test_a_static_cache_gives_the_same_logits(
+    model: Model, backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `StaticCache` that is used again and again ends in the logits of the other alternatives. The whole pass can be
+    compiled: nothing of it falls back to Python.
+    """
+    if backend is None:
+        monkeypatch.setattr(type(model.hf), "get_compiled_call", lambda hf, _config: hf.__call__)
+    else:
+        config = CompileConfig(backend=backend, mode=None, fullgraph=True)
+        monkeypatch.setattr(model.hf.generation_config, "compile_config", config)
+    work = workload(model, SIZES)
+
+    first, decoded = compiled(model, work), decoding_compiled(model, work, 3)
+
+    for _ in range(2):
+        assert torch.allclose(first(), ALTERNATIVES["concatenate"](model, work)(), atol=1e-10)
+        assert torch.allclose(decoded(), decoding_concatenated(model, work, 3)(), atol=1e-10)
 
 
 def test_plain_prefill_feeds_as_many_tokens(model: Model) -> None:
@@ -127,6 +157,36 @@ def test_commands_write_one_line_of_json(words: list[str]) -> None:
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
     assert data["device"] == "cpu"
+
+
+@pytest.mark.parametrize("what", ["ttft", "decode"])
+def test_static_caches_are_measured_if_asked_for(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, `--static` adds the compiled pass. If nothing compiles here, the command says so before it measures."""
+    monkeypatch.setattr(alternatives, "compiled_forward", lambda model: model.hf)
+    words = ["bench", what, *_TINY, "--repeats", "1", *(["--tokens", "2"] if what == "decode" else ["--new", "1"])]
+    reasons = iter([None, "torch.compile does not work here: no compiler"])
+    monkeypatch.setattr(alternatives, "why_not_compiled", lambda _model: next(reasons))
+
+    plain, static, refused = (
+        CliRunner().invoke(app, [*words, *more]) for more in (["--json"], ["--json", "--static"], ["--static"])
+    )
+
+    seconds = [json.loads(result.stdout)["rows"][0]["seconds"] for result in (plain, static)]
+    assert {*seconds[1]} - {*seconds[0]} == {COMPILED}
+    assert refused.exit_code != 0
+    assert "--static: torch.compile does not work here: no compiler" in " ".join(refused.stderr.split())
+
+
+def test_windows_are_not_measured_with_static_caches() -> None:
+    """A `StaticCache` drops what leaves a window, so that it cannot go back to the state before a request."""
+    model = Model(
+        random_weights("MistralConfig", {**SHAPES["tiny"][1], "sliding_window": 8}, torch.float32, torch.device("cpu"))
+    )
+
+    reason = why_not_compiled(model)
+
+    assert reason is not None
+    assert "sliding windows" in reason
 
 
 @pytest.mark.parametrize(("pack", "expected"), [("auto", False), ("all", True), ("none", False)])

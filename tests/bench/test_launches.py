@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from promptcache.bench import launches
-from promptcache.bench.launches import KernelCounter, count_decoding, count_ttft, launch_cases
+from promptcache.bench.launches import KernelCounter, LaunchCase, count_decoding, count_ttft, launch_cases
 from promptcache.bench.workload import Sizes
 from promptcache.cli.app import app
+from promptcache.runtime import Batch
+from promptcache.runtime.step_graphs import StepGraphs
 
 pytestmark = pytest.mark.long
 
@@ -68,14 +71,31 @@ def test_several_new_tokens_start_as_many_kernels_as_one() -> None:
         assert few[case] == many[case] <= few["no modules"] + 15
 
 
-def test_with_triton_every_layer_starts_41_kernels_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_triton_every_layer_starts_40_kernels_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the number of rows, segments and windows."""
     pytest.importorskip("triton", reason="triton is not installed")
     monkeypatch.setattr(launches, "STEP_ROWS", (1, 3))
 
     reports = [count("tiny", torch.bfloat16, [SIZES]) for count in (count_ttft, count_decoding)]
 
-    assert max(row["kernels_per_layer"] for report in reports for row in report.rows) <= 41
+    assert max(row["kernels_per_layer"] for report in reports for row in report.rows) <= 40
+
+
+@pytest.mark.parametrize(("window", "num_kernels"), [(None, 4), (8, 4)])
+def test_with_a_graph_the_host_starts_few_kernels(window: int | None, num_kernels: int) -> None:
+    """Beside the graph: copies of the tokens, of the places of new KV and of the lists of a window, and of the logits."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    model = launches._Models("tiny", torch.bfloat16).with_layers(2, window)
+    replays: list[None] = []
+    graph = Mock(replay=lambda: replays.append(None))
+    batch = Batch(model, graphs=StepGraphs(model, lambda run: (graph, run())))
+    rows = [launches._join(batch, model, LaunchCase(lengths=(16, 16)), 1, launches._handles(model, (16, 16), 0))]
+    batch.step([(rows[0], [0])])
+
+    with KernelCounter() as counter:
+        batch.step([(rows[0], [0])])
+
+    assert (len(replays), counter.num_kernels) == (2, num_kernels)
 
 
 def test_modules_of_different_lengths_differ() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding
-from promptcache.runtime.coalesce import Pool
+from promptcache.runtime import coalesce
+from promptcache.runtime.coalesce import Pool, open_pool
 from promptcache.runtime.segments import Segment
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import recipe
@@ -60,6 +62,29 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
     assert num_copied == sum(one.num_tokens for one in found if all(one is not each for each in given_segments))
 
 
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    small=st.integers(0, 10),
+    room=st.integers(0, 60),
+    data=st.data(),
+)
+def test_joined_segments_hold_the_same_tokens(sizes: list[int], small: int, room: int, data: st.DataObject) -> None:
+    """So they do where large segments are joined, whatever room there is. Copies of large ones take no other room."""
+    given_segments = segments(sizes)
+    gaps = [before.last + 1 for before in given_segments[:-1]]
+    new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
+    buffers = MemoryStore(SHAPE).buffers(room * SHAPE.token_bytes)
+
+    found, _ = Pool(MODEL, buffers, small_tokens=small, joins_large=True).coalesce(given_segments, new_starts, 0)
+
+    positions = [int(each) for one in found for each in one.position_array()]
+    assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
+    assert not any(one.first < new < one.last for one in found for new in new_starts)
+    views = {id(one) for one in given_segments}
+    joined = [one for one in found if id(one) not in views and any(part.num_tokens >= small for part in one.parts)]
+    assert sum(one.num_tokens for one in joined) <= room
+
+
 def pool_in(memory: MemoryStore, limit_bytes: int = 2**20) -> Pool:
     """Return a pool that keeps its copies in a store."""
     return Pool(MODEL, memory.buffers(limit_bytes))
@@ -101,6 +126,38 @@ def test_a_copy_in_use_is_never_written() -> None:
     third, _ = pool.coalesce(other, [], 1)
     assert third[0].slab is slab
     assert contents(third) == contents(second) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_large_segments_are_joined_where_copies_have_room() -> None:
+    """On a GPU all neighbours are one copy, cut at new tokens. Without room, large segments stay views."""
+    parts = segments([2, 3, 9, 8])  # at 0, 3, 7 and 17
+    memory = MemoryStore(SHAPE)
+    pool = Pool(MODEL, memory.buffers(23 * SHAPE.token_bytes), small_tokens=5, joins_large=True)
+
+    whole, copied = pool.coalesce(parts, [], 0)
+    assert ([each.num_tokens for each in whole], copied) == ([22], 22)
+    assert contents(whole) == [int(each) for part in parts for each in part.position_array()]
+    assert pool.coalesce(parts, [], 0)[1] == 0
+
+    del whole
+    cut, copied = pool.coalesce(parts, [16], 0)
+    assert ([each.num_tokens for each in cut], copied) == ([14, 8], 14)
+    assert cut[1] is parts[3]
+
+    rest, copied = pool.coalesce(segments([2, 3, 9, 8], token_id=1), [], 0)  # `cut` holds 14 of 23 tokens
+    assert ([each.num_tokens for each in rest], copied) == ([5, 9, 8], 5)
+
+
+def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a segment costs launches: not on a CPU, and not with kernels that read lists of segments."""
+    monkeypatch.setattr(coalesce, "has_kernels", lambda *_: has_kernels)
+    found = {}
+    for device in ("cpu", "meta"):
+        for has_kernels in (False, True):
+            model = Mock(device=torch.device(device), shape=SHAPE)
+            found[device, has_kernels] = open_pool(model, MemoryStore(SHAPE))._joins_large
+
+    assert [case for case, joins in found.items() if joins] == [("meta", False)]
 
 
 def test_copies_are_kept_while_there_is_room() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +34,10 @@ NO_POSITIONS = -1
 
 _MIN_KEYS, _KEYS_STEP = 128, 64  # of one item
 _TARGET_PROGRAMS = 1024  # more than enough for the processors of a GPU
+
+_MOST_SEGMENTS = 256  # of stored KV, in a step with fixed places
+_MOST_COMPARED = 1 << 14  # positions of keys where windows end, as above
+_MORE_ITEMS = 64  # for sets of tokens, as above
 
 _Tokens: TypeAlias = npt.NDArray[np.intp]
 
@@ -69,12 +74,50 @@ class KeyRange(NamedTuple):
     row: int = 0
 
 
+class ListSizes(NamedTuple):
+    """How many numbers each list has, or has room for, in the order in which the lists lie."""
+
+    segments: int
+    ranges: int
+    items: int
+    tokens: int
+    starts: int
+    entries: int
+    positions: int
+    own_positions: int
+    compared: int
+
+    @staticmethod
+    def room(num_tokens: int, num_kv_heads: int, tokens_at_once: int, *, has_window: bool) -> ListSizes:
+        """Return room for the lists of usual steps with `num_tokens` tokens. The arguments are as for `make_lists`."""
+        shared_items = _TARGET_PROGRAMS // num_kv_heads
+        segments, items = num_tokens + _MOST_SEGMENTS, shared_items + num_tokens + _MORE_ITEMS
+        entries = shared_items * min(num_tokens, tokens_at_once) + 4 * num_tokens
+        return ListSizes(
+            segments=segments * SEGMENT_FIELDS,
+            ranges=(items + segments + num_tokens) * RANGE_FIELDS,
+            items=items * ITEM_FIELDS,
+            tokens=entries,
+            starts=num_tokens + 1,
+            entries=entries,
+            positions=num_tokens,
+            own_positions=num_tokens if has_window else 0,
+            compared=_MOST_COMPARED if has_window else 0,
+        )
+
+    @property
+    def begins(self) -> ListSizes:
+        """Where each list begins."""
+        return ListSizes(*accumulate(self[:-1], initial=0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentLists:
     """Lists of one forward pass.
 
     Attributes:
-        numbers: All lists, one behind the other, int64 on the host.
+        numbers: All lists, one behind the other, int64.
+        sizes: Of each list.
         ranges, items, tokens, starts, entries, positions, own_positions: Where each list begins; the segments are the
             first. `entries` are indices of partial results, `starts` where those of each query begin among them.
         num_items: Programs of the kernel for each head.
@@ -83,6 +126,7 @@ class SegmentLists:
     """
 
     numbers: torch.Tensor
+    sizes: ListSizes
     ranges: int
     items: int
     tokens: int
@@ -93,6 +137,41 @@ class SegmentLists:
     num_items: int
     num_entries: int
     holds: tuple[object, ...]
+
+    @staticmethod
+    def fixed(room: ListSizes, device: torch.device) -> SegmentLists:
+        """Return lists without work, whose memory on a device has room for those of other steps (`spread`)."""
+        begins = room.begins
+        return SegmentLists(
+            numbers=torch.zeros(sum(room), dtype=torch.int64, device=device),
+            sizes=room,
+            ranges=begins.ranges,
+            items=begins.items,
+            tokens=begins.tokens,
+            starts=begins.starts,
+            entries=begins.entries,
+            positions=begins.positions,
+            own_positions=begins.own_positions if room.own_positions else NO_POSITIONS,
+            num_items=room.items // ITEM_FIELDS,
+            num_entries=room.entries,
+            holds=(),
+        )
+
+    def spread(self, room: ListSizes) -> torch.Tensor | None:
+        """Return the numbers with each list where `room` has its place; None if a list is longer.
+
+        Items behind the last one have no queries, so that their programs do nothing. Lists behind the last number
+        are left out.
+        """
+        if any(size > most for size, most in zip(self.sizes, room, strict=True)):
+            return None
+        old, new = self.sizes.begins, room.begins
+        numbers, found = self.numbers.numpy(), np.zeros(new.compared + self.sizes.compared, dtype=np.int64)
+        for size, first, place in zip(self.sizes, old, new, strict=True):
+            found[place : place + size] = numbers[first : first + size]
+        fields = found[: self.sizes.segments].reshape(-1, SEGMENT_FIELDS)  # a view
+        fields[fields[:, -1] != NO_POSITIONS, -1] += new.compared - old.compared
+        return torch.from_numpy(found)
 
 
 def request_ranges(mask: ForwardMask, batch: int, num_own: int) -> Iterator[KeyRange]:
@@ -235,19 +314,21 @@ def make_lists(
         own,
         *compared,
     ]
-    ends = np.cumsum([len(each) for each in parts])
+    sizes = ListSizes._make([*map(len, parts[:8]), num_compared])
+    begins = sizes.begins
     numbers = np.concatenate(parts).astype(np.int64, copy=False)
     fields = numbers[: len(segments)].reshape(-1, SEGMENT_FIELDS)  # a view
-    fields[fields[:, -1] != NO_POSITIONS, -1] += ends[7]
+    fields[fields[:, -1] != NO_POSITIONS, -1] += begins.compared
     return SegmentLists(
         numbers=torch.from_numpy(numbers),
-        ranges=int(ends[0]),
-        items=int(ends[1]),
-        tokens=int(ends[2]),
-        starts=int(ends[3]),
-        entries=int(ends[4]),
-        positions=int(ends[5]),
-        own_positions=int(ends[6]) if compares_own else NO_POSITIONS,
+        sizes=sizes,
+        ranges=begins.ranges,
+        items=begins.items,
+        tokens=begins.tokens,
+        starts=begins.starts,
+        entries=begins.entries,
+        positions=begins.positions,
+        own_positions=begins.own_positions if compares_own else NO_POSITIONS,
         num_items=len(items) // ITEM_FIELDS,
         num_entries=num_entries,
         holds=holds,

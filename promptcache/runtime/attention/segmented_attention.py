@@ -6,8 +6,8 @@ Backends are registered here. The first one that supports a forward pass compute
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -24,7 +24,7 @@ from promptcache.runtime.attention.cuda import CudaBackend
 from promptcache.runtime.attention.kernel_calls import KernelBackend
 from promptcache.runtime.attention.masks import Positions
 from promptcache.runtime.attention.portable import PortableBackend
-from promptcache.runtime.attention.triton_backend import TokenStore, TritonBackend
+from promptcache.runtime.attention.triton_backend import TokenStore, TritonBackend, append
 
 _backends: tuple[AttentionBackend, ...] = (CpuBackend(), TritonBackend(), CudaBackend(), PortableBackend())
 
@@ -59,9 +59,31 @@ def token_store(shape: KVShape, places: Iterable[tuple[Slab, int]]) -> TokenStor
         shape: Shape of their KV.
         places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
     """
-    kind = shape.dtype, shape.head_dim, shape.device
-    has_kernel = any(isinstance(each, TritonBackend) and each.takes(*kind) for each in _backends)
-    return TokenStore(places, shape.device) if has_kernel else None
+    return TokenStore(places, shape.device) if has_kernels(shape.dtype, shape.head_dim, shape.device) else None
+
+
+Append: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Copies keys and values `[B, Hkv, T, D]`, the last two arguments, to views of memory, the first two."""
+
+
+def append_function(dtype: torch.dtype, head_dim: int, device: torch.device) -> Append:
+    """Return the function that writes new KV of one layer where it follows older KV: one kernel, or two copies."""
+    return append if has_kernels(dtype, head_dim, device) else _copy
+
+
+def _copy(to_keys: torch.Tensor, to_values: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    to_keys.copy_(keys)
+    to_values.copy_(values)
+
+
+def has_kernels(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
+    """Whether Triton kernels take KV of this kind, and run on its device. The first call compiles them."""
+    return any(isinstance(each, TritonBackend) and each.takes(dtype, head_dim, device) for each in _backends)
+
+
+def uses_kernels(spec: AttentionSpec) -> bool:
+    """Whether Triton kernels compute steps of this kind."""
+    return isinstance(choose_step_backend(spec), TritonBackend)
 
 
 class SegmentedAttention:

@@ -73,7 +73,7 @@ class TritonBackend:
         return TritonStepAttention(tokens, window, spec)
 
 
-class _ListedAttention:
+class ListedAttention:
     """Attention by lists that are on the device."""
 
     def __init__(self, spec: AttentionSpec, window: int | None, num_queries: int) -> None:
@@ -86,9 +86,11 @@ class _ListedAttention:
     def _load(self, lists: SegmentLists) -> None:
         """Copy lists to the device, and allocate the partial results of one layer."""
         self._lists = lists  # holds the memory that they have addresses of
-        device = self._spec.device
-        self._numbers = lists.numbers.to(device)
-        size = (lists.num_entries, self._num_heads)
+        self._numbers = lists.numbers.to(self._spec.device)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        size, device = (self._lists.num_entries, self._num_heads), self._spec.device
         self._partial = torch.empty((*size, self._spec.head_dim), dtype=torch.float32, device=device)
         self._lse = torch.empty(size, dtype=torch.float32, device=device)
 
@@ -125,7 +127,7 @@ class _ListedAttention:
         return out
 
 
-class TritonAttention(_ListedAttention):
+class TritonAttention(ListedAttention):
     """Attention of one request, or of rows over the same segments."""
 
     def __init__(self, mask: ForwardMask, spec: AttentionSpec) -> None:
@@ -159,7 +161,7 @@ class TritonAttention(_ListedAttention):
         self._load(lists)
 
 
-class TritonStepAttention(_ListedAttention):
+class TritonStepAttention(ListedAttention):
     """Attention of one step."""
 
     def __init__(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> None:
@@ -184,22 +186,39 @@ class TritonStepAttention(_ListedAttention):
         return self._attend(layer, call)
 
 
+def store_targets(places: Iterable[tuple[Slab, int]]) -> torch.Tensor:
+    """Return what `store` reads of each token, `[T, 4]`: addresses of its key and value, strides of layers and heads.
+
+    The caller holds the slabs.
+    """
+    targets = []
+    for memory, index in places:
+        layer, head, token, _ = memory.keys.stride()
+        offset = index * token * memory.keys.element_size()
+        targets.append((memory.keys.data_ptr() + offset, memory.values.data_ptr() + offset, layer, head))
+    return torch.tensor(targets, dtype=torch.int64)
+
+
 class TokenStore:
     """The places of a step's tokens in the memory of their rows, for a kernel that writes all of them at once."""
 
     def __init__(self, places: Iterable[tuple[Slab, int]], device: torch.device) -> None:
         """Note where each token of a step is written: the keys and values of its row, and its index there."""
-        self._holds = tuple(places)  # the targets are addresses
-        targets = []
-        for memory, index in self._holds:
-            layer, head, token, _ = memory.keys.stride()
-            offset = index * token * memory.keys.element_size()
-            targets.append((memory.keys.data_ptr() + offset, memory.values.data_ptr() + offset, layer, head))
-        self._targets = torch.tensor(targets, device=device)
+        self._holds = tuple(places)
+        self._targets = store_targets(self._holds).to(device)
+
+    def move(self, places: Iterable[tuple[Slab, int]]) -> None:
+        """Write as many tokens to other places from now on. The caller holds their memory."""
+        self._targets.copy_(store_targets(places))
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values `[T, Hkv, D]` of one layer."""
         _operators().store(keys, values, self._targets, layer)
+
+
+def append(to_keys: torch.Tensor, to_values: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy keys and values `[B, Hkv, T, D]` of one layer to views of memory, by one kernel."""
+    _operators().append(to_keys, to_values, keys, values)
 
 
 @cache

@@ -91,6 +91,11 @@ def is_harmless(hook: object) -> bool:
     return str(getattr(hook, "__module__", "")).startswith(("transformers.", "promptcache.runtime."))
 
 
+def runs_own_code(hf: Module) -> bool:
+    """Whether a hook or a replaced `forward` runs code in each forward pass, which a recorded pass leaves out."""
+    return any(_hooks(hf)) or any("forward" in vars(module) for module in hf.modules())
+
+
 def _active(layer: Any) -> tuple[str, ...]:
     if layer._disable_adapters:
         return ()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import AttentionCall, Positions, SegmentedAttention
+from promptcache.runtime.attention import Append, AttentionCall, Positions, SegmentedAttention, append_function
 from promptcache.runtime.hf.hook import AttendingLayer
 
 _FIRST_CAPACITY = 64
@@ -18,6 +18,7 @@ class SegmentedLayer(AttendingLayer):
     """The cache of one layer: segments, which are shared and never written, and a private tail."""
 
     is_croppable = True
+    _append: Append  # once there are own tokens
 
     def __init__(self, attention: SegmentedAttention, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated
@@ -31,6 +32,7 @@ class SegmentedLayer(AttendingLayer):
         capacity = max(_FIRST_CAPACITY, key_states.shape[2] + _FIRST_CAPACITY)
         self._tail_keys, self._tail_values = (_resized(states, capacity, 0) for states in (key_states, value_states))
         self.dtype, self.device = key_states.dtype, key_states.device
+        self._append = append_function(self.dtype, key_states.shape[3], self.device)
         self.is_initialized = True
 
     def update(
@@ -42,9 +44,9 @@ class SegmentedLayer(AttendingLayer):
         stop = self.num_own + key_states.shape[2]
         if stop > self._tail_keys.shape[2]:
             self._change(lambda tail: _resized(tail, 2 * stop, self.num_own))
-        self._tail_keys[:, :, self.num_own : stop] = key_states
-        self._tail_values[:, :, self.num_own : stop] = value_states
-        self.num_own = stop
+        start, self.num_own = self.num_own, stop
+        to_keys, to_values = (tail[:, :, start:stop] for tail in (self._tail_keys, self._tail_values))
+        self._append(to_keys, to_values, key_states, value_states)
         keys, values = self.tail()
         return self.tagged(keys), values
 

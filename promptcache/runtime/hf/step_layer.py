@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import Cache
 
-from promptcache.runtime.attention import AttentionCall, SegmentedAttention, StepAttention
+from promptcache.runtime.attention import AttentionCall, PreparedAttention
 from promptcache.runtime.hf.hook import AttendingLayer
 
 
@@ -15,7 +15,7 @@ class Step(Protocol):
     """The KV that the tokens of one step write and attend to."""
 
     @property
-    def attention(self) -> StepAttention | SegmentedAttention:
+    def attention(self) -> PreparedAttention:
         """Attention over the KV of all their requests."""
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
@@ -19,6 +20,8 @@ from promptcache.runtime.attention import (
     RequestPositions,
     SegmentedAttention,
     TailGroup,
+    TokenStore,
+    append_function,
     padded_positions,
     token_store,
 )
@@ -30,6 +33,7 @@ from promptcache.runtime.link import SharedSegment, coalesced_segments, linked_s
 from promptcache.runtime.packed_rows import PackedTokens
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.serving.tails import Tail, Tails
+from promptcache.runtime.step_graphs import StepGraphs
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -64,16 +68,18 @@ class Batch:
         tails: Memory of the KV of the rows' own tokens.
     """
 
-    def __init__(self, model: Model, pool: Pool | None = None) -> None:
+    def __init__(self, model: Model, pool: Pool | None = None, graphs: StepGraphs | None = None) -> None:
         """Create an empty batch.
 
         Args:
             model: Links in segments (`model.linking.takes_rows`).
             pool: Buffers for small and for shifted segments; None coalesces nothing.
+            graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
         assert model.linking.takes_rows, "models that link by concatenation run alone"
         self._model = model
         self._pool = views_only(model) if pool is None else pool
+        self._graphs = graphs
         self._rows: list[Row] = []
         self._shared: _Shared | None = None  # None after the set of rows changed
         self.tails = Tails(model.shape)
@@ -145,26 +151,34 @@ class Batch:
             row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
         shared = self._shared_segments()
         order = sorted(range(len(work)), key=lambda index: _sort_key(*work[index]))
-        step: _RowStep | _Step
-        if shared.alone is not None:
-            step = _RowStep(*work[0], shared.alone, self.tails, self._model)
-        else:
-            step = _Step([work[index] for index in order], shared, self.tails, self._model)
-        stops = dict(zip(order, step.stops, strict=True))
+        stops = dict(zip(order, accumulate(len(work[index][1]) for index in order), strict=True))
         kept = [
             place
             for index, (_, token_ids) in enumerate(work)
             for place in range(stops[index] - (len(token_ids) if all_tokens else 1), stops[index])
         ]
-        logits = self._model.forward(
+        logits = self._compute([work[index] for index in order], shared, kept)
+        for row, token_ids in work:
+            row.num_own += len(token_ids)
+        return logits
+
+    def _compute(self, work: Sequence[tuple[Row, Sequence[int]]], shared: _Shared, kept: Sequence[int]) -> torch.Tensor:
+        """Compute a step over sorted `work`, and return the logits of the `kept` tokens."""
+        step: _RowStep | _Step | None = None
+        if self._graphs is not None:
+            step = _Step(work, shared, self.tails, self._model)
+            if (logits := self._graphs.compute(step, step.places, kept)) is not None:
+                return logits
+        if shared.alone is not None:
+            step = _RowStep(*work[0], shared.alone, self.tails, self._model)
+        elif step is None:
+            step = _Step(work, shared, self.tails, self._model)
+        return self._model.forward(
             step.token_ids,
             step.position_ids,
             step_cache(step, self._model.shape.num_layers),
             keep=torch.tensor(kept, device=self._model.device),
-        )
-        for row, token_ids in work:
-            row.num_own += len(token_ids)
-        return logits[0]
+        )[0]
 
     def _shared_segments(self) -> _Shared:
         if self._shared is None:
@@ -223,16 +237,16 @@ class _RowStep:
         self.stops = (len(token_ids),)
         self._start, self._stop = row.num_own, row.num_own + len(token_ids)
         self._tail = tails.memory(row.tail)
+        self._append = append_function(model.shape.dtype, model.shape.head_dim, model.shape.device)
         self.token_ids = token_tensor(token_ids, model.device)
         positions = row.positions.of_own_tokens(self._start, self._stop)
         self.position_ids = torch.from_numpy(positions)[None].to(model.device)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the tail, and return those of all own tokens."""
-        own_keys, own_values = self._tail.keys[layer], self._tail.values[layer]
-        own_keys[:, self._start : self._stop] = keys[0]
-        own_values[:, self._start : self._stop] = values[0]
-        return own_keys[None, :, : self._stop], own_values[None, :, : self._stop]
+        own_keys, own_values = (states[layer, :, : self._stop][None] for states in (self._tail.keys, self._tail.values))
+        self._append(own_keys[:, :, self._start :], own_values[:, :, self._start :], keys, values)
+        return own_keys, own_values
 
 
 class _Step(PackedTokens):
@@ -259,11 +273,22 @@ class _Step(PackedTokens):
                 if row.num_own and len(token_ids) > 1
             },
         )
-        self._tails = tails
-        self._store = token_store(
-            model.shape, ((tails.memory(each.row.tail), index) for each in places for index in range(*each.own))
-        )
-        self._writes = () if self._store is not None else tuple(_writes(places, model.device))
+        self._tails, self._model, self._placed = tails, model, places
+
+    @property
+    def places(self) -> Iterator[tuple[Slab, int]]:
+        """For each token the memory of its row, and its index there."""
+        for each in self._placed:
+            memory = self._tails.memory(each.row.tail)
+            yield from ((memory, index) for index in range(*each.own))
+
+    @cached_property
+    def _store(self) -> TokenStore | None:
+        return token_store(self._model.shape, self.places)
+
+    @cached_property
+    def _writes(self) -> tuple[_Write, ...]:
+        return () if self._store is not None else tuple(_writes(self._placed, self._model.device))
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the rows' tails, and return them."""

@@ -103,6 +103,12 @@ class Scheduler:
         """Queue a job. Any thread may call this."""
         self._waiting.append(job)
 
+    def warm_up(self) -> None:
+        """Record the graphs of steps before the first request, where the model has any."""
+        if self._executor.graphs is not None:
+            with self._executor.activity:
+                self._executor.graphs.record_all()
+
     def step(self) -> bool:
         """Do the next piece of work; return False if there is nothing to do."""
         if not (self._waiting or self._fetching or self._running):

@@ -248,6 +248,7 @@ class _Loop:
         """Run steps until the service is closed or too many of them fail. All jobs get a result in any case."""
         state = ServiceState.DEAD
         try:
+            self.scheduler.warm_up()
             if self._is_closed_after_steps():
                 state = ServiceState.DRAINING
         finally:

@@ -19,6 +19,7 @@ from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch, Row
+from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.service import distance, serve
 from tests import strategies
 
@@ -46,10 +47,12 @@ class StepMachine(RuleBasedStateMachine):
     Attributes:
         model: The model of the batch.
         tolerance: Maximum distance of logits from the reference, max|a-b| / max|b|.
+        graphs: Recorded steps of the model, if any.
     """
 
     model: ClassVar[Model]
     tolerance: ClassVar[float]
+    graphs: ClassVar[StepGraphs | None]
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +66,9 @@ class StepMachine(RuleBasedStateMachine):
         self.schema = schema
         self.service = serve(schema, self.model)
         self.batch = Batch(
-            self.model, Pool(self.model, MemoryStore(self.model.shape).buffers(2**20), small_tokens=small_tokens)
+            self.model,
+            Pool(self.model, MemoryStore(self.model.shape).buffers(2**20), small_tokens=small_tokens),
+            self.graphs,
         )
 
     @precondition(lambda self: len(self.answered) < MAX_ROWS)
@@ -136,6 +141,7 @@ class StepMachine(RuleBasedStateMachine):
             assert distance(actual, expected[list(answered.logits)]) < self.tolerance
 
 
-def step_machine(model: Model, tolerance: float) -> type[StepMachine]:
+def step_machine(model: Model, tolerance: float, graphs: StepGraphs | None = None) -> type[StepMachine]:
     """Return the machine of a model."""
-    return type("StepMachineOfModel", (StepMachine,), {"model": model, "tolerance": tolerance})
+    own = {"model": model, "tolerance": tolerance, "graphs": graphs}
+    return type("StepMachineOfModel", (StepMachine,), own)

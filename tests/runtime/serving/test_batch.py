@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.kv import LayerViews, Slab
-from promptcache.runtime.attention import CpuBackend, PortableBackend, RequestPositions, StepTokens, register_backend
+from promptcache.runtime.attention import PortableBackend, RequestPositions, StepTokens, segmented_attention
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
@@ -38,11 +38,9 @@ SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
 
 
 @pytest.fixture
-def portable() -> Iterator[None]:
+def portable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute attention with the portable backend."""
-    register_backend(PortableBackend())
-    yield
-    register_backend(CpuBackend())
+    monkeypatch.setattr(segmented_attention, "_backends", (PortableBackend(),))
 
 
 @cache
