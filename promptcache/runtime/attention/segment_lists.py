@@ -117,45 +117,31 @@ class SegmentLists:
 
     Attributes:
         numbers: All lists, one behind the other, int64.
-        sizes: Of each list.
-        ranges, items, tokens, starts, entries, positions, own_positions: Where each list begins; the segments are the
-            first. `entries` are indices of partial results, `starts` where those of each query begin among them.
-        num_items: Programs of the kernel for each head.
-        num_entries: Number of partial results of each head.
+        sizes, begins: Of each list. `entries` are indices of partial results, `starts` where those of each query begin
+            among them.
         holds: Objects whose memory the lists have addresses of.
     """
 
     numbers: torch.Tensor
     sizes: ListSizes
-    ranges: int
-    items: int
-    tokens: int
-    starts: int
-    entries: int
-    positions: int
-    own_positions: int
-    num_items: int
-    num_entries: int
+    begins: ListSizes
     holds: tuple[object, ...]
+
+    @property
+    def own_positions(self) -> int:
+        """Where the positions of own keys begin, or `NO_POSITIONS` if no query has to compare them."""
+        return self.begins.own_positions if self.sizes.own_positions else NO_POSITIONS
+
+    @property
+    def num_items(self) -> int:
+        """Programs of the kernel for each head."""
+        return self.sizes.items // ITEM_FIELDS
 
     @staticmethod
     def fixed(room: ListSizes, device: torch.device) -> SegmentLists:
         """Return lists without work, whose memory on a device has room for those of other steps (`spread`)."""
-        begins = room.begins
-        return SegmentLists(
-            numbers=torch.zeros(sum(room), dtype=torch.int64, device=device),
-            sizes=room,
-            ranges=begins.ranges,
-            items=begins.items,
-            tokens=begins.tokens,
-            starts=begins.starts,
-            entries=begins.entries,
-            positions=begins.positions,
-            own_positions=begins.own_positions if room.own_positions else NO_POSITIONS,
-            num_items=room.items // ITEM_FIELDS,
-            num_entries=room.entries,
-            holds=(),
-        )
+        numbers = torch.zeros(sum(room), dtype=torch.int64, device=device)
+        return SegmentLists(numbers=numbers, sizes=room, begins=room.begins, holds=())
 
     def spread(self, room: ListSizes) -> torch.Tensor | None:
         """Return the numbers with each list where `room` has its place; None if a list is longer.
@@ -165,7 +151,7 @@ class SegmentLists:
         """
         if any(size > most for size, most in zip(self.sizes, room, strict=True)):
             return None
-        old, new = self.sizes.begins, room.begins
+        old, new = self.begins, room.begins
         numbers, found = self.numbers.numpy(), np.zeros(new.compared + self.sizes.compared, dtype=np.int64)
         for size, first, place in zip(self.sizes, old, new, strict=True):
             found[place : place + size] = numbers[first : first + size]
@@ -319,20 +305,7 @@ def make_lists(
     numbers = np.concatenate(parts).astype(np.int64, copy=False)
     fields = numbers[: len(segments)].reshape(-1, SEGMENT_FIELDS)  # a view
     fields[fields[:, -1] != NO_POSITIONS, -1] += begins.compared
-    return SegmentLists(
-        numbers=torch.from_numpy(numbers),
-        sizes=sizes,
-        ranges=begins.ranges,
-        items=begins.items,
-        tokens=begins.tokens,
-        starts=begins.starts,
-        entries=begins.entries,
-        positions=begins.positions,
-        own_positions=begins.own_positions if compares_own else NO_POSITIONS,
-        num_items=len(items) // ITEM_FIELDS,
-        num_entries=num_entries,
-        holds=holds,
-    )
+    return SegmentLists(numbers=torch.from_numpy(numbers), sizes=sizes, begins=begins, holds=holds)
 
 
 def _keys_of_item(alike: Sequence[tuple[_Tokens, list[tuple[int, int, int]]]], num_kv_heads: int, at_once: int) -> int:

@@ -90,7 +90,7 @@ class ListedAttention:
         self._allocate()
 
     def _allocate(self) -> None:
-        size, device = (self._lists.num_entries, self._num_heads), self._spec.device
+        size, device = (self._lists.sizes.entries, self._num_heads), self._spec.device
         self._partial = torch.empty((*size, self._spec.head_dim), dtype=torch.float32, device=device)
         self._lse = torch.empty(size, dtype=torch.float32, device=device)
 
@@ -99,12 +99,12 @@ class ListedAttention:
         return max(1, self._block_m // self._spec.queries.num_groups)
 
     def _attend(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        lists = self._lists
+        lists, begins = self._lists, self._lists.begins
         query, keys, values = (
             each if each.stride(3) == 1 else each.contiguous() for each in (call.query, call.keys, call.values)
         )
         ops: Any = _operators()
-        places = [lists.ranges, lists.items, lists.tokens, lists.positions, lists.own_positions]
+        places = [begins.ranges, begins.items, begins.tokens, begins.positions, lists.own_positions]
         has_window = self._window is not None
         ops.attend(
             query,
@@ -123,7 +123,7 @@ class ListedAttention:
         )
         batch, heads, num_tokens, width = query.shape
         out = torch.empty((batch, num_tokens, heads, width), dtype=query.dtype, device=query.device)
-        ops.merge(out, self._partial, self._lse, self._numbers, call.sinks, lists.starts, lists.entries)
+        ops.merge(out, self._partial, self._lse, self._numbers, call.sinks, begins.starts, begins.entries)
         return out
 
 
