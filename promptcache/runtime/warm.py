@@ -44,7 +44,7 @@ def warm(
     done, num_encoded, num_encoded_tokens = 0, 0, 0
     faults, found = FaultLog(), Counter[Tier]()
     executor.follow()
-    lengths = {executor.key(each): each.num_tokens for each in (*state.encodings, *members())}
+    lengths = {executor.key(each): each.num_tokens for each in chain(state.encodings, members())}
     keys, total = [*lengths], sum(lengths.values())
     lacking = frozenset[str]().union(*store.lacking(keys).values())
     for group in _groups(chain(state.encodings, members())):
