@@ -97,6 +97,6 @@ class _FixedAttention(ListedAttention):
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`."""
         self._allocate()  # while recording, from memory that layers and recordings share
-        found = self._attend(layer, call)
+        found = super().run(layer, call)
         del self._partial, self._lse
         return found

@@ -98,7 +98,8 @@ class ListedAttention:
     def _tokens_at_once(self) -> int:
         return max(1, self._block_m // self._spec.queries.num_groups)
 
-    def _attend(self, layer: int, call: AttentionCall) -> torch.Tensor:
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[B, T, Hq, D]`."""
         lists, begins = self._lists, self._lists.begins
         query, keys, values = (
             each if each.stride(3) == 1 else each.contiguous() for each in (call.query, call.keys, call.values)
@@ -142,7 +143,7 @@ class TritonAttention(ListedAttention):
         """Return the attention of one layer, `[B, T, Hq, D]`."""
         if call.keys.shape[2] > self._room:
             self._make_room(call.keys.shape[2])
-        return self._attend(layer, call)
+        return super().run(layer, call)
 
     def _make_room(self, num_own: int) -> None:
         """Make lists for at least `num_own` own tokens; the kernel reads those that there are."""
@@ -180,10 +181,6 @@ class TritonStepAttention(ListedAttention):
             holds=(*tokens.segments, *tokens.groups, *tokens.chunks),
         )
         self._load(lists)
-
-    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        """Return the attention of one layer, `[1, T, Hq, D]`."""
-        return self._attend(layer, call)
 
 
 def store_targets(places: Iterable[tuple[Slab, int]]) -> torch.Tensor:

@@ -226,7 +226,6 @@ class _RowStep:
 
     Attributes:
         token_ids, position_ids: `[1, T]`.
-        stops: The end of the tokens.
         attention: Attention of the tokens over the KV of the row.
     """
 
@@ -234,7 +233,6 @@ class _RowStep:
         self, row: Row, token_ids: Sequence[int], attention: SegmentedAttention, tails: Tails, model: Model
     ) -> None:
         self.attention = attention
-        self.stops = (len(token_ids),)
         self._start, self._stop = row.num_own, row.num_own + len(token_ids)
         self._tail = tails.memory(row.tail)
         self._append = append_function(model.shape.dtype, model.shape.head_dim, model.shape.device)
