@@ -65,12 +65,12 @@ def with_members(
     runs: list[Run] = []
     made: list[RunState] = []
     for path, members in named.items():
-        contexts = _Contexts(visibility.of_collection(path), states)
+        contexts = _Contexts(visibility.of_collection(path), layout, states, codec)
         taken: set[tuple[int, int]] = set()
         for module in members:
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
-            made += _member_states(run, len(states) + len(made), contexts, taken, layout, states, codec)
+            made += contexts.states_of(run, len(states) + len(made), taken)
     return _Extension(layout, selection, runs).layout(), (*states, *made)
 
 
@@ -91,35 +91,19 @@ def member_encodings(
     """
     visibility = Visibility(layout)
     for path, own in members.items():
-        contexts = _Contexts(visibility.of_collection(path), states)
+        contexts = _Contexts(visibility.of_collection(path), layout, states, codec)
         for name, member in tuple(own.items()):
             run = _run(schema.modules[path].member(name, member), len(layout.runs), tokenizer)
-            for state in _member_states(run, len(states), contexts, set(), layout, states, codec):
+            for state in contexts.states_of(run, len(states), taken=set()):
                 yield join_path(path, name), state.encoding
 
 
-def _member_states(
-    run: Run,
-    index: int,
-    contexts: _Contexts,
-    taken: set[tuple[int, int]],
-    layout: Layout,
-    states: Sequence[RunState],
-    codec: str,
-) -> Iterator[RunState]:
-    """Yield the states of a member, which has `run`; the first has the given index."""
-    for kind, sees in contexts.of(run.token_ids, taken):
-        is_adapted = kind is StateKind.BEHIND and contexts.has_stand_ins
-        state = _state(run, index, kind, sees, states, codec, is_adapted=is_adapted)
-        if kind is StateKind.PLAIN or state.encoding.position_ids[-1] < (layout.max_positions or sys.maxsize):
-            yield state
-            index += 1
-
-
 class _Contexts:
-    """What the members of a collection attend to while they are encoded, as indices of states."""
+    """What the members of a collection attend to while they are encoded, as indices of states; and their states."""
 
-    def __init__(self, seen: CollectionView, states: Sequence[RunState]) -> None:
+    def __init__(self, seen: CollectionView, layout: Layout, states: Sequence[RunState], codec: str) -> None:
+        self._max_positions = layout.max_positions or sys.maxsize
+        self._states, self._codec = states, codec
         self._plain = tuple(_states_of(seen.plain, states, behind=False))
         self._before = tuple(_states_of(seen.before, states, behind=False))
         self._pairs = list(self._stand_ins(states)) if seen.uses_stand_ins else []
@@ -132,22 +116,35 @@ class _Contexts:
             if state.kind is StateKind.STAND_IN and state.sees[:-1] == self._before and state.sees[-1] in first:
                 yield state.sees[-1], state.index
 
-    @property
-    def has_stand_ins(self) -> bool:
-        """Whether a member that is not the first one attends to stand-ins."""
-        return bool(self._pairs)
-
-    def of(
-        self, token_ids: tuple[int, ...], taken: set[tuple[int, int]]
-    ) -> Iterator[tuple[StateKind, tuple[int, ...]]]:
-        """Yield the kinds and contexts of the states of the next member of a prompt; it has a plain one first.
+    def states_of(self, run: Run, index: int, taken: set[tuple[int, int]]) -> Iterator[RunState]:
+        """Yield the states of the next member of a prompt; it has a plain one first.
 
         Args:
+            run: Of the member.
+            index: Of its first state.
             taken: The stand-ins of the members before it in the prompt. Those of this one are added.
         """
-        yield StateKind.PLAIN, self._plain
-        if (sees := (*self._before, *self._chosen(token_ids, taken), *self._behind)) != self._plain:
-            yield StateKind.BEHIND, sees
+        yield self._state(run, index, StateKind.PLAIN, self._plain)
+        sees = (*self._before, *self._chosen(run.token_ids, taken), *self._behind)
+        if sees != self._plain:
+            state = self._state(run, index + 1, StateKind.BEHIND, sees, is_adapted=bool(self._pairs))
+            if state.encoding.position_ids[-1] < self._max_positions:
+                yield state
+
+    def _state(
+        self, run: Run, index: int, kind: StateKind, sees: tuple[int, ...], *, is_adapted: bool = False
+    ) -> RunState:
+        context = closed_up([self._states[each].encoding.whole for each in sees])
+        start = context[-1].last + 1 if context else 0
+        token_ids = run.token_ids
+        encoding = Encoding(
+            token_ids=token_ids,
+            position_ids=tuple(range(start, start + len(token_ids))),
+            context=context,
+            codec=self._codec,
+            is_adapted=is_adapted,
+        )
+        return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
 
     def _chosen(self, token_ids: tuple[int, ...], taken: set[tuple[int, int]]) -> tuple[int, ...]:
         """Return the stand-ins of a member: those that its text chooses, or the next that no other member has."""
@@ -250,26 +247,3 @@ def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:
     token_ids: tuple[int, ...]
     (token_ids,) = tokenizer.tokenize_parts([text], Before.TEXT)
     return token_ids
-
-
-def _state(
-    run: Run,
-    index: int,
-    kind: StateKind,
-    sees: tuple[int, ...],
-    states: Sequence[RunState],
-    codec: str,
-    *,
-    is_adapted: bool,
-) -> RunState:
-    context = closed_up([states[each].encoding.whole for each in sees])
-    start = context[-1].last + 1 if context else 0
-    token_ids = run.token_ids
-    encoding = Encoding(
-        token_ids=token_ids,
-        position_ids=tuple(range(start, start + len(token_ids))),
-        context=context,
-        codec=codec,
-        is_adapted=is_adapted,
-    )
-    return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
