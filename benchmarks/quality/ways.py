@@ -68,6 +68,7 @@ _NAMED = (
     _GUARANTEED,
     Way(name="own", context="own"),
     Way(name="nothing", sees="nothing"),
+    Way(name="previous", sees="previous"),
     Way(name="earlier", sees="earlier"),
     Way(name="fixed", positions="fixed"),
     Way(name="scaffold", scaffold=True),
@@ -81,7 +82,7 @@ _NAMED = (
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
 """Names for `--way`, besides plain prefill."""
 
-DEFAULT_WAYS = ("guaranteed", "nothing", "earlier", "scaffold")
+DEFAULT_WAYS = ("guaranteed", "nothing", "previous", "earlier", "scaffold")
 """Ways that `python -m benchmarks quality` compares by default."""
 
 

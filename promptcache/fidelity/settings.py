@@ -71,7 +71,10 @@ if every slot has its filler as content.
 """
 
 SETTINGS = (
-    *(Setting(f"sees={each}", "sees", str(each)) for each in (Sees.NOTHING, Sees.STAND_INS, Sees.EARLIER)),
+    *(
+        Setting(f"sees={each}", "sees", str(each))
+        for each in (Sees.NOTHING, Sees.STAND_INS, Sees.PREVIOUS, Sees.EARLIER)
+    ),
     *(Setting(f"repair={each}", "repair", each) for each in ("slots", "first-8", "all")),
     *(Setting(f"positions={each}", "positions", str(each)) for each in (Placement.CLOSED, Placement.FIXED)),
     PROMOTED,

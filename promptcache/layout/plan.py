@@ -53,7 +53,7 @@ def make_plan(
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
-    for run, state in states_in_use(runs_in_use(layout, selection.modules), states, scaffolds):
+    for run, state in states_in_use(layout, runs_in_use(layout, selection.modules), states, scaffolds):
         modules.add(run, state)
     if contents.faults:
         raise PromptError(contents.faults)

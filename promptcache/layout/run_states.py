@@ -38,7 +38,8 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
 
     Each cached run has a plain state, and one state for each scaffold that covers it. A run of a module may also have
     a state behind stand-ins or earlier modules. A run without tokens (slots without fillers) has no state. States of a
-    run with the same context are one state.
+    run with the same context are one state. States behind the selected module before it are not among them: they
+    depend on the prompt (`states_in_use`).
 
     With fixed positions, a run is encoded at its places in the layout. With closed positions, it is encoded directly
     behind its context, and its context has no gaps.
@@ -50,7 +51,7 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
         if run.cached:
             visible = visibility.plain(run)
             maker.add_plain(run, visible)
-            if run.module:
+            if run.module and layout.schema.modules[run.module].sees is not Sees.PREVIOUS:
                 maker.add_behind(run, *visibility.behind(run, visible))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
@@ -74,29 +75,68 @@ def runs_in_use(layout: Layout, modules: Iterable[str]) -> list[Run]:
 
 
 def states_in_use(
-    runs: Iterable[Run], states: Sequence[RunState], scaffolds: Mapping[str, str]
+    layout: Layout, runs: Iterable[Run], states: Sequence[RunState], scaffolds: Mapping[str, str]
 ) -> Iterator[tuple[Run, RunState | None]]:
     """Yield the runs of a prompt with the state that each is used in; None if it is not cached, or has no tokens.
 
     A run is used in its plain state if that attended to exactly the runs in use before it. Otherwise it is used behind
-    stand-ins or earlier modules, if it has such a state.
+    stand-ins or earlier modules, if it has such a state, or behind the module before it in the prompt.
 
     Args:
+        layout: The layout of the states.
         runs: In document order.
         states: The result of `run_states`.
         scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
     """
+    modules = layout.schema.modules
     used: list[int] = []
+    plain: list[RunState] = []  # of the runs in use so far
     is_exact = True
     for run in runs:
-        state = find_state(states, run.index, scaffolds.get(run.module), behind=not is_exact) if run.cached else None
-        if state is not None and is_exact and state.sees != tuple(used):
-            state = find_state(states, run.index, scaffolds.get(run.module), behind=True)
-            is_exact = False
-        if state is not None:
-            used.append(state.index)
-        is_exact = is_exact and run.cached
+        if (own := find_state(states, run.index, None) if run.cached else None) is None:
+            is_exact = is_exact and run.cached
+            yield run, None
+            continue
+        scaffold = scaffolds.get(run.module)
+        state = own if scaffold is None else find_state(states, run.index, scaffold)
+        assert state is not None, "a run with a plain state has one in each scaffold"
+        is_exact = is_exact and state.sees == tuple(used)
+        if scaffold is None and not is_exact:
+            if run.module and modules[run.module].sees is Sees.PREVIOUS:
+                state = _behind_previous(layout, run, own, plain)
+            else:
+                state = find_state(states, run.index, None, behind=True)
+                assert state is not None, "it has a plain state"
+        used.append(state.index)
+        plain.append(own)
         yield run, state
+
+
+def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[RunState]) -> RunState:
+    """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
+
+    Its context are the runs of both plain states, and that run. The plain state is returned if there is no such run, if
+    the context of the module is its own, or if the model has not enough positions.
+
+    Args:
+        own: The plain state of the run.
+        before: The plain states of the runs in use before it.
+    """
+    previous = next((each for each in reversed(before) if each.index not in own.sees), None)
+    if previous is None or layout.schema.modules[run.module].context is not Context.GUARANTEED:
+        return own
+    seen = {*own.sees, *previous.sees, previous.index}
+    context = tuple(each.encoding.whole for each in before if each.index in seen)
+    places = run.places
+    if layout.placement is Placement.CLOSED:
+        context = closed_up(context)
+        start = context[-1].last + 1
+        places = tuple(range(start, start + len(places)))
+        if layout.max_positions is not None and places[-1] >= layout.max_positions:
+            return own
+    encoding = replace(own.encoding, position_ids=places, context=context)
+    sees = tuple(each.index for each in before if each.index in seen)
+    return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:
@@ -121,7 +161,7 @@ def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, be
     return states[plain]
 
 
-_NONE = -1  # index of a run without a state: it has no tokens, or is not cached
+_NONE = -1  # index of a state that there is not: a run has no tokens, or is not cached, or a prompt made it
 
 
 class _Maker:
@@ -312,12 +352,15 @@ class Visibility:
         piece = TextPiece(start=start, token_ids=(), text="", span=self._layout.schema.source.span)
         place = Run(index=self._layout.collections[path], module=path, pieces=(piece,), cached=True)
         plain = self.plain(place)
+        sees = self._layout.schema.modules[path].sees
+        if sees is Sees.PREVIOUS:
+            return CollectionView(plain=plain, before=plain, behind=(), uses_stand_ins=False)
         _, visible, first = self.behind(place, plain)
         return CollectionView(
             plain=plain,
             before=[index for index in visible if index < first],
             behind=[index for index in visible if index >= first],
-            uses_stand_ins=self._layout.schema.modules[path].sees is Sees.STAND_INS,
+            uses_stand_ins=sees is Sees.STAND_INS,
         )
 
     def before(self, run: Run, visible: list[int]) -> list[int]:

@@ -232,8 +232,9 @@ class Layout(Short):
 class StateKind(StrEnum):
     """Kind of a state: what a run attends to while it is encoded.
 
-    `PLAIN`: what is guaranteed with its module, or its own text only. `BEHIND`: stand-ins or earlier modules as well.
-    `SCAFFOLD`: the modules of a scaffold. `STAND_IN`: not a state of the run, but a stand-in.
+    `PLAIN`: what is guaranteed with its module, or its own text only. `BEHIND`: stand-ins, earlier modules or the one
+    before it in a prompt as well. `SCAFFOLD`: the modules of a scaffold. `STAND_IN`: not a state of the run, but a
+    stand-in.
     """
 
     PLAIN = "plain"
@@ -249,11 +250,12 @@ class RunState(Short):
     A run has a plain state, and may have one behind stand-ins or earlier modules, and others in scaffolds.
 
     Attributes:
-        index: Index in the schema's tuple of states.
+        index: Index in the schema's tuple of states. -1 for one behind the module before it in a prompt.
         run: Index of the run in the layout. A stand-in has that of the first run that attends to it.
         kind: What the context is. A scaffold may use a state of another kind.
         scaffolds: Names of the scaffolds that use this state; empty for the run's plain state.
-        sees: Indices of the states whose encodings are the context of this one, all lower than `index`.
+        sees: Indices of the states whose encodings are the context of this one. All are lower than `index`, if that is
+            in the tuple.
         encoding: The tokens to encode with their context.
     """
 

@@ -7,7 +7,7 @@ This file knows no prompt.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -36,6 +36,7 @@ from promptcache.layout import (
 )
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.made_encodings import MadeEncodings
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -166,9 +167,7 @@ class Catalog:
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
         self._held: set[Encoding] = set()
-        self._of_members: dict[tuple[str, str], dict[str, set[str]]] = {}
-        """Encodings of members that were used: their digests with their keys, by schema and path of the member."""
-        self._members_in_use: Counter[str] = Counter()  # of their digests
+        self._made = MadeEncodings()
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self.on_drop: Callable[[], None] | None = None
         self._is_closed = False
@@ -283,39 +282,49 @@ class Catalog:
                 else:
                     members[name] = member
                 self._states[schema] = replace(state)  # plans of this state are not used again
-                self._forget_member(schema, join_path(collection, name))
+                self._forget_keys(self._made.forget(schema, join_path(collection, name)))
 
     def members(self, schema: str, collection: str) -> Mapping[str, str]:
         """Return the texts of the members of a collection, by name; errors as for `set_member`."""
         return _Texts(_members(self.find(schema), collection))
 
-    def use_members(self, state: SchemaState, plan: Plan) -> None:
-        """Keep the encodings of the members in a plan until they are removed or replaced."""
-        for reuse in plan.reuse if state.members else ():
-            path = plan.layout.runs[reuse.run].module
-            if path.rpartition("/")[0] in state.members:
-                self.use_member(state, path, reuse.part.encoding)
+    def use_made(self, state: SchemaState, plan: Plan) -> None:
+        """Keep the encodings of a plan that are not the schema's own: of members, and behind the module before them."""
+        own = self._num_uses
+        made = [each for each in plan.reuse if each.part.encoding not in own]
+        if not made or not self.serves(state):
+            return
+        paths = {run.token_ids: run.module for run in plan.layout.runs if _is_member(state, run.module)}
+        for reuse in made:
+            encoding, path = reuse.part.encoding, plan.layout.runs[reuse.run].module
+            members = [each.encoding for each in encoding.context if each.encoding.token_ids in paths]
+            for member in members:
+                self.use_member(state, paths[member.token_ids], member)
+            if _is_member(state, path) and not members:
+                self.use_member(state, path, encoding)
+            else:
+                self._use_pair(state, path, encoding, members)
 
     def use_member(self, state: SchemaState, path: str, encoding: Encoding) -> None:
         """Keep an encoding of a member until the member is removed or replaced."""
-        name = state.schema.name
         with self._lock:
-            if not self.serves(state):
-                return
-            known = self._of_members.setdefault((name, path), {})
-            if encoding.digest not in known:
-                self._members_in_use[encoding.digest] += 1
-            known.setdefault(encoding.digest, set()).add(key := self._key(encoding))
-            if self._store is not None:
-                self._store.note({key: {"schema": name, "module": path}})
+            if self.serves(state):
+                self._made.use(state.schema.name, path, encoding, self._noted(state, path, encoding))
 
-    def _forget_member(self, schema: str, path: str) -> None:
-        unused: list[str] = []
-        for digest, keys in self._of_members.pop((schema, path), {}).items():
-            self._members_in_use[digest] -= 1
-            if not self._members_in_use[digest]:
-                del self._members_in_use[digest]
-                unused += keys
+    def _use_pair(self, state: SchemaState, path: str, encoding: Encoding, members: Iterable[Encoding]) -> None:
+        with self._lock:
+            if self.serves(state):
+                key = self._noted(state, path, encoding)
+                self._forget_keys(self._made.use_pair(state.schema.name, path, encoding, key, members))
+
+    def _noted(self, state: SchemaState, path: str, encoding: Encoding) -> str:
+        """Return the key of an encoding; the store knows its schema and module then."""
+        key = self._key(encoding)
+        if self._store is not None:
+            self._store.note({key: {"schema": state.schema.name, "module": path}})
+        return key
+
+    def _forget_keys(self, unused: Sequence[str]) -> None:
         if self._store is not None and self._owns_store and unused:
             self._store.forget(unused)
 
@@ -325,8 +334,7 @@ class Catalog:
             encodings += self._placed.pop(old.schema.name)[1].encodings
         self._num_uses.subtract(encodings)
         if self._states.get(old.schema.name) is None or self._states[old.schema.name].members is not old.members:
-            for schema, path in [each for each in self._of_members if each[0] == old.schema.name]:
-                self._forget_member(schema, path)
+            self._forget_keys(self._made.forget_schema(old.schema.name))
         for each in encodings:
             if not self._num_uses[each]:
                 del self._num_uses[each]
@@ -336,7 +344,7 @@ class Catalog:
 
     def needs(self, encoding: Encoding) -> bool:
         """Return whether a schema needs an encoding."""
-        return encoding in self._num_uses or encoding.digest in self._members_in_use
+        return encoding in self._num_uses or encoding in self._made
 
     def hold(self, encoding: Encoding) -> None:
         """Keep an encoding that no schema needs: `forget_unused` does not free it, until `release`."""
@@ -400,6 +408,10 @@ class _Texts(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"<texts of {len(self)} members>"
+
+
+def _is_member(state: SchemaState, path: str) -> bool:
+    return path.rpartition("/")[0] in state.members
 
 
 def _members(state: SchemaState, collection: str) -> dict[str, Member]:

@@ -131,5 +131,5 @@ def _ordered(scaffolds: Iterable[CheckedScaffold], schema: CheckedSchema) -> tup
 def _in_use(state: SchemaState, modules: Sequence[str]) -> dict[int, Encoding]:
     """Return the encoding of each run of the modules of a prompt."""
     layout, scaffolds = state.layout, scaffolds_in_use(state.schema.scaffolds, modules)
-    found = states_in_use(runs_in_use(layout, modules), state.states, scaffolds)
+    found = states_in_use(layout, runs_in_use(layout, modules), state.states, scaffolds)
     return {run.index: each.encoding for run, each in found if each is not None}

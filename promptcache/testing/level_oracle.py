@@ -7,6 +7,7 @@ take the runs and their positions as given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -134,12 +135,12 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
 
 def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
     """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
-    right_states = _states_in_use(plan, states)
+    right_encodings = _encodings_in_use(plan, states)
     for reuse in plan.reuse:
         module = plan.layout.runs[reuse.run].module
-        right = right_states.get(reuse.run)
-        if right is None or reuse.part.encoding != right.encoding:
-            yield f"run {reuse.run} of '{module}' is not in state {right and right.scaffolds}"
+        right = right_encodings.get(reuse.run)
+        if reuse.part.encoding != right:
+            yield f"run {reuse.run} of '{module}' is {reuse.part.encoding}, not {right}"
         if module and not plan.selection.schema.modules[module].cache:
             yield f"'{module}' is not to be cached"
     for prefill in plan.prefill:
@@ -147,21 +148,52 @@ def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
             yield f"'{prefill.module}' is to be cached"
 
 
-def _states_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, RunState]:
-    """Return the state of each cached run in use: the plain one while it has seen all that is in use before it."""
+def _encodings_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, Encoding]:
+    """Return the encoding of each cached run in use: the plain one while it has seen all that is in use before it."""
     schema, modules = plan.selection.schema, frozenset(plan.selection.modules)
     taken = _scaffolds_taken(schema, modules)
-    found: dict[int, RunState] = {}
+    found: dict[int, Encoding] = {}
     is_exact = True
     present = (run for run in plan.layout.runs if not run.module or run.module in modules)
     for run in sorted(present, key=lambda run: run.start):  # members of a collection come last among the runs
         state = _state(states, run.index, taken.get(run.module)) if run.cached else None
         if state is not None:
             seen = [part.encoding for part in state.encoding.context]
-            is_exact = is_exact and seen == [each.encoding for each in found.values()]
-            found[run.index] = state if is_exact or run.module in taken else _behind(states, run.index) or state
+            is_exact = is_exact and seen == [*found.values()]
+            if is_exact or run.module in taken:
+                found[run.index] = state.encoding
+            elif run.module and schema.modules[run.module].sees is Sees.PREVIOUS:
+                found[run.index] = _behind_previous(plan.layout, states, run, [*found]).encoding
+            else:
+                found[run.index] = (_behind(states, run.index) or state).encoding
         is_exact = is_exact and run.cached
     return found
+
+
+def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, before: Sequence[int]) -> RunState:
+    """Return the state of a run behind the last run in use that it need not see, and what that one sees."""
+    plain = _state(states, run.index, None)
+    assert plain is not None
+    visible = _before(layout, run, *_visible(layout, run))
+    others = [index for index in before if index not in visible]
+    if not others or layout.schema.modules[run.module].context is not Context.GUARANTEED:
+        return plain
+    previous = layout.runs[others[-1]]
+    seen = {previous.index, *visible, *_before(layout, previous, *_visible(layout, previous))}
+    position, parts, own = 0, list[KVPart](), plain.encoding.position_ids
+    for index in (each for each in before if each in seen):
+        state = _state(states, index, None)
+        assert state is not None
+        num_tokens = len(state.encoding.token_ids)
+        shift = position - state.encoding.position_ids[0] if layout.placement is Placement.CLOSED else 0
+        parts.append(KVPart(state.encoding, 0, num_tokens, shift))
+        position += num_tokens
+    if layout.placement is Placement.CLOSED:
+        own = tuple(range(position, position + len(own)))
+        if layout.max_positions is not None and position + len(own) > layout.max_positions:
+            return plain
+    encoding = replace(plain.encoding, position_ids=own, context=tuple(parts))
+    return replace(plain, encoding=encoding)
 
 
 def _wrong_behind(layout: Layout, states: Sequence[RunState], run: Run, plain: RunState) -> Iterator[str]:
@@ -170,6 +202,10 @@ def _wrong_behind(layout: Layout, states: Sequence[RunState], run: Run, plain: R
     if not run.module:
         return
     module, guaranteed = schema.modules[run.module], schema.guaranteed[run.module]
+    if module.sees is Sees.PREVIOUS:
+        if _behind(states, run.index) is not None:
+            yield f"run {run.index} of '{run.module}' has a state behind others without a prompt"
+        return
     optional = (each for each in layout.runs if each.module and each.module not in guaranteed)
     first = next(optional, run)
     visible = _before(layout, run, *_visible(layout, run))

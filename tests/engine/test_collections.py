@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptError, SchemaError, UnknownSchema
 from promptcache.kv import StoreConfig
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, Sees
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import ENGINE_LAWS
@@ -44,9 +44,9 @@ SCHEMA = """
 </schema>"""
 
 
-def engine_of(**options: object) -> Engine:
+def engine_of(schema: str = SCHEMA, **options: object) -> Engine:
     engine = Engine(tiny_model(), ByteTokenizer(), **options)  # type: ignore[arg-type]
-    engine.add_schema(SCHEMA)
+    engine.add_schema(schema)
     return engine
 
 
@@ -144,13 +144,15 @@ DECLARED = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "Th
 class Twin:
     """An engine with a small memory over a folder, whose collection changes, beside a dictionary of its members."""
 
-    def __init__(self, promote: str, folder: Path) -> None:
+    def __init__(self, promote: str, sees: str, folder: Path) -> None:
+        self.schema = SCHEMA.replace('name="kb"', f'name="kb" sees="{sees}"')
         self.options: dict[str, object] = {
+            "schema": self.schema,
             "promote": promote,
             "store": StoreConfig(folder=folder, disk_bytes=400_000, memory_bytes=60_000),
         }
         self.engine, self.promotes = engine_of(**self.options), promote == "auto"
-        self.fresh = engine_of(history_bytes=0)
+        self.fresh = engine_of(self.schema, history_bytes=0)
         self.texts = {**DECLARED}
 
     def step(self, chance: random.Random) -> None:
@@ -168,7 +170,7 @@ class Twin:
             if chance.randrange(2):
                 self.engine = engine_of(**self.options)
             else:
-                self.engine.add_schema(SCHEMA)
+                self.engine.add_schema(self.schema)
             for each in DECLARED.keys() - self.texts.keys():
                 self.engine.remove_member("kb", "notes", each)
             for each, text in self.texts.items():
@@ -180,7 +182,7 @@ class Twin:
         """The answer is that of a fresh engine with the same members; a promoted one is exact."""
         fresh = self.fresh
         fresh.remove_schema("kb")  # and with it all that it has kept
-        fresh.add_schema(SCHEMA)
+        fresh.add_schema(self.schema)
         for name in names:
             fresh.add_member("kb", "notes", name, self.texts[name])
         asked = prompt(*names)
@@ -195,20 +197,22 @@ class Twin:
 
 
 @pytest.mark.law
+@pytest.mark.parametrize("sees", ["stand-ins", "previous"])
 @pytest.mark.parametrize("promote", ["off", "auto"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=law_examples(0.03), deadline=None)
-def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, seed: int) -> None:
+def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, sees: str, seed: int) -> None:
     """After any additions, replacements, removals, evictions and restarts, answers are those of a new engine."""
     with TemporaryDirectory() as folder:
-        walk(Twin(promote, Path(folder)), random.Random(seed), 20)
+        walk(Twin(promote, sees, Path(folder)), random.Random(seed), 20)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sees", ["stand-ins", "previous"])
 @pytest.mark.parametrize("promote", ["off", "auto"])
-def test_ten_thousand_steps_give_a_fresh_engines_answers(promote: str, tmp_path: Path) -> None:
+def test_ten_thousand_steps_give_a_fresh_engines_answers(promote: str, sees: str, tmp_path: Path) -> None:
     """The same for one long history."""
-    walk(Twin(promote, tmp_path), random.Random(promote), 10_000)
+    walk(Twin(promote, sees, tmp_path), random.Random(promote), 10_000)
 
 
 def walk(twin: Twin, chance: random.Random, num_steps: int) -> None:
@@ -315,6 +319,7 @@ def test_warming_knows_what_prompts_of_one_member_need(data: st.DataObject, sche
     service = serve(schema)
     selection = data.draw(strategies.prompts(schema))
     assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
+    assume(all(selection.schema.modules[path].sees is not Sees.PREVIOUS for path in selection.modules))
 
     warmed = {encoding for _, encoding in service.state.member_encodings(service.tokenizer)}
 

@@ -125,6 +125,12 @@ def _sees_the_absent(patch: Patch) -> None:
     patch.setattr(run_states.Visibility, "plain", plain)
 
 
+@fault("a module sees the previous module of another prompt", law=STATES)
+def _sees_another(patch: Patch) -> None:
+    original = run_states._behind_previous
+    patch.setattr(run_states, "_behind_previous", lambda *args: original(*args[:-1], args[-1][:-1]))
+
+
 @fault("all modules are encoded behind the same stand-ins", law=CONTEXTS)
 def _same_stand_ins(patch: Patch) -> None:
     patch.setattr(run_states, "num_before", lambda schema: dict.fromkeys(schema.modules, 1))

@@ -48,10 +48,12 @@ class Context(StrEnum):
 class Sees(StrEnum):
     """Text before a module that it attends to while it is encoded, besides its context (docs/layout.md, "Stand-ins").
 
-    `STAND_INS`: one stand-in for each module before it that may be present. `EARLIER`: the text of modules before it.
+    `STAND_INS`: one stand-in for each module before it that may be present. `PREVIOUS`: the selected module before it.
+    `EARLIER`: the text of modules before it, selected or not.
     """
 
     STAND_INS = "stand-ins"
+    PREVIOUS = "previous"
     EARLIER = "earlier"
     NOTHING = "nothing"
 

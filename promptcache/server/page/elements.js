@@ -3,7 +3,7 @@ import { encoded, isElement } from "./prompt.js";
 
 const FLAG = ["true", "false"];
 const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
-  sees: ["stand-ins", "earlier", "nothing"] };
+  sees: ["stand-ins", "previous", "earlier", "nothing"] };
 const CONTENT = ["text", "doc", "parameter", "module", "union", "collection", "include"];
 const TURNS = ["system", "user", "assistant"];
 const TYPE = { type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [] };

@@ -1,0 +1,83 @@
+"""Encodings beside those of schemas: of members of collections, and behind the module before them in a prompt.
+
+A schema needs them from their first use on. Those behind other modules are as many as there are pairs of neighbours, so
+only the last used ones are needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from promptcache.layout import Encoding
+
+MAX_PAIRS = 1 << 16
+"""Limit of the encodings behind the module before them that are needed, about 1 kB each beside their KV."""
+
+_Owner: TypeAlias = tuple[str, str]
+"""Name of a schema, and path of a module or member."""
+
+
+class MadeEncodings:
+    """Digests of encodings that were made, with the store keys that they had. Not thread-safe.
+
+    The methods that forget some return the keys that nothing needs any more.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[_Owner, dict[str, set[str]]] = {}  # by digest
+        self._num_owners: Counter[str] = Counter()
+        self._pairs: OrderedDict[tuple[_Owner, str], None] = OrderedDict()  # by last use
+        self._behind: dict[str, set[tuple[_Owner, str]]] = {}  # the pairs whose context has an encoding of a member
+
+    def __contains__(self, encoding: Encoding) -> bool:
+        return encoding.digest in self._num_owners
+
+    def use(self, schema: str, path: str, encoding: Encoding, key: str) -> None:
+        """Count a use of an encoding of a member."""
+        known = self._keys.setdefault((schema, path), {})
+        if encoding.digest not in known:
+            self._num_owners[encoding.digest] += 1
+        known.setdefault(encoding.digest, set()).add(key)
+
+    def use_pair(self, schema: str, path: str, encoding: Encoding, key: str, members: Iterable[Encoding]) -> list[str]:
+        """Count a use of an encoding behind another module, and forget the least used pair above the limit.
+
+        Args:
+            members: The encodings of members in its context. It is forgotten with them.
+        """
+        self.use(schema, path, encoding, key)
+        pair = (schema, path), encoding.digest
+        self._pairs[pair] = None
+        self._pairs.move_to_end(pair)
+        for member in members:
+            self._behind.setdefault(member.digest, set()).add(pair)
+        return self._forget(*next(iter(self._pairs))) if len(self._pairs) > MAX_PAIRS else []
+
+    def forget(self, schema: str, path: str) -> list[str]:
+        """Forget all encodings of a module or member, and those behind it."""
+        owner, unused = (schema, path), list[str]()
+        for digest in tuple(self._keys.get(owner, ())):
+            unused += self._forget(owner, digest)
+            for other, behind in self._behind.pop(digest, ()):
+                unused += self._forget(other, behind)
+        return unused
+
+    def forget_schema(self, schema: str) -> list[str]:
+        """Forget all encodings of a schema."""
+        owners = [each for each in self._keys if each[0] == schema]
+        return [key for _, path in owners for key in self.forget(schema, path)]
+
+    def _forget(self, owner: _Owner, digest: str) -> list[str]:
+        keys = self._keys.get(owner, {}).pop(digest, None)
+        if keys is None:  # it was forgotten with another one
+            return []
+        if not self._keys[owner]:
+            del self._keys[owner]
+        self._pairs.pop((owner, digest), None)
+        self._num_owners[digest] -= 1
+        if self._num_owners[digest]:
+            return []
+        del self._num_owners[digest]
+        return [*keys]

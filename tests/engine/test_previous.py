@@ -1,0 +1,197 @@
+"""`sees="previous"`: modules are encoded behind the module before them in a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from promptcache import Engine
+from promptcache.language import CheckedSchema, Sees, check_schema
+from promptcache.layout import Level, lay_out, make_plan, run_states
+from promptcache.runtime import made_encodings
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.engine_laws import ENGINE_LAWS
+from promptcache.testing.laws import Law
+from promptcache.testing.level_oracle import true_level, wrong_contexts, wrong_states
+from promptcache.testing.service import serve
+from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
+from tests.conftest import law_examples, law_pairs
+from tests.engine.promoting import GREEDY
+from tests.layout.samples import choose, read
+from tests.strategies.collections import collection_schemas
+
+SCHEMA = """
+<schema name="s" sees="previous">
+  Answer.
+  <module name="a">alpha</module>
+  <module name="b">beta</module>
+  Middle.
+  <module name="c">gamma <parameter name="n" length="6"/></module>
+  <module name="d" context="own">delta</module>
+  <module name="e" cache="false">epsilon</module>
+  <module name="f">zeta</module>
+  <collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>
+</schema>"""
+
+
+def engine_of(**options: object) -> Engine:
+    engine = Engine(tiny_model(), ByteTokenizer(), history_bytes=0, **options)  # type: ignore[arg-type]
+    engine.add_schema(SCHEMA)
+    return engine
+
+
+ENGINE = engine_of()
+
+
+def prompt(modules: str) -> str:
+    """Return a prompt with modules, whose names have one letter; members are x and y."""
+    members = "".join(f"<{each}/>" for each in modules if each in "xy")
+    others = "".join(f"<{each}/>" for each in modules if each not in "xy")
+    return f'<prompt schema="s">{others}{f"<notes>{members}</notes>" if members else ""}?</prompt>'
+
+
+def seen(modules: str) -> dict[str, str]:
+    """Return what the encoding of each module of a prompt has seen."""
+    plan = ENGINE.plan(prompt(modules))
+    found = {}
+    for reuse in plan.reuse:
+        if module := plan.layout.runs[reuse.run].module:
+            context = reuse.part.encoding.context
+            found[module] = "".join(
+                chr(token) for part in context for token in part.token_ids[part.start :] if token < 256
+            )
+    return found
+
+
+def of_previous(schemas: SearchStrategy[CheckedSchema]) -> SearchStrategy[CheckedSchema]:
+    """Draw schemas whose modules see the previous one, unless they say otherwise."""
+    return schemas.map(lambda schema: check_schema(replace(schema.source, sees=Sees.PREVIOUS)))
+
+
+SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_schemas()))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
+@given(data=st.data(), schema=SCHEMAS)
+@settings(max_examples=law_pairs(0.25))
+def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+    """Every law of one prompt holds for random schemas."""
+    law.check(serve(schema), data.draw(strategies.prompts(schema)))
+
+
+@pytest.mark.law
+@given(data=st.data(), schema=SCHEMAS)
+@settings(max_examples=law_examples(0.5))
+def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema) -> None:
+    """Each run has seen exactly what the independent reference says."""
+    service, selection = serve(schema), data.draw(strategies.prompts(schema))
+    plan = service.plan(selection)
+
+    assert not [*wrong_contexts(service.state.layout, service.state.states)]
+    assert plan.level is true_level(plan)
+    if not selection.members:
+        assert not [*wrong_states(plan, service.state.states)]
+
+
+def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
+    """Not the ones before that, and no text that the prompt does not select."""
+    assert seen("abcf") == {
+        "a": "Answer.",
+        "b": "Answer.\nalpha",
+        "c": "Answer.\nbeta\nMiddle.",
+        "f": "Answer.\nMiddle.\ngamma ",
+    }
+    assert seen("ac")["c"] == "Answer.\nalpha\nMiddle."
+    assert seen("adef") == {"a": "Answer.", "d": "", "f": "Answer.\nMiddle.\ndelta"}  # e is not cached
+    assert seen("fyx") == {
+        "f": "Answer.\nMiddle.",
+        "notes/y": "Answer.\nMiddle.\nzeta",
+        "notes/x": "Answer.\nMiddle.\nypsilon",
+    }
+
+
+def test_two_modules_are_exact_and_three_are_not() -> None:
+    """The second module has seen all that is before it."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
+    engine.add_schema(f'<schema name="s" sees="previous">Root.{modules}</schema>')
+
+    for number in range(5):
+        levels = {engine.plan(prompt("".join(each))).level for each in combinations("abcd", number)}
+        assert levels == {Level.EXACT if number < 3 else Level.MODULAR}
+
+
+def test_pairs_are_encoded_once() -> None:
+    """A new prompt whose neighbours have stood together encodes nothing."""
+    engine = engine_of()
+    for modules in ("ab", "bc", "cf", "fx", "xy"):
+        engine.generate(prompt(modules), **GREEDY)
+
+    assert engine.generate(prompt("abcf"), **GREEDY).usage.num_encoded_tokens == 0
+    assert engine.generate(prompt("bcfxy"), **GREEDY).usage.num_encoded_tokens == 0
+    assert engine.generate(prompt("af"), **GREEDY).usage.num_encoded_tokens == len("\nzeta")
+
+
+def test_pairs_go_with_their_schema_and_their_members() -> None:
+    """KV that nothing can use any more is freed."""
+    engine = engine_of()
+    engine.generate(prompt("a"), **GREEDY)
+    for encoding in engine._catalog.find("s").encodings:
+        engine._executor.fetch([encoding])
+    engine.generate(prompt("fy"), **GREEDY)
+    held = engine.store.nbytes()
+    engine.generate(prompt("fxy"), **GREEDY)  # y behind x
+    assert engine.store.nbytes() > held
+
+    engine.remove_member("s", "notes", "x")
+    assert engine.store.nbytes() == held
+    engine.remove_schema("s")
+    assert engine.store.nbytes() == 0
+
+
+def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs are so many that the catalog cannot remember all."""
+    monkeypatch.setattr(made_encodings, "MAX_PAIRS", 2)
+    engine = engine_of()
+    for modules in ("ab", "bc", "cf"):
+        engine.generate(prompt(modules), **GREEDY)
+
+    assert engine.generate(prompt("bc") + " ", **GREEDY).usage.num_encoded_tokens == 0
+    assert engine.generate(prompt("ab") + " ", **GREEDY).usage.num_encoded_tokens == len("\nbeta")
+
+
+def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
+    """A filler may be longer than what is in the prompt. Then the module is used as if it were the first."""
+    filler = f'<parameter name="n" length="40" placeholder="{40 * "n"}"/>'
+    schema = read(
+        f'<schema name="s" sees="previous"><module name="a">a{filler}</module><module name="b">{30 * "b"}</module></schema>'
+    )
+    contexts = []
+    for limit in (100, 60):
+        layout = lay_out(schema, ByteTokenizer(), max_positions=limit)
+        plan = make_plan(
+            choose(schema, '<prompt schema="s"><a/><b/></prompt>'), layout, run_states(layout), ByteTokenizer()
+        )
+        assert plan.stop < 60
+        contexts.append(len(plan.reuse[-1].part.encoding.context))
+
+    assert contexts == [2, 1]
+
+
+def test_fixed_positions_have_pairs_too() -> None:
+    """A module is encoded at its place, behind the one before it at its place."""
+    engine = Engine(tiny_model(), ByteTokenizer(), positions="fixed")
+    modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
+    engine.add_schema(f'<schema name="s" sees="previous">Root.{modules}</schema>')
+    last = [engine.plan(prompt(each)).tokens.parts[-1] for each in ("a", "c", "acd")]
+
+    assert last[2].encoding.context[-1] == last[1]
+    assert last[2].encoding.position_ids == engine.plan(prompt("d")).tokens.parts[-1].position_ids
+    assert last[0] not in last[2].encoding.context
