@@ -399,7 +399,12 @@ class Engine(NamedElsewhere, Unpicklable):
         self._catalog.remove(name)
 
     def warm(
-        self, schema: str | None = None, *, members: bool = False, progress: Progress | None = None
+        self,
+        schema: str | None = None,
+        *,
+        members: bool = False,
+        pairs: bool = False,
+        progress: Progress | None = None,
     ) -> tuple[WarmReport, ...]:
         """Encode the missing encodings of a schema, and write them to every folder and URL of the store.
 
@@ -409,14 +414,17 @@ class Engine(NamedElsewhere, Unpicklable):
             schema: Its name; None warms all schemas.
             members: Whether to encode the members of collections, too. A collection can have very many. Without it, a
                 member is encoded when the first prompt names it.
+            pairs: Whether to encode modules with `sees="previous"` behind each module that may be the one before them,
+                too. Without it, this is done when a prompt first has the two one behind the other.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
         """
         FLAG.check("members", members, InvalidValue)
+        FLAG.check("pairs", pairs, InvalidValue)
         (FUNCTION | None).check("progress", progress, InvalidValue)
         self._catalog.check_open()
         chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
         return tuple(
-            warm(each, self._executor, progress, partial(self._member_encodings, each) if members else tuple)
+            warm(each, self._executor, progress, partial(self._made_encodings, each, members=members, pairs=pairs))
             for each in chosen
         )
 
@@ -855,9 +863,12 @@ class Engine(NamedElsewhere, Unpicklable):
         """The tokens that end an answer."""
         return self._requests.end_ids
 
-    def _member_encodings(self, state: SchemaState) -> Iterator[Encoding]:
-        for path, encoding in state.member_encodings(self.tokenizer):
+    def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
+        for path, encoding in state.member_encodings(self.tokenizer) if members else ():
             self._catalog.use_member(state, path, encoding)
+            yield encoding
+        for path, encoding in state.pair_encodings() if pairs else ():
+            self._catalog.use_pair(state, path, encoding)
             yield encoding
 
     def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:

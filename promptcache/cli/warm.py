@@ -34,7 +34,7 @@ from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, declared_members, example_prompt
-from promptcache.layout import member_encodings
+from promptcache.layout import member_encodings, pair_encodings
 from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
@@ -152,9 +152,10 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     for schema in schemas:
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
+        pairs = pair_encodings(layout, states)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
-            for each in chain((state.encoding for state in states), (encoding for _, encoding in members))
+            for each in (*(state.encoding for state in states), *(encoding for _, encoding in chain(members, pairs)))
         }
         found.append(
             Estimate(
@@ -213,7 +214,9 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tup
         for schema in schemas:
             engine.add_schema(schema.source, keep=options.keep)
             loss = _loss(engine, schema, options)
-            (report,) = engine.warm(schema.name, members=True, progress=partial(show, f"{schema.name}, tokens"))
+            (report,) = engine.warm(
+                schema.name, members=True, pairs=True, progress=partial(show, f"{schema.name}, tokens")
+            )
             if report.not_kept:
                 raise EnvironmentMissing(report.faults[-1])
             done.append(Warmed(report=report, loss=loss))

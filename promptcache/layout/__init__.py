@@ -29,7 +29,14 @@ from promptcache.layout.plan import (
 )
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
-from promptcache.layout.run_states import MAX_EARLIER_TOKENS, find_state, run_states, runs_in_use, states_in_use
+from promptcache.layout.run_states import (
+    MAX_EARLIER_TOKENS,
+    find_state,
+    pair_encodings,
+    run_states,
+    runs_in_use,
+    states_in_use,
+)
 from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
 from promptcache.layout.stand_ins import TYPICAL_MEMBERS
@@ -95,6 +102,7 @@ __all__ = [
     "make_plan",
     "member_encodings",
     "needed_positions",
+    "pair_encodings",
     "recompute",
     "render",
     "run_states",

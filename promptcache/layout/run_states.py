@@ -139,6 +139,31 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
 
+def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple[str, Encoding]]:
+    """Yield the path and the encodings of each module behind each module that may be the one before it in a prompt.
+
+    These are all that prompts without members of collections use of modules with `sees="previous"`, besides `states`.
+    Modules that a rule forbids together are not left out.
+
+    Args:
+        states: The result of `run_states(layout)`.
+    """
+    schema = layout.schema
+    plain = [
+        (run, state) for run in layout.runs if run.cached and (state := find_state(states, run.index, None)) is not None
+    ]
+    for number, (run, own) in enumerate(plain):
+        if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
+            continue
+        before = [(other, state) for other, state in plain[:number] if other.stop <= run.start]
+        others = [(other, state) for other, state in before if state.index not in own.sees]
+        for place, (previous, state) in enumerate(others):
+            if all(later.module not in schema.guaranteed[previous.module] for later, _ in others[place + 1 :]):
+                seen = {*own.sees, *state.sees, state.index}
+                known = [each for _, each in before if each.index in seen]
+                yield run.module, _behind_previous(layout, run, own, known).encoding
+
+
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:
     """Return the state of a run while `scaffold` is in use, or None if the run has no tokens.
 

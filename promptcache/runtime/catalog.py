@@ -32,6 +32,7 @@ from promptcache.layout import (
     lay_out,
     make_plan,
     member_encodings,
+    pair_encodings,
     run_states,
 )
 from promptcache.locks import new_lock
@@ -83,6 +84,10 @@ class SchemaState:
     def member_encodings(self, tokenizer: Tokenizer) -> Iterator[tuple[str, Encoding]]:
         """Yield the path and the encodings of each member of its collections, as `layout.member_encodings`."""
         return member_encodings(self.schema, self.members, self.layout, self.states, tokenizer, self.codec)
+
+    def pair_encodings(self) -> Iterator[tuple[str, Encoding]]:
+        """Yield the path and the encodings of each module behind others, as `layout.pair_encodings`."""
+        return pair_encodings(self.layout, self.states)
 
     def plan(
         self,
@@ -303,7 +308,7 @@ class Catalog:
             if _is_member(state, path) and not members:
                 self.use_member(state, path, encoding)
             else:
-                self._use_pair(state, path, encoding, members)
+                self.use_pair(state, path, encoding, members)
 
     def use_member(self, state: SchemaState, path: str, encoding: Encoding) -> None:
         """Keep an encoding of a member until the member is removed or replaced."""
@@ -311,7 +316,12 @@ class Catalog:
             if self.serves(state):
                 self._made.use(state.schema.name, path, encoding, self._noted(state, path, encoding))
 
-    def _use_pair(self, state: SchemaState, path: str, encoding: Encoding, members: Iterable[Encoding]) -> None:
+    def use_pair(self, state: SchemaState, path: str, encoding: Encoding, members: Iterable[Encoding] = ()) -> None:
+        """Keep an encoding behind another module until the schema is removed, or so many others were used.
+
+        Args:
+            members: The encodings of members in its context. It is freed with them.
+        """
         with self._lock:
             if self.serves(state):
                 key = self._noted(state, path, encoding)

@@ -1,4 +1,4 @@
-"""Warming: encode all encodings of a schema and of its members, and write them to every tier of the store."""
+"""Warming: encode all encodings of a schema, and more if asked, and write them to every tier of the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def warm(
     state: SchemaState,
     executor: Executor,
     progress: Progress | None,
-    members: Callable[[], Iterable[Encoding]] = tuple,
+    made: Callable[[], Iterable[Encoding]] = tuple,
 ) -> WarmReport:
     """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
 
@@ -36,18 +36,18 @@ def warm(
     Args:
         executor: The model and the store.
         progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
-        members: Returns the encodings of members of collections to encode as well. It is called twice, so that those
-            of many members need not be in memory together.
+        made: Returns encodings to encode as well: of members of collections, and behind other modules. It is called
+            twice, so that very many need not be in memory together.
     """
     started = time.perf_counter()
     store = executor.store
     done, num_encoded, num_encoded_tokens = 0, 0, 0
     faults, found = FaultLog(), Counter[Tier]()
     executor.follow()
-    lengths = {executor.key(each): each.num_tokens for each in chain(state.encodings, members())}
+    lengths = {executor.key(each): each.num_tokens for each in chain(state.encodings, made())}
     keys, total = [*lengths], sum(lengths.values())
     lacking = frozenset[str]().union(*store.lacking(keys).values())
-    for group in _groups(chain(state.encodings, members())):
+    for group in _groups(chain(state.encodings, made())):
         fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens

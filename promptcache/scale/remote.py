@@ -241,7 +241,12 @@ class RemoteEngine:
         return self._catalog.members(schema, collection)
 
     def warm(
-        self, schema: str | None = None, *, members: bool = False, progress: Progress | None = None
+        self,
+        schema: str | None = None,
+        *,
+        members: bool = False,
+        pairs: bool = False,
+        progress: Progress | None = None,
     ) -> Sequence[WarmReport]:
         """Do nothing for all schemas: replicas encode them before they take requests. Refuse a single one."""
         if schema is not None:

@@ -104,11 +104,11 @@ async def delete_schema(request: Request, name: str) -> dict[str, Any]:
 
 
 @router.post("/v1/schemas/{name:path}/warm")
-async def warm(request: Request, name: str, members: bool = False) -> dict[str, Any]:
-    """Encode a schema, with `members` also the members of its collections."""
+async def warm(request: Request, name: str, members: bool = False, pairs: bool = False) -> dict[str, Any]:
+    """Encode a schema, with `members` and `pairs` also members of its collections and modules behind others."""
     state = as_admin(request)
     find_schema(state, name)
-    (report,) = await run_in_threadpool(state.engine.warm, name, members=members)
+    (report,) = await run_in_threadpool(state.engine.warm, name, members=members, pairs=pairs)
     return asdict(report)
 
 

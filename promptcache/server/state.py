@@ -141,7 +141,12 @@ class ServedEngine(Protocol):
         """Return the texts of the members of a collection, by name."""
 
     def warm(
-        self, schema: str | None = None, *, members: bool = False, progress: Progress | None = None
+        self,
+        schema: str | None = None,
+        *,
+        members: bool = False,
+        pairs: bool = False,
+        progress: Progress | None = None,
     ) -> Sequence[WarmReport]:
         """Encode the modules of a schema, or of all."""
 

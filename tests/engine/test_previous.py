@@ -139,6 +139,27 @@ def test_pairs_are_encoded_once() -> None:
     assert engine.generate(prompt("af"), **GREEDY).usage.num_encoded_tokens == len("\nzeta")
 
 
+@pytest.mark.law
+@given(data=st.data(), schema=of_previous(strategies.schemas(includes=False)))
+@settings(max_examples=law_examples(0.5))
+def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema) -> None:
+    """What a prompt without members reuses was encoded by warming with pairs."""
+    service, selection = serve(schema), data.draw(strategies.prompts(schema))
+    warmed = {encoding for _, encoding in service.state.pair_encodings()}
+
+    assert {part.encoding for part in service.plan(selection).tokens.parts} <= {*service.state.encodings, *warmed}
+
+
+def test_warmed_pairs_are_not_encoded_again() -> None:
+    """Warming leaves pairs out unless they are asked for."""
+    engine = engine_of()
+    (plain,), (pairs,) = engine.warm(), engine.warm(pairs=True)
+
+    assert plain.num_encoded == plain.num_encodings < pairs.num_encodings == plain.num_encodings + pairs.num_encoded
+    for modules in ("abcdef", "af", "bdf", "acf"):
+        assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0
+
+
 def test_pairs_go_with_their_schema_and_their_members() -> None:
     """KV that nothing can use any more is freed."""
     engine = engine_of()

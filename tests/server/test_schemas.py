@@ -43,6 +43,18 @@ def test_clients_see_schemas(served: Served) -> None:
     assert [each.status_code for each in missing] == [404] * 3
 
 
+def test_pairs_are_warmed_on_demand(served: Served) -> None:
+    """Warming leaves out modules behind others, which are encoded with `pairs`."""
+    modules = "".join(f'<module name="{name}">The colour of {name} is red.</module>' for name in "abc")
+    document = f'<schema name="row" sees="previous">{modules}</schema>'.encode()
+    with served.http("root") as client:
+        client.put("/v1/schemas/row", content=document, headers=XML)
+        plain, pairs = (client.post("/v1/schemas/row/warm", params=each).json() for each in ({}, {"pairs": True}))
+        client.delete("/v1/schemas/row")
+
+    assert pairs["num_encodings"] - plain["num_encodings"] == pairs["num_encoded"] == 3
+
+
 @pytest.mark.parametrize("name", ["cars", "fleet/cars", "autos-ü"])
 def test_administrator_changes_schemas(served: Served, name: str) -> None:
     """A schema is added, answered, replaced and removed, also if its name has a slash."""
