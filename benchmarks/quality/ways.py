@@ -68,7 +68,7 @@ _NAMED = (
     _GUARANTEED,
     Way(name="own", context="own"),
     Way(name="nothing", sees="nothing"),
-    Way(name="previous", sees="previous"),
+    Way(name="stand-ins", sees="stand-ins"),
     Way(name="earlier", sees="earlier"),
     Way(name="fixed", positions="fixed"),
     Way(name="scaffold", scaffold=True),
@@ -82,7 +82,7 @@ _NAMED = (
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
 """Names for `--way`, besides plain prefill."""
 
-DEFAULT_WAYS = ("guaranteed", "nothing", "previous", "earlier", "scaffold")
+DEFAULT_WAYS = ("guaranteed", "stand-ins", "nothing", "earlier", "scaffold")
 """Ways that `python -m benchmarks quality` compares by default."""
 
 

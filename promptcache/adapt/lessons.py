@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from promptcache.adapt.sources import DrawnPrompt, LessonSource, plan_of
+from promptcache.adapt.sources import DrawnPrompt, LessonSource, has_adapted, plan_of
 from promptcache.audit import joined_ids, prompt_pieces
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.engine import Engine
@@ -69,7 +69,7 @@ class Lessons:
     def _lesson(self, drawn: DrawnPrompt) -> Lesson | None:
         engine = self.engine
         plan = plan_of(engine, drawn)
-        if not any(part.encoding.is_adapted for part in plan.tokens.parts):
+        if not has_adapted(plan):
             return None
         try:
             check_room(plan, self.max_new_tokens, engine.model.context_length)

@@ -18,8 +18,11 @@ from promptcache.engine import Engine
 from promptcache.fidelity.prompts import DEFAULT_QUESTION, example_prompts
 from promptcache.language import (
     CheckedSchema,
+    Context,
+    Placement,
     Prompt,
     Role,
+    Sees,
     Selection,
     check_schema,
     example_prompt,
@@ -85,7 +88,7 @@ class SchemaPrompts:
         """List the combinations. Needs Hypothesis, like the rest of `promptcache.testing`.
 
         Raises:
-            InvalidValue: All prompts of the schema are exact.
+            InvalidValue: All prompts of the schema are exact, or no module is behind stand-ins.
             SchemaError: The schema does not fit the model.
         """
         from promptcache.testing.selection import sample_selections
@@ -95,13 +98,15 @@ class SchemaPrompts:
         self._state = state_of(engine, schema)
         self._subject = Subject(schema, engine.tokenizer)
         examples = (DrawnPrompt(self._state, each.selection) for each in example_prompts(schema))
-        self._examples = [each for each in examples if self._is_modular(each)]
+        self._examples = [each for each in examples if has_adapted(plan_of(engine, each))]
         texts = [_question_of(example_prompt(each)) for each in schema.examples if each.valid]
         self._questions = [*dict.fromkeys((*filter(None, texts), *QUESTIONS))]
         drawn = sample_selections(schema, _MAX_SELECTIONS, seed)
-        selections = [each for each in drawn if self._is_modular(self._prompt(each, DEFAULT_QUESTION))]
+        prompts = ((each, self._prompt(each, DEFAULT_QUESTION)) for each in drawn)
+        plans = [(each, plan_of(engine, prompt)) for each, prompt in prompts if prompt is not None]
+        selections = [each for each, plan in plans if has_adapted(plan)]
         if not selections:
-            raise InvalidValue(f"schema '{schema.name}': every prompt is exact already, so there is nothing to learn")
+            raise InvalidValue(f"schema '{schema.name}': {self._why_nothing([plan for _, plan in plans])}")
         self._held_out = selections[::_HELD_OUT_EVERY]
         self._taught = [each for number, each in enumerate(selections) if number % _HELD_OUT_EVERY] or self._held_out
 
@@ -119,8 +124,17 @@ class SchemaPrompts:
         except (PromptError, ValueError):
             return None  # no plain text fits into a slot
 
-    def _is_modular(self, drawn: DrawnPrompt | None) -> bool:
-        return drawn is not None and plan_of(self._engine, drawn).level is Level.MODULAR
+    def _why_nothing(self, plans: Sequence[Plan]) -> str:
+        """Return why an adapter learns nothing from prompts with these plans, and what to change."""
+        if all(plan.level is Level.EXACT for plan in plans):
+            return "every prompt is exact already, so there is nothing to learn"
+        reason = "an adapter changes only modules behind stand-ins, and no combination of modules has one"
+        if self._state.layout.placement is Placement.FIXED:
+            return f"{reason}: with fixed positions there are no stand-ins"
+        modules = self._state.schema.modules.values()
+        if any(each.sees is not Sees.STAND_INS and each.context is Context.GUARANTEED for each in modules):
+            return f'{reason}; write sees="stand-ins" on the schema'
+        return reason
 
 
 def _question_of(prompt: Prompt) -> str:
@@ -206,7 +220,9 @@ def document_prompt(engine: Engine, document: SyntheticDocument, rng: Random) ->
     else:
         content = f"<{form}>{content}</{form}>"
     own = f"<user>{_text_xml(question)}</user>" if form == "system" else _text_xml(question)
-    schema = check_schema(parse_schema(f'<schema name="lesson" separator="{separator}">{content}</schema>'))
+    schema = check_schema(
+        parse_schema(f'<schema name="lesson" sees="stand-ins" separator="{separator}">{content}</schema>')
+    )
     selection = resolve_prompt(parse_prompt(f'<prompt schema="lesson">{used}{own}</prompt>'), schema)
     return DrawnPrompt(state_of(engine, schema), selection)
 
@@ -233,3 +249,8 @@ def plan_of(engine: Engine, drawn: DrawnPrompt) -> Plan:
         PromptError: The prompt does not fit its schema.
     """
     return drawn.state.plan(drawn.selection, engine.tokenizer, drawn.state.schema.repair or engine.repair)
+
+
+def has_adapted(plan: Plan) -> bool:
+    """Whether a prompt has KV in which an adapter takes part."""
+    return any(part.encoding.is_adapted for part in plan.tokens.parts)

@@ -14,8 +14,8 @@ from promptcache.audit.ladder import Ladder, TokenPiece
 from promptcache.audit.report import Advice, AdviceKind, Audit, ModuleGain, equal_gain, largest_first
 from promptcache.diagnostics import LEAST_NATS, LanguageError, counted
 from promptcache.kv import MemoryStore
-from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair
-from promptcache.layout import Plan, Slot, lay_out, run_states
+from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair, Sees
+from promptcache.layout import Plan, Slot, StateKind, lay_out, run_states
 from promptcache.runtime import Executor, SchemaState, promote
 from promptcache.tokenizer import Tokenizer
 
@@ -211,10 +211,20 @@ class _Trials:
                     _Change(
                         kind=AdviceKind.REQUIRES,
                         plan=self._planned(_requiring(self._state, module, other)),
-                        words=f"write requires=\"{other}\" at module '{module}', so that it attends to '{other}'",
+                        words=f"write requires=\"{other}\" at module '{module}', so that it attends to "
+                        + (f"the module before '{other}', too" if self._attends(module, other) else f"'{other}'"),
                         price=f"prompts with '{module}' must have '{other}', too",
                     ),
                 )
+
+    def _attends(self, module: str, other: str) -> bool:
+        """Whether a module of this prompt attends to another one, as it is the module before it in the prompt."""
+        runs, states = self._plan.layout.runs, self._state.states
+        if self._state.schema.modules[module].sees is not Sees.PREVIOUS:
+            return False
+        plain = {each.encoding for each in states if each.kind is StateKind.PLAIN and runs[each.run].module == other}
+        used = (each.part.encoding for each in self._plan.reuse if runs[each.run].module == module)
+        return any(part.encoding in plain for encoding in used for part in encoding.context)
 
     def _cuts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the index of each piece that the tokenizer would join with the next one, with the joined tokens."""

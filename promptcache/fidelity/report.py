@@ -40,7 +40,7 @@ class SettingFidelity(Short):
         exact: Share of prompts of level `exact`.
         ttft_s: Median time from a plan to the first token, with all KV in memory.
         relative_ttft: `ttft_s` as a share of that of plain prefill.
-        nbytes: Stored bytes of the schema.
+        nbytes: Stored bytes of the schema, and of the pairs of modules that the prompts have.
     """
 
     setting: Setting

@@ -22,6 +22,8 @@ from promptcache.language.syntax.nodes import (
     Module,
     Parameter,
     ParameterType,
+    Sees,
+    StandIn,
     Text,
     Turn,
     Union,
@@ -52,6 +54,7 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
             yield _warning("PC222", message, place(item, "required"), fix)
     yield from _idle_rules(index, rules)
     yield from _empty_modules(index, rules)
+    yield from _unused_stand_ins(schema)
 
 
 def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
@@ -67,6 +70,18 @@ def lint_value(text: str, span: Span) -> Iterator[Diagnostic]:
     """Yield a warning for each tag of a template that stays in the value of an attribute."""
     for tag in _tags(text, span):
         yield _not_replaced(tag, span)
+
+
+def _unused_stand_ins(schema: Schema) -> Iterator[Diagnostic]:
+    """Yield a warning at the first stand-in of a schema in which nothing attends to any."""
+    written = next((item for item in schema.children if isinstance(item, StandIn)), None)
+    kinds = {schema.sees}
+    for _, item in walk(schema.children):
+        if isinstance(item, Module | Collection):
+            kinds.add(item.sees or (Sees.STAND_INS if isinstance(item, Collection) else schema.sees))
+    if written is not None and Sees.STAND_INS not in kinds:
+        message = "nothing attends to this stand-in: modules attend to stand-ins only if the schema says so"
+        yield _warning("PC317", message, written.span, 'write sees="stand-ins" at <schema>, or remove the stand-ins')
 
 
 def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:

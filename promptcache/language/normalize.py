@@ -205,7 +205,7 @@ def _collection(collection: Collection, parent: str, options: TextOptions) -> Ch
         required=collection.minimum > 0,
         cache=True,
         context=options.context,
-        sees=collection.sees or options.sees,
+        sees=collection.sees or Sees.STAND_INS,
         private=False,
         reserve=None,
         collection=CheckedCollection(

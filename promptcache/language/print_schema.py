@@ -51,7 +51,7 @@ def print_schema(schema: Schema) -> str:
         whitespace=None if schema.whitespace is Whitespace.DEDENT else schema.whitespace,
         separator=None if schema.separator == "\n" else escape(schema.separator),
         context=None if schema.context is Context.GUARANTEED else schema.context,
-        sees=None if schema.sees is Sees.STAND_INS else schema.sees,
+        sees=None if schema.sees is Sees.PREVIOUS else schema.sees,
         repair=schema.repair,
         positions=schema.positions,
     )

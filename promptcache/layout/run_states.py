@@ -115,14 +115,17 @@ def states_in_use(
 def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[RunState]) -> RunState:
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
-    Its context are the runs of both plain states, and that run. The plain state is returned if there is no such run, if
-    the context of the module is its own, or if the model has not enough positions.
+    Members of collections with stand-ins are passed over. The context are the runs of both plain states, and that run.
+    The plain state is returned if there is no such run, if the context of the module is its own, or if the model has
+    not enough positions.
 
     Args:
         own: The plain state of the run.
         before: The plain states of the runs in use before it.
     """
-    previous = next((each for each in reversed(before) if each.index not in own.sees), None)
+    previous = next(
+        (each for each in reversed(before) if each.index not in own.sees and _may_be_previous(layout, each)), None
+    )
     if previous is None or layout.schema.modules[run.module].context is not Context.GUARANTEED:
         return own
     seen = {*own.sees, *previous.sees, previous.index}
@@ -139,6 +142,15 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
 
+def _may_be_previous(layout: Layout, state: RunState) -> bool:
+    """Whether a run counts as the one before another: members of collections do if they see the previous one, too.
+
+    Members with stand-ins come in any order, so that the pairs would be too many.
+    """
+    path = layout.runs[state.run].module
+    return path.rpartition("/")[0] not in layout.collections or layout.schema.modules[path].sees is Sees.PREVIOUS
+
+
 def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple[str, Encoding]]:
     """Yield the path and the encodings of each module behind each module that may be the one before it in a prompt.
 
@@ -152,16 +164,24 @@ def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple
     plain = [
         (run, state) for run in layout.runs if run.cached and (state := find_state(states, run.index, None)) is not None
     ]
+    states_of: dict[str, list[RunState]] = {}
+    for run, state in plain:
+        states_of.setdefault(run.module, []).append(state)
+    together = {
+        path: [each for other in (path, *schema.guaranteed[path]) for each in states_of.get(other, ())]
+        for path in states_of
+    }
     for number, (run, own) in enumerate(plain):
         if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
             continue
-        before = [(other, state) for other, state in plain[:number] if other.stop <= run.start]
-        others = [(other, state) for other, state in before if state.index not in own.sees]
-        for place, (previous, state) in enumerate(others):
-            if all(later.module not in schema.guaranteed[previous.module] for later, _ in others[place + 1 :]):
-                seen = {*own.sees, *state.sees, state.index}
-                known = [each for _, each in before if each.index in seen]
-                yield run.module, _behind_previous(layout, run, own, known).encoding
+        before = {state.index: state for other, state in plain[:number] if other.stop <= run.start}
+        others = before.keys() - set(own.sees)
+        for index in sorted(others):
+            previous = before[index]
+            with_it = together[previous.module(layout)]
+            if all(each.index <= index or each.index not in others for each in with_it):
+                seen = sorted({*own.sees, *previous.sees, index})
+                yield run.module, _behind_previous(layout, run, own, [before[each] for each in seen]).encoding
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:

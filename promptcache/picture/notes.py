@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.diagnostics import counted, listed, size_text
-from promptcache.language import CheckedModule, CheckedScaffold
+from promptcache.language import CheckedModule, CheckedScaffold, Sees
 from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, TextPiece
 from promptcache.picture.text import excerpt, fit
 
@@ -102,6 +102,8 @@ class Notes:
             if state.kind is StateKind.PLAIN:
                 plain = seen
                 yield f"sees {self._names(run.module, seen) or ('BOS' if state.sees else 'nothing before it')}"
+                if self._sees_previous(run):
+                    yield "behind other modules it sees the one before, too"
                 continue
             if state.kind is StateKind.BEHIND:
                 yield f"behind other modules it sees {self._more(state, plain)}, too"
@@ -109,6 +111,15 @@ class Notes:
                 continue
             more = [module for module in seen if module not in plain]
             yield f"in scaffold {', '.join(state.scaffolds)} it sees {self._names(run.module, more) or 'the same'}, too"
+
+    def _sees_previous(self, run: Run) -> bool:
+        """Whether prompts may have a module before a run that it sees only then."""
+        schema = self._layout.schema
+        if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
+            return False
+        guaranteed = schema.guaranteed[run.module]
+        before = (each for each in self._layout.runs[: run.index] if each.module and each.stop <= run.start)
+        return any(each.cached and each.module not in guaranteed for each in before)
 
     def _more(self, state: RunState, plain: Lines) -> str:
         """Return what a run sees behind other modules: stand-ins, or modules before it."""

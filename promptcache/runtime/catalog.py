@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 
 from promptcache.diagnostics import (
@@ -37,7 +38,7 @@ from promptcache.layout import (
 )
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.made_encodings import MadeEncodings
+from promptcache.runtime.made_encodings import MAX_PAIRS, MadeEncodings
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -343,8 +344,11 @@ class Catalog:
         if old.schema.name in self._placed:
             encodings += self._placed.pop(old.schema.name)[1].encodings
         self._num_uses.subtract(encodings)
-        if self._states.get(old.schema.name) is None or self._states[old.schema.name].members is not old.members:
-            self._forget_keys(self._made.forget_schema(old.schema.name))
+        new = self._states.get(old.schema.name)
+        if new is None or new.members is not old.members:
+            pairs = islice(new.pair_encodings(), MAX_PAIRS) if new and self._made else ()
+            kept = frozenset(each.digest for _, each in pairs)
+            self._forget_keys(self._made.forget_schema(old.schema.name, kept))
         for each in encodings:
             if not self._num_uses[each]:
                 del self._num_uses[each]

@@ -7,7 +7,7 @@ only the last used ones are needed.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TypeAlias
 
 from promptcache.layout import Encoding
@@ -15,7 +15,7 @@ from promptcache.layout import Encoding
 MAX_PAIRS = 1 << 16
 """Limit of the encodings behind the module before them that are needed, about 1 kB each beside their KV."""
 
-_Owner: TypeAlias = tuple[str, str]
+_SchemaPath: TypeAlias = tuple[str, str]
 """Name of a schema, and path of a module or member."""
 
 
@@ -26,10 +26,15 @@ class MadeEncodings:
     """
 
     def __init__(self) -> None:
-        self._keys: dict[_Owner, dict[str, set[str]]] = {}  # by digest
+        self._keys: dict[_SchemaPath, dict[str, set[str]]] = {}  # by digest
         self._num_owners: Counter[str] = Counter()
-        self._pairs: OrderedDict[tuple[_Owner, str], None] = OrderedDict()  # by last use
-        self._behind: dict[str, set[tuple[_Owner, str]]] = {}  # the pairs whose context has an encoding of a member
+        self._pairs: OrderedDict[tuple[_SchemaPath, str], None] = OrderedDict()  # by last use
+        self._behind: dict[
+            str, set[tuple[_SchemaPath, str]]
+        ] = {}  # the pairs whose context has an encoding of a member
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
 
     def __contains__(self, encoding: Encoding) -> bool:
         return encoding.digest in self._num_owners
@@ -55,21 +60,21 @@ class MadeEncodings:
             self._behind.setdefault(member.digest, set()).add(pair)
         return self._forget(*next(iter(self._pairs))) if len(self._pairs) > MAX_PAIRS else []
 
-    def forget(self, schema: str, path: str) -> list[str]:
-        """Forget all encodings of a module or member, and those behind it."""
+    def forget(self, schema: str, path: str, kept: Set[str] = frozenset()) -> list[str]:
+        """Forget the encodings of a module or member, and those behind it, except those with the digests `kept`."""
         owner, unused = (schema, path), list[str]()
-        for digest in tuple(self._keys.get(owner, ())):
+        for digest in self._keys.get(owner, {}).keys() - kept:
             unused += self._forget(owner, digest)
             for other, behind in self._behind.pop(digest, ()):
                 unused += self._forget(other, behind)
         return unused
 
-    def forget_schema(self, schema: str) -> list[str]:
-        """Forget all encodings of a schema."""
+    def forget_schema(self, schema: str, kept: Set[str] = frozenset()) -> list[str]:
+        """Forget the encodings of a schema, except those with the digests `kept`."""
         owners = [each for each in self._keys if each[0] == schema]
-        return [key for _, path in owners for key in self.forget(schema, path)]
+        return [key for _, path in owners for key in self.forget(schema, path, kept)]
 
-    def _forget(self, owner: _Owner, digest: str) -> list[str]:
+    def _forget(self, owner: _SchemaPath, digest: str) -> list[str]:
         keys = self._keys.get(owner, {}).pop(digest, None)
         if keys is None:  # it was forgotten with another one
             return []

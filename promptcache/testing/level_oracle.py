@@ -175,8 +175,11 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
     plain = _state(states, run.index, None)
     assert plain is not None
     visible = _before(layout, run, *_visible(layout, run))
-    others = [index for index in before if index not in visible]
-    if not others or layout.schema.modules[run.module].context is not Context.GUARANTEED:
+    modules = layout.schema.modules
+    passed = {each.index for each in layout.runs if each.module.rpartition("/")[0] in layout.collections}
+    passed = {index for index in passed if modules[layout.runs[index].module].sees is not Sees.PREVIOUS}
+    others = [index for index in before if index not in visible and index not in passed]
+    if not others or modules[run.module].context is not Context.GUARANTEED:
         return plain
     previous = layout.runs[others[-1]]
     seen = {previous.index, *visible, *_before(layout, previous, *_visible(layout, previous))}

@@ -10,7 +10,8 @@ from promptcache.adapt import AdaptSettings
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
-SCHEMA = """<schema name="club"><system>Facts. <module name="ann">Ann likes tea and toast.</module>
+SCHEMA = """<schema name="club" sees="stand-ins"><system>Facts.
+<module name="ann">Ann likes tea and toast.</module>
 <module name="bob">Bob likes milk and rice.</module><module name="cat">The cat likes <parameter name="what" length="8"
 default="fish"/>.</module></system><example><prompt schema="club"><ann/><bob/><user>Who likes milk?</user></prompt>
 </example></schema>"""

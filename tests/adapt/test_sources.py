@@ -64,7 +64,7 @@ def test_synthetic_documents_are_whole() -> None:
 def test_held_out_combinations_are_not_learned_from(engine: Engine) -> None:
     """No combination of a schema is in both parts."""
     optional = "".join(f'<module name="m{index}">Text {index}.</module>' for index in range(5))
-    schema = check_schema(parse_schema(f'<schema name="many">{optional}</schema>'))
+    schema = check_schema(parse_schema(f'<schema name="many" sees="stand-ins">{optional}</schema>'))
     source, rng = SchemaPrompts(engine, schema, 0), Random(0)
 
     parts = [
@@ -133,3 +133,24 @@ def test_a_schema_with_exact_prompts_only_is_refused(engine: Engine) -> None:
 
     with pytest.raises(InvalidValue, match="schema 'whole': every prompt is exact already"):
         SchemaPrompts(engine, check_schema(parse_schema(schema)), 0)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "advice"),
+    [
+        ("", '; write sees="stand-ins" on the schema'),
+        ('sees="nothing"', '; write sees="stand-ins" on the schema'),
+        ('sees="stand-ins" positions="fixed"', ": with fixed positions there are no stand-ins"),
+        ('sees="stand-ins" context="own"', ""),
+    ],
+    ids=["by default", "nothing", "fixed", "own context"],
+)
+def test_a_schema_without_stand_ins_is_refused(engine: Engine, attributes: str, advice: str) -> None:
+    """A schema whose modules are never behind stand-ins teaches nothing, and the error says what to write, if that helps."""
+    modules = "".join(f'<module name="m{index}">Text {index}.</module>' for index in range(3))
+    schema = check_schema(parse_schema(f'<schema name="open" {attributes}>{modules}</schema>'))
+
+    with pytest.raises(InvalidValue) as refused:
+        SchemaPrompts(engine, schema, 0)
+    reason = "an adapter changes only modules behind stand-ins, and no combination of modules has one"
+    assert str(refused.value) == f"schema 'open': {reason}{advice}"

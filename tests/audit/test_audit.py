@@ -43,8 +43,17 @@ def engine() -> Engine:
     return Engine(tiny_model(), ByteTokenizer())
 
 
-def audit(engine: Engine, schema: str, prompt: str) -> Audit:
-    engine.add_schema(f'<schema name="s">{schema}</schema>')
+@pytest.fixture(scope="module")
+def sharp() -> Engine:
+    """A tiny model with surer answers, so that changes of little effect are advised, too."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.hf.lm_head.weight.mul_(12)
+    return Engine(model, ByteTokenizer())
+
+
+def audit(engine: Engine, schema: str, prompt: str, sees: str = "stand-ins") -> Audit:
+    engine.add_schema(f'<schema name="s" sees="{sees}">{schema}</schema>')
     return engine.audit(f'<prompt schema="s">{prompt}</prompt>', max_new_tokens=PLACES)
 
 
@@ -90,6 +99,18 @@ def test_a_rung_that_changes_nothing_has_no_share(engine: Engine) -> None:
     assert made.rungs[2].share > LEAST_NATS
 
 
+def test_two_modules_are_plain_prefill_by_default(engine: Engine) -> None:
+    """By default a module attends to the one before it: two modules are exact, and the third has not seen the first."""
+    modules = "".join(f'<module name="{name}">{name} text</module>' for name in "abc")
+    two, three = (audit(engine, modules, f"{used}?", "previous") for used in ("<a/><b/>", "<a/><b/><c/>"))
+
+    assert (two.level, three.level) == (Level.EXACT, Level.MODULAR)
+    assert two.divergence < NOISE < three.rungs[2].share
+    gains = {each.module: each.gain for each in three.modules}
+    assert gains["c"] == pytest.approx(three.divergence, abs=NOISE)
+    assert gains["b"] == pytest.approx(0.0, abs=NOISE)
+
+
 def test_modules_gain_what_context_costs(engine: Engine) -> None:
     """A module alone has nothing to gain; computing the only module again that lacks context removes its share."""
     made = audit(engine, '<module name="a">alpha</module><module name="b">beta</module>', "<a/><b/>?")
@@ -100,26 +121,33 @@ def test_modules_gain_what_context_costs(engine: Engine) -> None:
     assert gains["a"] == pytest.approx(0.0, abs=NOISE)
 
 
-def test_advice_keeps_what_it_promises(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("sees", "first", "required", "attended"),
+    [("stand-ins", "", "a", "'a'"), ("previous", '<module name="z">zeta</module>', "a", "the module before 'a', too")],
+)
+def test_advice_keeps_what_it_promises(sharp: Engine, sees: str, first: str, required: str, attended: str) -> None:
     """Advice gains at least the margin; following it reduces the divergence by what was promised."""
-    schema = '<module name="a">alpha</module><module name="b"{}>beta <parameter name="p" length="9"/></module>'
-    before = audit(engine, schema.format(""), '<a/><b p="xyz"/>?')
-    prompt = '<prompt schema="s"><a/><b p="xyz"/>?</prompt>'
+    schema = first + '<module name="a">alpha</module><module name="b"{}>beta <parameter name="p" length="9"/></module>'
+    content = f'{"<z/>" * bool(first)}<a/><b p="xyz"/>?'
+    before = audit(sharp, schema.format(""), content, sees)
+    prompt = f'<prompt schema="s">{content}</prompt>'
     by_kind = {each.kind: each for each in before.advice}
     assert all(each.gain >= max(LEAST_NATS, MIN_GAIN_SHARE * before.divergence) for each in before.advice)
 
-    required = audit(engine, schema.format(' requires="a"'), '<a/><b p="xyz"/>?')
-    engine.add_schema(f'<schema name="s">{schema.format("")}</schema>')
-    promotion = engine.promote(prompt)
-    promoted = engine.audit(prompt, max_new_tokens=PLACES)
-    engine.demote(schema="s")
-    repaired = engine.audit(prompt, max_new_tokens=PLACES, repair="first-16")
+    following = audit(sharp, schema.format(f' requires="{required}"'), content, sees)
+    sharp.add_schema(f'<schema name="s" sees="{sees}">{schema.format("")}</schema>')
+    promotion = sharp.promote(prompt)
+    promoted = sharp.audit(prompt, max_new_tokens=PLACES)
+    sharp.demote(schema="s")
+    repaired = sharp.audit(prompt, max_new_tokens=PLACES, repair="first-16")
     repair = next(each for each in before.advice if each.kind is AdviceKind.REPAIR and "first-16" in each.words)
+    requires = by_kind[AdviceKind.REQUIRES]
 
     assert repaired.divergence == pytest.approx(before.divergence - repair.gain, abs=NOISE)
-    num_more = engine.plan(prompt, repair="first-16").num_new_tokens - engine.plan(prompt).num_new_tokens
+    num_more = sharp.plan(prompt, repair="first-16").num_new_tokens - sharp.plan(prompt).num_new_tokens
     assert f"{num_more} tokens more" in repair.price
-    assert required.divergence == pytest.approx(before.divergence - by_kind[AdviceKind.REQUIRES].gain, abs=NOISE)
+    assert requires.words == f"write requires=\"{required}\" at module 'b', so that it attends to {attended}"
+    assert following.divergence == pytest.approx(before.divergence - requires.gain, abs=NOISE)
     assert promoted.divergence == pytest.approx(before.divergence - by_kind[AdviceKind.PROMOTE].gain, abs=NOISE)
     assert f"{promotion.num_tokens} tokens more" in by_kind[AdviceKind.PROMOTE].price
     assert f"{promotion.nbytes:,} bytes" in by_kind[AdviceKind.PROMOTE].price
@@ -185,7 +213,8 @@ def test_the_order_of_gains(gains: list[float], distance: float) -> None:
 def test_an_audit_leaves_no_kv_of_its_trials(engine: Engine) -> None:
     """The engine's store has the KV of the request and of nothing that was tried."""
     made = Engine(engine.model, ByteTokenizer())
-    made.add_schema('<schema name="s"><module name="a">alpha</module><module name="b">beta</module></schema>')
+    modules = '<module name="a">alpha</module><module name="b">beta</module>'
+    made.add_schema(f'<schema name="s" sees="stand-ins">{modules}</schema>')
     made.warm()
     keys = set(made.store.keys())
     advice = made.audit('<prompt schema="s"><a/><b/>?</prompt>').advice
@@ -205,7 +234,7 @@ def test_a_prompt_without_room_for_the_answer_is_refused(engine: Engine) -> None
 PLANTED = {
     Cause.TOKENS: '<module name="one">{0}</module><module name="two" requires="one">{1}</module>',
     Cause.POSITIONS: '<module name="one" reserve="{2}">{0}</module><module name="two" requires="one">{1}</module>',
-    Cause.CONTEXT: '<module name="one">{0}</module><module name="two">{1}</module>',
+    Cause.CONTEXT: '<module name="one">{0}</module><module name="two" sees="nothing">{1}</module>',
 }
 
 

@@ -16,8 +16,8 @@ from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
-SCHEMA = """<schema name="s"><module name="a">The first text.</module><module name="b">The second text.</module>
-<module name="c">The third text.</module></schema>"""
+SCHEMA = """<schema name="s" sees="stand-ins"><module name="a">The first text.</module>
+<module name="b">The second text.</module><module name="c">The third text.</module></schema>"""
 BOTH, ONE = '<prompt schema="s"><a/><c/>Go on.</prompt>', '<prompt schema="s"><b/>Go on.</prompt>'
 OPTIONS: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
 

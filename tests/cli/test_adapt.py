@@ -109,6 +109,17 @@ def test_mistakes_are_refused(command: Command, words: tuple[str, ...], code: in
     assert not Path("out").exists()
 
 
+def test_a_schema_without_stand_ins_is_refused(command: Command) -> None:
+    """A schema with the default of `sees` ends the command before anything is trained, and the error says what to write."""
+    Path("club.xml").write_text(SCHEMA.replace(' sees="stand-ins"', ""))
+
+    result = command("adapt", "club.xml", "--out", "out")
+
+    assert result.exit_code == 2
+    assert 'write sees="stand-ins" on the schema' in result.output
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize(("load", "threads"), [(0.2, 4), (2.6, 1), (1.6, 2), (9.0, 1)])
 def test_threads_are_those_of_idle_cores(monkeypatch: pytest.MonkeyPatch, load: float, threads: int) -> None:
     """By default there is a thread for each core that is idle, and at least one."""

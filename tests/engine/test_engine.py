@@ -93,8 +93,8 @@ def test_timing_adds_up(engine: Engine) -> None:
 
 def test_warm_encodes_everything_once(engine: Engine) -> None:
     """After `warm` no request encodes anything, and warming again has nothing to do."""
-    (report,) = engine.warm("travel")
-    (again,) = engine.warm()
+    (report,) = engine.warm("travel", pairs=True)
+    (again,) = engine.warm(pairs=True)
 
     assert report.num_encoded == report.num_encodings > 0
     assert report.nbytes == engine.store.nbytes()
@@ -107,24 +107,24 @@ def test_shared_text_is_encoded_once_for_all_schemas() -> None:
     store = CountingStore(tiny_model().shape)
     engine = Engine(tiny_model(), ByteTokenizer(), store=store)
     engine.add_schema(SCHEMA)
-    engine.warm()
+    engine.warm(pairs=True)
     before = store.puts
 
     engine.add_schema(SCHEMA.replace('name="travel"', 'name="other"').replace("soup", "wine"))
-    engine.warm()
+    engine.warm(pairs=True)
 
-    assert store.puts == before + 2  # alone, and behind stand-ins
+    assert store.puts == before + 2  # alone, and behind the plan
 
 
 def test_replacing_a_schema_encodes_only_what_changed(engine: Engine) -> None:
     """A replaced schema keeps the KV of unchanged text, and unused KV is freed."""
-    engine.warm()
+    engine.warm(pairs=True)
     size = engine.store.nbytes()
 
     engine.add_schema(SCHEMA.replace("soup", "wine"))
-    (report,) = engine.warm()
+    (report,) = engine.warm(pairs=True)
 
-    assert report.num_encoded == 2  # alone, and behind stand-ins
+    assert report.num_encoded == 2  # alone, and behind the plan
     assert engine.store.nbytes() == size
 
 

@@ -293,8 +293,8 @@ def test_arguments_are_found_again_and_text_above_a_change_is_not() -> None:
 def test_repair_all_with_history_is_exact_prefix_caching() -> None:
     """What `all` computed again is reused by the next request with the same modules before it."""
     made = engine()
-    first = made.generate('<prompt schema="s"><a/><c/>Go</prompt>', max_new_tokens=1, repair="all")
-    again = made.generate('<prompt schema="s"><a/><c/><e q="ab"/>On</prompt>', max_new_tokens=1, repair="all")
+    first = made.generate('<prompt schema="s"><a/><c/><e/>Go</prompt>', max_new_tokens=1, repair="all")
+    again = made.generate('<prompt schema="s"><a/><c/><e/>On</prompt>', max_new_tokens=1, repair="all")
 
     assert again.level == "exact"
     assert first.usage.num_history_tokens == 0

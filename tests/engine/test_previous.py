@@ -36,7 +36,7 @@ SCHEMA = """
   <module name="d" context="own">delta</module>
   <module name="e" cache="false">epsilon</module>
   <module name="f">zeta</module>
-  <collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>
+  <collection name="notes" sees="previous"><module name="x">xi</module><module name="y">ypsilon</module></collection>
 </schema>"""
 
 
@@ -117,6 +117,23 @@ def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
     }
 
 
+def test_members_with_stand_ins_are_passed_over() -> None:
+    """They come in any order, so a module behind them sees the module before them; a collection inherits no `sees`."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(
+        '<schema name="s" sees="previous">Root.<module name="a">alpha</module><module name="b">beta</module>'
+        '<collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>'
+        '<module name="c">gamma</module></schema>'
+    )
+    with_member, without = (
+        engine.plan(f'<prompt schema="s"><a/><b/>{members}<c/>?</prompt>').reuse[-1].part
+        for members in ("<notes><y/><x/></notes>", "")
+    )
+
+    assert with_member.encoding == without.encoding
+    assert engine._catalog.find("s").schema.modules["notes"].sees is Sees.STAND_INS
+
+
 def test_two_modules_are_exact_and_three_are_not() -> None:
     """The second module has seen all that is before it."""
     engine = Engine(tiny_model(), ByteTokenizer())
@@ -175,6 +192,22 @@ def test_pairs_go_with_their_schema_and_their_members() -> None:
     assert engine.store.nbytes() == held
     engine.remove_schema("s")
     assert engine.store.nbytes() == 0
+
+
+def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
+    """Only what changed is encoded again, and the old KV of it is freed."""
+    engine = engine_of()
+    for _ in range(2):
+        engine.warm(pairs=True)
+        engine.generate(prompt("abcf"), **GREEDY)
+    held = engine.store.nbytes()
+
+    engine.add_schema(SCHEMA.replace("gamma", "delta"))
+
+    assert engine.generate(prompt("ab"), **GREEDY).usage.num_encoded_tokens == 0
+    assert engine.generate(prompt("bf"), **GREEDY).usage.num_encoded_tokens == 0
+    engine.warm(pairs=True)
+    assert engine.store.nbytes() == held
 
 
 def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

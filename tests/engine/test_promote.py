@@ -25,7 +25,7 @@ from tests import strategies
 from tests.conftest import law_examples
 
 TOKENIZER = ByteTokenizer()
-SCHEMA = """<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module>
+SCHEMA = """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>"""
 DECLARED = SCHEMA.replace("</schema>", '<scaffold modules="{}"/></schema>')
 GREEDY = {"do_sample": False, "max_new_tokens": 4}

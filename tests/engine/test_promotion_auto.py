@@ -180,7 +180,9 @@ def test_what_is_larger_than_the_limit_is_not_promoted() -> None:
 def test_off_is_the_default() -> None:
     """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
     engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    engine.add_schema(
+        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
     completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
 
     assert {each.level for each in completions} == {Level.MODULAR}
@@ -271,7 +273,9 @@ def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) 
 def test_the_thread_promotes_in_idle_time() -> None:
     """Without any call, a combination that came twice is promoted; a service uses it."""
     engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
-    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    engine.add_schema(
+        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
     for _ in range(2):
         assert not by_service(engine, prompt("a", "b")).usage.promoted
     wait_for(lambda: engine.stats().promotions.num_combinations == 1)
@@ -284,7 +288,9 @@ def test_the_thread_promotes_in_idle_time() -> None:
 def test_the_thread_does_not_keep_the_engine() -> None:
     """An engine is freed, and its thread ends, also while work waits for idle time."""
     engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
-    engine.add_schema('<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module></schema>')
+    engine.add_schema(
+        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
     with engine._executor.activity:
         for _ in range(2):
             engine.generate(prompt("a", "b"), **GREEDY)
@@ -304,7 +310,7 @@ from promptcache.testing.tiny_model import tiny_model
 
 engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
 long = "word " * 350
-engine.add_schema(f'<schema name="s">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
+engine.add_schema(f'<schema name="s" sees="stand-ins">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
 begun, original = threading.Event(), engine._promoter._check
 engine._promoter._check = lambda check: (begun.set(), original(check))
 for _ in range(2):

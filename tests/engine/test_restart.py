@@ -55,6 +55,7 @@ def test_a_new_process_encodes_nothing_and_computes_the_same(tmp_path: Path) -> 
     engine = Engine.from_pretrained("demo", device="cpu", store=tmp_path)
     engine.add_schema(SCHEMA)
     (report,) = engine.warm()
+    engine.warm(pairs=True)
     answer = engine.generate(PROMPT, do_sample=False, max_new_tokens=12)
     threads = torch.get_num_threads()  # another number may add in another order
     code = f"import json, sys, pathlib, torch; torch.set_num_threads({threads})\n"
@@ -93,7 +94,7 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
         made.add_schema(TRAVEL, keep=keep)
         engines.append(made)
     first, second = engines
-    first.warm()
+    first.warm(pairs=True)
     again = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
     again.add_schema(TRAVEL, keep=keep)
 
@@ -111,11 +112,11 @@ def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> 
     second, alone = Engine(changed, ByteTokenizer(), store=tmp_path), Engine(changed, ByteTokenizer())
     for engine in (first, second, alone):
         engine.add_schema(TRAVEL)
-    first.warm()
+    first.warm(pairs=True)
     answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
 
     assert {each.source for each in answer.usage.modules} == {KVSource.MISS}
     assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
-    assert first.warm()[0].num_encoded == 0
+    assert first.warm(pairs=True)[0].num_encoded == 0
     assert isinstance(first.store, TieredStore)
     assert not set(first.keys("travel")) & set(second.keys("travel"))

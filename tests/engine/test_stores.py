@@ -316,7 +316,8 @@ def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None
     first = engine(store)
     made = first.generate(PROMPT, **GREEDY)
     shape = first.model.shape
-    recipes = [first._executor.recipe(each) for each in first._catalog.find("travel").encodings]
+    used = (part.encoding for part in first.plan(PROMPT).tokens.parts)
+    recipes = [first._executor.recipe(each) for each in (*first._catalog.find("travel").encodings, *used)]
     wrong = [replace(shape, dtype=torch.float16), replace(shape, head_dim=2 * shape.head_dim)]
     for number, path in enumerate(sorted((tmp_path / "encodings").glob("*.safetensors"))[:2]):
         recipe = next(recipe for recipe in recipes if recipe.key == path.stem)

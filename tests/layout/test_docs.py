@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.layout import Layout, Level, Plan, Slot, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Level, Plan, Reuse, Slot, lay_out, make_plan, run_states
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, read
 
@@ -45,13 +45,22 @@ def encoding_rows(layout: Layout) -> Iterator[tuple[object, ...]]:
         yield state.index, shown(text), ", ".join(str(index) for index in state.sees) or "–"
 
 
+def source_of(reuse: Reuse, layout: Layout) -> str:
+    """Return the number of an encoding of the schema, or what it is behind."""
+    numbers = {state.encoding: state.index for state in run_states(layout)}
+    encoding = reuse.part.encoding
+    if encoding in numbers:
+        return f"encoding {numbers[encoding]}"
+    seen = ", ".join(str(numbers[part.encoding]) for part in encoding.context)
+    return f"`{layout.runs[reuse.run].module}`, which sees {seen}"
+
+
 def plan_rows(plan: Plan) -> Iterator[tuple[object, ...]]:
     yield "positions", "tokens", "from"
     rows = [(new.start, new.stop - 1, new.token_ids, f"new: {new.origin}") for new in plan.prefill]
-    index_of = {(state.run, state.encoding): state.index for state in run_states(plan.layout)}
     for reuse in plan.reuse:
         part = reuse.part
-        rows.append((part.first, part.last, part.token_ids, f"encoding {index_of[reuse.run, part.encoding]}"))
+        rows.append((part.first, part.last, part.token_ids, source_of(reuse, plan.layout)))
     for first, last, token_ids, origin in sorted(rows):
         yield f"{first}–{last}" if first < last else first, shown(ByteTokenizer().detokenize(token_ids)), origin
 

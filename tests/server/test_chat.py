@@ -17,7 +17,8 @@ USE: dict[str, Any] = {"prompt_cache": {"use": {"miami": {}, "trip-plan": {"dura
 
 
 def test_chat_is_the_answer_of_the_engine(served: Served, engine: Engine) -> None:
-    """A chat over modules has the text and the counts of `Engine.generate`."""
+    """A chat over modules has the text and the counts of `Engine.generate`; tokens encoded for the request are not cached."""
+    served.state.engine.warm(pairs=True)
     made = served.openai().chat.completions.create(
         model="demo@travel", messages=[QUESTION], temperature=0, extra_body=USE
     )

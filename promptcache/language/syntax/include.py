@@ -385,8 +385,11 @@ def _with(item: _Heir, own: InheritedOptions, around: InheritedOptions) -> _Heir
         item,
         whitespace=item.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
         separator=own.separator if differs else item.separator,
+    )
+    if isinstance(item, Collection):  # it inherits neither
+        return item
+    return replace(
+        item,
+        context=item.context or (own.context if own.context is not around.context else None),
         sees=item.sees or (own.sees if own.sees is not around.sees else None),
     )
-    if isinstance(item, Collection):  # it has no context of its own
-        return item
-    return replace(item, context=item.context or (own.context if own.context is not around.context else None))

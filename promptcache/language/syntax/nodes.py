@@ -347,7 +347,7 @@ class SchemaDocument(Short):
     span: Span = IN_PYTHON
     version: str | None = None
     context: Context = Context.GUARANTEED
-    sees: Sees = Sees.STAND_INS
+    sees: Sees = Sees.PREVIOUS
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
     repair: str | None = None

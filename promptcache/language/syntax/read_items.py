@@ -76,7 +76,7 @@ class SchemaReader:
         self.faults = FaultList(SchemaError)
         self._folder = folder
         self._include = include
-        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED, Sees.STAND_INS))
+        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED, Sees.PREVIOUS))
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
@@ -100,7 +100,7 @@ class SchemaReader:
             attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
             "\n" if separator is None else separator,
             attributes.choice("context", Context) or Context.GUARANTEED,
-            attributes.choice("sees", Sees) or Sees.STAND_INS,
+            attributes.choice("sees", Sees) or Sees.PREVIOUS,
         )
         with self._inside(Place("", False, options)):
             children = self._items(root)
@@ -289,7 +289,6 @@ class SchemaReader:
         options = around._replace(
             whitespace=whitespace or around.whitespace,
             separator=around.separator if separator is None else separator,
-            sees=sees or around.sees,
         )
         with self._inside(Place(join_path(self._place.parent, name), self._place.in_turn, options, in_collection=True)):
             children = self._members(element)

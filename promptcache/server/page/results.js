@@ -61,8 +61,9 @@ function showReuse({ usage, cache }) {
   const count = (source) => cache.modules.reduce((sum, each) => sum + (each.source === source ? each.num_tokens : 0), 0);
   const [history, encoded] = [count("history"), count("miss")];
   const origins = [
-    [cached + encoded - history, "of modules"],
+    [cached - history, "of modules"],
     [history, "of an earlier request"],
+    [encoded, "of modules encoded for this request"],
     [usage.prompt_tokens - cached - encoded, "new"],
   ].filter(([number]) => number).map(([number, words]) => `${number} ${words}`);
   $("cached").textContent = `${cached} of ${usage.prompt_tokens} prompt tokens were cached (${share} %): `

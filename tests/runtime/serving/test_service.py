@@ -420,7 +420,7 @@ def network(request: pytest.FixtureRequest) -> Iterator[SlowNetwork]:
     """A tier with all encodings of the schema."""
     tier = SlowNetwork(f"memory://{request.node.nodeid}")
     tier.is_open.set()
-    engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm()
+    engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm(pairs=True)
     tier.is_open.clear()
     yield tier
     tier.is_open.set()
