@@ -498,17 +498,17 @@ class Engine(NamedElsewhere, Unpicklable):
     def pin(self, schema: str, module: str | None = None) -> None:
         """Pin the encodings of a schema, or of one module with the modules in it, so that they are not evicted.
 
-        In a folder, pins hold for all processes.
+        Those behind other modules are among them, stored now or later. In a folder, pins hold for all processes.
 
         Raises:
             PromptCacheError: There is no such schema or module.
             StoreError: The store cannot pin, or did not answer.
         """
-        self.store.pin(self.keys(schema, module))
+        self.store.pin(self._keys_to_pin(schema, module))
 
     def unpin(self, schema: str, module: str | None = None) -> None:
         """Undo `pin`. Arguments and errors are the same."""
-        self.store.unpin(self.keys(schema, module))
+        self.store.unpin(self._keys_to_pin(schema, module))
 
     def plan(
         self,
@@ -862,6 +862,13 @@ class Engine(NamedElsewhere, Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
+
+    def _keys_to_pin(self, schema: str, module: str | None) -> tuple[str, ...]:
+        """Return the keys of a module, also behind others; None means all of the schema."""
+        keys = self.keys(schema, module)
+        inside = "" if module is None else f"{module.strip('/')}/"
+        pairs = self._catalog.find(schema).pair_encodings()
+        return (*keys, *(self._executor.key(each) for path, each in pairs if f"{path}/".startswith(inside)))
 
     def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
         for path, encoding in state.member_encodings(self.tokenizer) if members else ():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
+from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema, Sees, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
 from promptcache.runtime import made_encodings
@@ -208,6 +209,28 @@ def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
     assert engine.generate(prompt("bf"), **GREEDY).usage.num_encoded_tokens == 0
     engine.warm(pairs=True)
     assert engine.store.nbytes() == held
+
+
+def key(engine: Engine, modules: str, module: str) -> str:
+    """Return the store key of a module in a prompt."""
+    plan = engine.plan(prompt(modules))
+    (part,) = (each.part for each in plan.reuse if plan.layout.runs[each.run].module == module)
+    return engine._executor.key(part.encoding)
+
+
+def test_pins_of_a_module_hold_for_its_pairs() -> None:
+    """A module is pinned in all of its encodings, also in those that no prompt had yet."""
+    store = MemoryStore(tiny_model().shape)
+    engine = engine_of(store=store)
+    engine.pin("s", "b")
+    engine.generate(prompt("ab"), **GREEDY)
+    alone, behind, other = (key(engine, *each) for each in (("b", "b"), ("ab", "b"), ("ab", "a")))
+    pinned = store.pinned()
+    engine.unpin("s")
+
+    assert {alone, behind} <= pinned
+    assert other not in pinned
+    assert not store.pinned()
 
 
 def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

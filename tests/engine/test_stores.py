@@ -335,7 +335,7 @@ def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
     """A pinned module and the modules in it are not evicted from any tier until it is unpinned."""
     made = engine(tmp_path)
     made.pin("travel", "city")
-    made.warm()
+    made.warm(pairs=True)
     assert isinstance(made.store, TieredStore)
     pinned = made.store.memory.pinned()
     everything = set(DiskTier(tmp_path).keys())
