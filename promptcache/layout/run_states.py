@@ -25,7 +25,7 @@ from promptcache.language import (
     walk_checked,
 )
 from promptcache.layout.encoding import Encoding, KVPart, closed_up
-from promptcache.layout.scaffolds import covered_modules
+from promptcache.layout.scaffolds import covered_modules, lineage
 from promptcache.layout.stand_ins import num_before
 from promptcache.layout.types import Layout, Run, RunState, StateKind, TextPiece
 
@@ -115,16 +115,16 @@ def states_in_use(
 def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[RunState]) -> RunState:
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
-    Members of collections with stand-ins are passed over. The context are the runs of both plain states, and that run.
-    The plain state is returned if there is no such run, if the context of the module is its own, or if the model has
-    not enough positions.
+    Private modules, and members of collections with stand-ins, are passed over. The context are the runs of both plain
+    states, and that run. The plain state is returned if there is no such run, if the context of the module is its own,
+    or if the model has not enough positions.
 
     Args:
         own: The plain state of the run.
         before: The plain states of the runs in use before it.
     """
     previous = next(
-        (each for each in reversed(before) if each.index not in own.sees and _may_be_previous(layout, each)), None
+        (each for each in reversed(before) if each.index not in own.sees and _may_be_previous(layout, each, run)), None
     )
     if previous is None or layout.schema.modules[run.module].context is not Context.GUARANTEED:
         return own
@@ -142,13 +142,16 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
 
-def _may_be_previous(layout: Layout, state: RunState) -> bool:
-    """Whether a run counts as the one before another: members of collections do if they see the previous one, too.
+def _may_be_previous(layout: Layout, state: RunState, run: Run) -> bool:
+    """Whether a run counts as the one before `run`: not if it is private, unless `run` is inside of it.
 
-    Members with stand-ins come in any order, so that the pairs would be too many.
+    Members of collections count if they see the previous one, too. Members with stand-ins come in any order, so that
+    the pairs would be too many.
     """
-    path = layout.runs[state.run].module
-    return path.rpartition("/")[0] not in layout.collections or layout.schema.modules[path].sees is Sees.PREVIOUS
+    path, modules = layout.runs[state.run].module, layout.schema.modules
+    if path.rpartition("/")[0] in layout.collections and modules[path].sees is not Sees.PREVIOUS:
+        return False
+    return all(f"{run.module}/".startswith(f"{each}/") for each in lineage(path) if modules[each].private)
 
 
 def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple[str, Encoding]]:
@@ -175,7 +178,7 @@ def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple
         if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
             continue
         before = {state.index: state for other, state in plain[:number] if other.stop <= run.start}
-        others = before.keys() - set(own.sees)
+        others = {index for index in before.keys() - set(own.sees) if _may_be_previous(layout, before[index], run)}
         for index in sorted(others):
             previous = before[index]
             with_it = together[previous.module(layout)]

@@ -13,7 +13,7 @@ def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterat
     These are the members, and their descendants that are guaranteed if all members are present.
     """
     members = frozenset(scaffold.members)
-    return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(_lineage(path)))
+    return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(lineage(path)))
 
 
 def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str]) -> dict[str, str]:
@@ -32,7 +32,7 @@ def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str
     return taken
 
 
-def _lineage(path: str) -> Iterator[str]:
+def lineage(path: str) -> Iterator[str]:
     """Yield `path` and the paths of its enclosing modules."""
     while path:
         yield path

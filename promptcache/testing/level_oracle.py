@@ -178,12 +178,16 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
     modules = layout.schema.modules
     passed = {each.index for each in layout.runs if each.module.rpartition("/")[0] in layout.collections}
     passed = {index for index in passed if modules[layout.runs[index].module].sees is not Sees.PREVIOUS}
+    steps = [(index, layout.runs[index].module.split("/")) for index in before]
+    around = {index: ["/".join(own[:number]) for number in range(1, len(own) + 1) if own[0]] for index, own in steps}
+    own = {"/".join(run.module.split("/")[:number]) for number in range(1, run.module.count("/") + 2)}
+    passed |= {index for index, paths in around.items() if any(modules[each].private for each in {*paths} - own)}
     others = [index for index in before if index not in visible and index not in passed]
     if not others or modules[run.module].context is not Context.GUARANTEED:
         return plain
     previous = layout.runs[others[-1]]
     seen = {previous.index, *visible, *_before(layout, previous, *_visible(layout, previous))}
-    position, parts, own = 0, list[KVPart](), plain.encoding.position_ids
+    position, parts, places = 0, list[KVPart](), plain.encoding.position_ids
     for index in (each for each in before if each in seen):
         state = _state(states, index, None)
         assert state is not None
@@ -192,10 +196,10 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
         parts.append(KVPart(state.encoding, 0, num_tokens, shift))
         position += num_tokens
     if layout.placement is Placement.CLOSED:
-        own = tuple(range(position, position + len(own)))
-        if layout.max_positions is not None and position + len(own) > layout.max_positions:
+        places = tuple(range(position, position + len(places)))
+        if layout.max_positions is not None and position + len(places) > layout.max_positions:
             return plain
-    encoding = replace(plain.encoding, position_ids=own, context=tuple(parts))
+    encoding = replace(plain.encoding, position_ids=places, context=tuple(parts))
     return replace(plain, encoding=encoding)
 
 

@@ -135,6 +135,25 @@ def test_members_with_stand_ins_are_passed_over() -> None:
     assert engine._catalog.find("s").schema.modules["notes"].sees is Sees.STAND_INS
 
 
+def test_private_modules_are_seen_by_none_but_those_inside() -> None:
+    """A private module is passed over; a module inside of it sees its siblings there."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(
+        '<schema name="s"><module name="a">alpha</module><module name="p" private="true">pi<module name="q">qu</module>'
+        '<module name="r">rho</module></module><module name="b">beta</module></schema>'
+    )
+    plan = engine.plan('<prompt schema="s"><a/><p><q/><r/></p><b/>?</prompt>')
+    found = {
+        plan.layout.runs[each.run].module: "".join(
+            chr(token) for part in each.part.encoding.context for token in part.token_ids if token < 256
+        )
+        for each in plan.reuse
+    }
+
+    assert found["p/r"] == "\npi\nqu"
+    assert found["b"] == "alpha"
+
+
 def test_two_modules_are_exact_and_three_are_not() -> None:
     """The second module has seen all that is before it."""
     engine = Engine(tiny_model(), ByteTokenizer())

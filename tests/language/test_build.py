@@ -13,12 +13,16 @@ from promptcache.language import (
     Assert,
     CheckedSchema,
     Choose,
+    Context,
     Exclude,
     ParameterType,
+    Placement,
     Prompt,
     Repair,
     Require,
     Schema,
+    Sees,
+    Whitespace,
     check_schema,
     module,
     parse_schema,
@@ -160,6 +164,33 @@ def test_building_changes_nothing():
     second = first.with_module(module("a", "A"))
     assert first.children == ()
     assert len(second.module("b").children) == 2
+
+
+def test_choices_can_be_given_as_their_texts():
+    """A text that names a choice is that choice, wherever Python code gives it."""
+    made, meant = (
+        Schema(
+            "s",
+            context=choose(Context.OWN),
+            sees=choose(Sees.NOTHING),
+            whitespace=choose(Whitespace.PRESERVE),
+            positions=choose(Placement.FIXED),
+        ).with_module(
+            module(
+                "a",
+                slot("p", 2, kind=choose(ParameterType.INT)),
+                context=choose(Context.OWN),
+                sees=choose(Sees.NOTHING),
+            )
+        )
+        for choose in (str, lambda choice: choice)
+    )
+
+    assert made == meant
+    assert print_schema(made) == print_schema(meant)
+    (checked,) = check_schema(made).modules.values()
+    assert checked.sees is Sees.NOTHING
+    assert checked.context is Context.OWN
 
 
 @pytest.mark.parametrize(

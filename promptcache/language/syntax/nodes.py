@@ -77,6 +77,14 @@ class ParameterType(StrEnum):
     CHOICE = "choice"
 
 
+def _take_texts(node: object, **choices: type[StrEnum]) -> None:
+    """Replace the text of a choice, as Python code may give it, by its member. Other values are faults of a check."""
+    for name, kind in choices.items():
+        value = getattr(node, name)
+        if type(value) is str and value in [*kind]:
+            object.__setattr__(node, name, kind(value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Text(Short):
     """Text that is present if its parent is present.
@@ -111,6 +119,9 @@ class Parameter(Short):
     message: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        _take_texts(self, type=ParameterType)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Doc(Short):
@@ -144,6 +155,9 @@ class AnswerFormat(Short):
     span: Span = IN_PYTHON
     places: Places = field(default=(), repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        _take_texts(self, type=ParameterType)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Turn(Short):
@@ -152,6 +166,9 @@ class Turn(Short):
     role: Role
     children: tuple[Item, ...]
     span: Span
+
+    def __post_init__(self) -> None:
+        _take_texts(self, role=Role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -180,6 +197,9 @@ class Module(Short):
     whitespace: Whitespace | None = None
     separator: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _take_texts(self, context=Context, sees=Sees, whitespace=Whitespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -232,6 +252,9 @@ class Collection(Short):
     separator: str | None = None
     listed: Mapping[str, Member] = field(default_factory=dict, hash=False)
     places: Places = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _take_texts(self, sees=Sees, whitespace=Whitespace)
 
     @property
     def members(self) -> tuple[Module, ...]:
@@ -353,6 +376,9 @@ class SchemaDocument(Short):
     repair: str | None = None
     positions: Placement | None = None
     places: Places = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _take_texts(self, context=Context, sees=Sees, whitespace=Whitespace, positions=Placement)
 
     @property
     def examples(self) -> tuple[Example, ...]:
