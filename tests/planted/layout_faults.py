@@ -281,7 +281,7 @@ def _boundary_too_long(patch: Patch) -> None:
     )
 
 
-@fault("slots side by side do not form a group", law=PLACE)
+@fault("slots side by side do not form a group", law=PLACE, rare=True)
 def _no_group(patch: Patch) -> None:
     original = run_tokens.RunTokens._add_new
 
