@@ -152,10 +152,10 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     for schema in schemas:
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
-        pairs = pair_encodings(layout, states)
+        more = (encoding for _, encoding in chain(members, pair_encodings(layout, states)))
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
-            for each in (*(state.encoding for state in states), *(encoding for _, encoding in chain(members, pairs)))
+            for each in chain((state.encoding for state in states), more)
         }
         found.append(
             Estimate(

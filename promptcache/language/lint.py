@@ -23,7 +23,6 @@ from promptcache.language.syntax.nodes import (
     Parameter,
     ParameterType,
     Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -74,14 +73,14 @@ def lint_value(text: str, span: Span) -> Iterator[Diagnostic]:
 
 def _unused_stand_ins(schema: Schema) -> Iterator[Diagnostic]:
     """Yield a warning at the first stand-in of a schema in which nothing attends to any."""
-    written = next((item for item in schema.children if isinstance(item, StandIn)), None)
-    kinds = {schema.sees}
-    for _, item in walk(schema.children):
-        if isinstance(item, Module | Collection):
-            kinds.add(item.sees or (Sees.STAND_INS if isinstance(item, Collection) else schema.sees))
-    if written is not None and Sees.STAND_INS not in kinds:
+    if not schema.stand_ins:
+        return
+    items = [item for _, item in walk(schema.children) if isinstance(item, Module | Collection)]
+    kinds = {item.sees or (Sees.STAND_INS if isinstance(item, Collection) else schema.sees) for item in items}
+    if Sees.STAND_INS not in kinds | {schema.sees}:
         message = "nothing attends to this stand-in: modules attend to stand-ins only if the schema says so"
-        yield _warning("PC317", message, written.span, 'write sees="stand-ins" at <schema>, or remove the stand-ins')
+        fix = 'write sees="stand-ins" at <schema>, or remove the stand-ins'
+        yield _warning("PC317", message, schema.stand_ins[0].span, fix)
 
 
 def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:

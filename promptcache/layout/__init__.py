@@ -32,9 +32,11 @@ from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import (
     MAX_EARLIER_TOKENS,
     find_state,
+    may_be_previous,
     pair_encodings,
     run_states,
     runs_in_use,
+    sees_previous,
     states_in_use,
 )
 from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
@@ -100,6 +102,7 @@ __all__ = [
     "lay_out",
     "longest_text",
     "make_plan",
+    "may_be_previous",
     "member_encodings",
     "needed_positions",
     "pair_encodings",
@@ -108,6 +111,7 @@ __all__ = [
     "run_states",
     "runs_in_use",
     "scaffolds_in_use",
+    "sees_previous",
     "shortest_text",
     "slot_tokens",
     "states_in_use",

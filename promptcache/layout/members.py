@@ -25,7 +25,7 @@ from promptcache.language import (
     Selection,
     join_path,
 )
-from promptcache.layout.encoding import Encoding, closed_up
+from promptcache.layout.encoding import Encoding, closed_up, positions_behind
 from promptcache.layout.run_states import CollectionView, Visibility, find_state
 from promptcache.layout.types import (
     Layout,
@@ -135,11 +135,10 @@ class _Contexts:
         self, run: Run, index: int, kind: StateKind, sees: tuple[int, ...], *, is_adapted: bool = False
     ) -> RunState:
         context = closed_up([self._states[each].encoding.whole for each in sees])
-        start = context[-1].last + 1 if context else 0
         token_ids = run.token_ids
         encoding = Encoding(
             token_ids=token_ids,
-            position_ids=tuple(range(start, start + len(token_ids))),
+            position_ids=positions_behind(context, len(token_ids)),
             context=context,
             codec=self._codec,
             is_adapted=is_adapted,

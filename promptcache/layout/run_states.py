@@ -24,7 +24,7 @@ from promptcache.language import (
     Sees,
     walk_checked,
 )
-from promptcache.layout.encoding import Encoding, KVPart, closed_up
+from promptcache.layout.encoding import Encoding, KVPart, closed_up, positions_behind
 from promptcache.layout.scaffolds import covered_modules, lineage
 from promptcache.layout.stand_ins import num_before
 from promptcache.layout.types import Layout, Run, RunState, StateKind, TextPiece
@@ -51,7 +51,7 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
         if run.cached:
             visible = visibility.plain(run)
             maker.add_plain(run, visible)
-            if run.module and layout.schema.modules[run.module].sees is not Sees.PREVIOUS:
+            if run.module and not sees_previous(layout, run):
                 maker.add_behind(run, *visibility.behind(run, visible))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
@@ -88,7 +88,6 @@ def states_in_use(
         states: The result of `run_states`.
         scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
     """
-    modules = layout.schema.modules
     used: list[int] = []
     plain: list[RunState] = []  # of the runs in use so far
     is_exact = True
@@ -102,7 +101,7 @@ def states_in_use(
         assert state is not None, "a run with a plain state has one in each scaffold"
         is_exact = is_exact and state.sees == tuple(used)
         if scaffold is None and not is_exact:
-            if run.module and modules[run.module].sees is Sees.PREVIOUS:
+            if sees_previous(layout, run):
                 state = _behind_previous(layout, run, own, plain)
             else:
                 state = find_state(states, run.index, None, behind=True)
@@ -116,39 +115,50 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
     Private modules, and members of collections with stand-ins, are passed over. The context are the runs of both plain
-    states, and that run. The plain state is returned if there is no such run, if the context of the module is its own,
-    or if the model has not enough positions.
+    states, and that run. The plain state is returned if there is no such run, or if the model has not enough positions.
 
     Args:
         own: The plain state of the run.
         before: The plain states of the runs in use before it.
     """
     previous = next(
-        (each for each in reversed(before) if each.index not in own.sees and _may_be_previous(layout, each, run)), None
+        (
+            each
+            for each in reversed(before)
+            if each.index not in own.sees and may_be_previous(layout, layout.runs[each.run], run)
+        ),
+        None,
     )
-    if previous is None or layout.schema.modules[run.module].context is not Context.GUARANTEED:
+    if previous is None:
         return own
-    seen = {*own.sees, *previous.sees, previous.index}
-    context = tuple(each.encoding.whole for each in before if each.index in seen)
-    places = run.places
+    wanted = {*own.sees, *previous.sees, previous.index}
+    seen = [each for each in before if each.index in wanted]
+    context, places = tuple(each.encoding.whole for each in seen), run.places
     if layout.placement is Placement.CLOSED:
         context = closed_up(context)
-        start = context[-1].last + 1
-        places = tuple(range(start, start + len(places)))
+        places = positions_behind(context, len(places))
         if layout.max_positions is not None and places[-1] >= layout.max_positions:
             return own
     encoding = replace(own.encoding, position_ids=places, context=context)
-    sees = tuple(each.index for each in before if each.index in seen)
+    sees = tuple(each.index for each in seen)
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
 
-def _may_be_previous(layout: Layout, state: RunState, run: Run) -> bool:
-    """Whether a run counts as the one before `run`: not if it is private, unless `run` is inside of it.
+def sees_previous(layout: Layout, run: Run) -> bool:
+    """Whether a run is encoded behind the module before it in a prompt."""
+    if not run.module:
+        return False
+    module = layout.schema.modules[run.module]
+    return module.sees is Sees.PREVIOUS and module.context is Context.GUARANTEED
+
+
+def may_be_previous(layout: Layout, other: Run, run: Run) -> bool:
+    """Whether `other` counts as the one before `run`: not if it is private, unless `run` is inside of it.
 
     Members of collections count if they see the previous one, too. Members with stand-ins come in any order, so that
     the pairs would be too many.
     """
-    path, modules = layout.runs[state.run].module, layout.schema.modules
+    path, modules = other.module, layout.schema.modules
     if path.rpartition("/")[0] in layout.collections and modules[path].sees is not Sees.PREVIOUS:
         return False
     return all(f"{run.module}/".startswith(f"{each}/") for each in lineage(path) if modules[each].private)
@@ -175,10 +185,14 @@ def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple
         for path in states_of
     }
     for number, (run, own) in enumerate(plain):
-        if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
+        if not sees_previous(layout, run):
             continue
         before = {state.index: state for other, state in plain[:number] if other.stop <= run.start}
-        others = {index for index in before.keys() - set(own.sees) if _may_be_previous(layout, before[index], run)}
+        others = {
+            index
+            for index in before.keys() - set(own.sees)
+            if may_be_previous(layout, layout.runs[before[index].run], run)
+        }
         for index in sorted(others):
             previous = before[index]
             with_it = together[previous.module(layout)]
@@ -321,8 +335,7 @@ class _Maker:
             known = self._contexts[sees] = sees, self._context(sees)
         sees, context = known
         if self._is_closed:
-            start = context[-1].last + 1 if context else 0
-            places = tuple(range(start, start + len(token_ids)))
+            places = positions_behind(context, len(token_ids))
         encoding = Encoding(
             token_ids=token_ids, position_ids=places, context=context, codec=self._codec, is_adapted=is_adapted
         )

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from promptcache.diagnostics import counted, listed, size_text
-from promptcache.language import CheckedModule, CheckedScaffold, Sees
-from promptcache.layout import Layout, LayoutNode, Prefill, Run, RunState, Slot, StateKind, TextPiece
+from promptcache.language import CheckedModule, CheckedScaffold
+from promptcache.layout import (
+    Layout,
+    LayoutNode,
+    Prefill,
+    Run,
+    RunState,
+    Slot,
+    StateKind,
+    TextPiece,
+    may_be_previous,
+    sees_previous,
+)
 from promptcache.picture.text import excerpt, fit
 
 _MANY_RUNS = 400
@@ -114,12 +125,12 @@ class Notes:
 
     def _sees_previous(self, run: Run) -> bool:
         """Whether prompts may have a module before a run that it sees only then."""
-        schema = self._layout.schema
-        if not run.module or schema.modules[run.module].sees is not Sees.PREVIOUS:
+        layout = self._layout
+        if not sees_previous(layout, run):
             return False
-        guaranteed = schema.guaranteed[run.module]
-        before = (each for each in self._layout.runs[: run.index] if each.module and each.stop <= run.start)
-        return any(each.cached and each.module not in guaranteed for each in before)
+        guaranteed = layout.schema.guaranteed[run.module]
+        before = (each for each in layout.runs[: run.index] if each.module and each.cached and each.stop <= run.start)
+        return any(each.module not in guaranteed and may_be_previous(layout, each, run) for each in before)
 
     def _more(self, state: RunState, plain: Lines) -> str:
         """Return what a run sees behind other modules: stand-ins, or modules before it."""

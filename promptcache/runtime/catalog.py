@@ -300,9 +300,11 @@ class Catalog:
         made = [each for each in plan.reuse if each.part.encoding not in own]
         if not made or not self.serves(state):
             return
-        paths = {run.token_ids: run.module for run in plan.layout.runs if _is_member(state, run.module)}
+        layout = plan.layout
+        runs = (layout.runs[index] for path in plan.selection.members for index in layout.runs_of[path])
+        paths = {run.token_ids: run.module for run in runs}
         for reuse in made:
-            encoding, path = reuse.part.encoding, plan.layout.runs[reuse.run].module
+            encoding, path = reuse.part.encoding, layout.runs[reuse.run].module
             members = [each.encoding for each in encoding.context if each.encoding.token_ids in paths]
             for member in members:
                 self.use_member(state, paths[member.token_ids], member)

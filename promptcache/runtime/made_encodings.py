@@ -28,7 +28,8 @@ class MadeEncodings:
     def __init__(self) -> None:
         self._keys: dict[_SchemaPath, dict[str, set[str]]] = {}  # by digest
         self._num_owners: Counter[str] = Counter()
-        self._pairs: OrderedDict[tuple[_SchemaPath, str], None] = OrderedDict()  # by last use
+        self._pairs: OrderedDict[tuple[_SchemaPath, str], tuple[str, ...]] = OrderedDict()  # by last use
+        """The digests of the members that each pair is behind."""
         self._behind: dict[
             str, set[tuple[_SchemaPath, str]]
         ] = {}  # the pairs whose context has an encoding of a member
@@ -54,10 +55,10 @@ class MadeEncodings:
         """
         self.use(schema, path, encoding, key)
         pair = (schema, path), encoding.digest
-        self._pairs[pair] = None
+        self._pairs.setdefault(pair, tuple(dict.fromkeys(member.digest for member in members)))
         self._pairs.move_to_end(pair)
-        for member in members:
-            self._behind.setdefault(member.digest, set()).add(pair)
+        for member in self._pairs[pair]:
+            self._behind.setdefault(member, set()).add(pair)
         return self._forget(*next(iter(self._pairs))) if len(self._pairs) > MAX_PAIRS else []
 
     def forget(self, schema: str, path: str, kept: Set[str] = frozenset()) -> list[str]:
@@ -65,7 +66,7 @@ class MadeEncodings:
         owner, unused = (schema, path), list[str]()
         for digest in self._keys.get(owner, {}).keys() - kept:
             unused += self._forget(owner, digest)
-            for other, behind in self._behind.pop(digest, ()):
+            for other, behind in tuple(self._behind.get(digest, ())):
                 unused += self._forget(other, behind)
         return unused
 
@@ -80,7 +81,10 @@ class MadeEncodings:
             return []
         if not self._keys[owner]:
             del self._keys[owner]
-        self._pairs.pop((owner, digest), None)
+        for member in self._pairs.pop((owner, digest), ()):
+            self._behind[member].discard((owner, digest))
+            if not self._behind[member]:
+                del self._behind[member]
         self._num_owners[digest] -= 1
         if self._num_owners[digest]:
             return []

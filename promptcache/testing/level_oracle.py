@@ -178,10 +178,11 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
     modules = layout.schema.modules
     passed = {each.index for each in layout.runs if each.module.rpartition("/")[0] in layout.collections}
     passed = {index for index in passed if modules[layout.runs[index].module].sees is not Sees.PREVIOUS}
-    steps = [(index, layout.runs[index].module.split("/")) for index in before]
-    around = {index: ["/".join(own[:number]) for number in range(1, len(own) + 1) if own[0]] for index, own in steps}
-    own = {"/".join(run.module.split("/")[:number]) for number in range(1, run.module.count("/") + 2)}
-    passed |= {index for index, paths in around.items() if any(modules[each].private for each in {*paths} - own)}
+    shut = [path for path, module in modules.items() if module.private and not f"{run.module}/".startswith(f"{path}/")]
+    inside = [
+        (index, path) for index in before for path in shut if f"{layout.runs[index].module}/".startswith(f"{path}/")
+    ]
+    passed |= {index for index, _ in inside}
     others = [index for index in before if index not in visible and index not in passed]
     if not others or modules[run.module].context is not Context.GUARANTEED:
         return plain

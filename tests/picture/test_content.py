@@ -82,6 +82,7 @@ def test_hovering_tells_what_stands_there():
         "text of module car\n“↵By car.”\npositions 63–70 (8) · 8 tokens · KV 4 KiB\nsees text outside modules, plan\n"
         "behind other modules it sees the one before, too" in told
     )
+    assert not any("module plan" in notes and "the one before" in notes for notes in told)
     assert any("slot days of module plan" in notes and "default “two”" in notes for notes in told)
     assert any("in scaffold both it sees plan, too" in notes for notes in told)
     assert any("not cached: new in every request" in notes for notes in told)
