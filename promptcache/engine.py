@@ -44,6 +44,7 @@ from promptcache.runtime import (
     Executor,
     Model,
     ModelInputs,
+    PairsAhead,
     Planner,
     Progress,
     Promotion,
@@ -76,6 +77,7 @@ from promptcache.runtime import (
     logits_batch,
     open_graphs,
     open_history,
+    open_pair_encoder,
     open_pool,
     open_promoter,
     promote,
@@ -169,9 +171,10 @@ class Engine(NamedElsewhere, Unpicklable):
                 (PC513, PC514). Otherwise the answer has warnings.
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
-                exact one. "off" promotes only what `promote` names.
-            promote_bytes: Limit of the KV that is promoted automatically. It is part of the memory budget of the store.
-                None means a quarter of that budget, or 1 GiB without one.
+                exact one. The modules that requests select are also encoded behind each other, so that fewer requests
+                wait for a new pair. "off" promotes only what `promote` names.
+            promote_bytes: Limit of the KV that is promoted automatically, and of that of such pairs. It is part of the
+                memory budget of the store. None means a quarter of that budget, or 1 GiB without one.
             watch: Compare every N-th request with plain prefill, in idle time, and report in `stats`; 0 compares none.
             max_divergence: The limit of the mean divergence of the requests that are compared, in nats. A warning is
                 logged above it.
@@ -220,8 +223,7 @@ class Engine(NamedElsewhere, Unpicklable):
             strict_template=strict_template,
         )
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
-        if self._promoter is not None:
-            self._catalog.on_drop = self._promoter.end_unneeded
+        self._pair_encoder = open_pair_encoder(self._promoter, self._executor, self._catalog)
         self._watcher = open_watcher(self._executor, self.tokenizer, lambda: requests.end_ids, watch, max_divergence)
         self._requests = requests = RequestBuilder(
             self._planner,
@@ -229,7 +231,7 @@ class Engine(NamedElsewhere, Unpicklable):
             self.tokenizer,
             tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
             exact=None if self._promoter is None else self._promoter.exact,
-            note=None if self._watcher is None else self._watcher.note,
+            notes=[each.note for each in (self._pair_encoder, self._watcher) if each is not None],
         )
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
@@ -303,7 +305,7 @@ class Engine(NamedElsewhere, Unpicklable):
         caller. Closing again does nothing.
         """
         self._catalog.close()
-        for each in (self._promoter, self._watcher):
+        for each in (self._promoter, self._pair_encoder, self._watcher):
             if each is not None:
                 each.end()
         for service in tuple(self._services):
@@ -480,6 +482,7 @@ class Engine(NamedElsewhere, Unpicklable):
         """Return figures of the work in idle time: automatic promotion, and comparison with plain prefill."""
         return EngineStats(
             promotions=AutoPromotions() if self._promoter is None else self._promoter.figures,
+            pairs=PairsAhead() if self._pair_encoder is None else self._pair_encoder.figures,
             fidelity=WatchedFidelity() if self._watcher is None else self._watcher.figures,
         )
 
@@ -868,15 +871,15 @@ class Engine(NamedElsewhere, Unpicklable):
         keys = self.keys(schema, module)
         inside = "" if module is None else f"{module.strip('/')}/"
         pairs = self._catalog.find(schema).pair_encodings()
-        return (*keys, *(self._executor.key(each) for path, each in pairs if f"{path}/".startswith(inside)))
+        return (*keys, *(self._executor.key(each.encoding) for each in pairs if f"{each.path}/".startswith(inside)))
 
     def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
         for path, encoding in state.member_encodings(self.tokenizer) if members else ():
             self._catalog.use_member(state, path, encoding)
             yield encoding
-        for path, encoding in state.pair_encodings() if pairs else ():
-            self._catalog.use_pair(state, path, encoding)
-            yield encoding
+        for pair in state.pair_encodings() if pairs else ():
+            self._catalog.use_pair(state, pair.path, pair.encoding)
+            yield pair.encoding
 
     def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""

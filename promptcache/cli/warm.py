@@ -152,7 +152,8 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     for schema in schemas:
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
-        more = (encoding for _, encoding in chain(members, pair_encodings(layout, states)))
+        pairs = (pair.encoding for pair in pair_encodings(layout, states))
+        more = chain((encoding for _, encoding in members), pairs)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
             for each in chain((state.encoding for state in states), more)

@@ -31,6 +31,7 @@ from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import (
     MAX_EARLIER_TOKENS,
+    Pair,
     find_state,
     may_be_previous,
     pair_encodings,
@@ -73,6 +74,7 @@ __all__ = [
     "LeafKind",
     "Level",
     "Origin",
+    "Pair",
     "Plan",
     "Prefill",
     "RenderedPart",

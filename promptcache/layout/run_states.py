@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
+from typing import NamedTuple
 
 from promptcache.language import (
     CheckedItem,
@@ -164,14 +165,23 @@ def may_be_previous(layout: Layout, other: Run, run: Run) -> bool:
     return all(f"{run.module}/".startswith(f"{each}/") for each in lineage(path) if modules[each].private)
 
 
-def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple[str, Encoding]]:
-    """Yield the path and the encodings of each module behind each module that may be the one before it in a prompt.
+class Pair(NamedTuple):
+    """An encoding of the module `path` behind the module `previous`."""
+
+    path: str
+    previous: str
+    encoding: Encoding
+
+
+def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Container[str] | None = None) -> Iterator[Pair]:
+    """Yield the encodings of each module behind each module that may be the one before it in a prompt.
 
     These are all that prompts without members of collections use of modules with `sees="previous"`, besides `states`.
     Modules that a rule forbids together are not left out.
 
     Args:
         states: The result of `run_states(layout)`.
+        modules: Paths of the modules that both are of; None means all.
     """
     schema = layout.schema
     plain = [
@@ -185,7 +195,7 @@ def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple
         for path in states_of
     }
     for number, (run, own) in enumerate(plain):
-        if not sees_previous(layout, run):
+        if not sees_previous(layout, run) or (modules is not None and run.module not in modules):
             continue
         before = {state.index: state for other, state in plain[:number] if other.stop <= run.start}
         others = {
@@ -195,10 +205,13 @@ def pair_encodings(layout: Layout, states: Sequence[RunState]) -> Iterator[tuple
         }
         for index in sorted(others):
             previous = before[index]
-            with_it = together[previous.module(layout)]
-            if all(each.index <= index or each.index not in others for each in with_it):
+            path = previous.module(layout)
+            if modules is not None and path not in modules:
+                continue
+            if all(each.index <= index or each.index not in others for each in together[path]):
                 seen = sorted({*own.sees, *previous.sees, index})
-                yield run.module, _behind_previous(layout, run, own, [before[each] for each in seen]).encoding
+                behind = _behind_previous(layout, run, own, [before[each] for each in seen])
+                yield Pair(run.module, path, behind.encoding)
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:

@@ -40,6 +40,7 @@ from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
+from promptcache.runtime.pair_encoder import PairEncoder, PairsAhead, open_pair_encoder
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
     Planner,
@@ -114,6 +115,8 @@ __all__ = [
     "Listener",
     "Model",
     "ModelInputs",
+    "PairEncoder",
+    "PairsAhead",
     "Planner",
     "Pool",
     "PrefixCache",
@@ -177,6 +180,7 @@ __all__ = [
     "logits_batch",
     "open_graphs",
     "open_history",
+    "open_pair_encoder",
     "open_pool",
     "open_promoter",
     "plain_logits",

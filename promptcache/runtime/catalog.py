@@ -7,7 +7,7 @@ This file knows no prompt.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from promptcache.language import CheckedSchema, Member, Placement, Repair, Selec
 from promptcache.layout import (
     Encoding,
     Layout,
+    Pair,
     Plan,
     RunState,
     check_length,
@@ -86,9 +87,9 @@ class SchemaState:
         """Yield the path and the encodings of each member of its collections, as `layout.member_encodings`."""
         return member_encodings(self.schema, self.members, self.layout, self.states, tokenizer, self.codec)
 
-    def pair_encodings(self) -> Iterator[tuple[str, Encoding]]:
-        """Yield the path and the encodings of each module behind others, as `layout.pair_encodings`."""
-        return pair_encodings(self.layout, self.states)
+    def pair_encodings(self, modules: Container[str] | None = None) -> Iterator[Pair]:
+        """Yield the encodings of each module behind others, as `layout.pair_encodings`."""
+        return pair_encodings(self.layout, self.states, modules)
 
     def plan(
         self,
@@ -147,8 +148,8 @@ class Catalog:
     """Schema states by name. All methods are thread-safe.
 
     Attributes:
-        on_drop: Called after a schema was removed or replaced. It must not call the catalog, except for `needs` and
-            `release`.
+        on_drop: Each is called after a schema was removed or replaced. It must not call the catalog, except for `needs`
+            and `release`.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class Catalog:
         self._held: set[Encoding] = set()
         self._made = MadeEncodings()
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
-        self.on_drop: Callable[[], None] | None = None
+        self.on_drop: list[Callable[[], None]] = []
         self._is_closed = False
         self._lock = new_lock()
 
@@ -349,14 +350,14 @@ class Catalog:
         new = self._states.get(old.schema.name)
         if new is None or new.members is not old.members:
             pairs = islice(new.pair_encodings(), MAX_PAIRS) if new and self._made else ()
-            kept = frozenset(each.digest for _, each in pairs)
+            kept = frozenset(each.encoding.digest for each in pairs)
             self._forget_keys(self._made.forget_schema(old.schema.name, kept))
         for each in encodings:
             if not self._num_uses[each]:
                 del self._num_uses[each]
         self.forget_unused(encodings)
-        if self.on_drop is not None:
-            self.on_drop()
+        for call in self.on_drop:
+            call()
 
     def needs(self, encoding: Encoding) -> bool:
         """Return whether a schema needs an encoding."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -290,27 +291,39 @@ class Executor:
         if self._forget_unused is not None:
             self._forget_unused(encodings)
 
-    def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
-        """Encode one encoding and keep it in memory only; return whether it is in memory now.
+    def encode_in_idle_time(self, encoding: Encoding, check: StopCheck, *, persist: bool) -> bool:
+        """Encode one encoding, unless it is stored; return whether it is in memory now.
 
         It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory
         has no room.
 
         Args:
             check: Called in each layer. What it raises ends the forward pass, and nothing is stored.
+            persist: Whether to look in all tiers of the store, and to write to them. Otherwise only memory is used.
+
+        Raises:
+            StoreError: The store refuses the KV.
         """
-        if not self.absent([encoding]):
-            return True
         state, recipe = self.follow(), self.recipe(encoding)
-        lookups = self._get_many([part.encoding for part in encoding.context])
-        held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
-        if len(held) < len(lookups):
-            return False
-        computed = dict(compute(self.model, [Chain(context=encoding.context, links=(encoding,))], held, check))
-        if self.model.state != state:
-            return False
-        self.store.put(recipe, *computed[encoding], persist=False)
+        if self.absent([encoding]):
+            context = [part.encoding for part in encoding.context]
+            lookups = self._get_many([*context, encoding] if persist else context)
+            held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+            if any(each not in held for each in context):
+                return False
+            if encoding not in held:
+                alone = [Chain(context=encoding.context, links=(encoding,))]
+                kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
+                if self.model.state != state:
+                    return False
+                self.store.put(recipe, *kv, persist=persist)
         return not self.absent([encoding])
+
+    def _check(self, check: StopCheck) -> None:
+        """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+        check()
 
     def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
         """Return the keys of the encodings whose KV is not in memory."""

@@ -11,9 +11,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-
-import torch
 
 from promptcache.diagnostics import BYTES, InvalidValue, Short, one_of
 from promptcache.kv import memory_tier
@@ -117,6 +114,7 @@ class Promoter:
         self._lock = new_lock()
         self._working = new_lock()
         self._thread = IdleThread(self.work, executor.activity)
+        catalog.on_drop.append(self.end_unneeded)
 
     @property
     def figures(self) -> AutoPromotions:
@@ -199,7 +197,7 @@ class Promoter:
         is_kept = is_added = False
         self._catalog.hold(node)
         try:
-            is_kept = self._executor.encode_in_memory(node, partial(self._check, check))
+            is_kept = self._executor.encode_in_idle_time(node, check, persist=False)
         except Interrupted:
             raise
         except Exception:  # noqa: BLE001 - a promotion costs no answer
@@ -298,12 +296,6 @@ class Promoter:
 
     def _size(self, node: Encoding) -> int:
         return node.num_tokens * self._executor.model.shape.token_bytes
-
-    def _check(self, check: StopCheck) -> None:
-        """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
-        if self._executor.model.device.type == "cuda":
-            torch.cuda.synchronize(self._executor.model.device)
-        check()
 
 
 def open_promoter(mode: str, executor: Executor, catalog: Catalog, promote_bytes: int | None = None) -> Promoter | None:

@@ -169,7 +169,7 @@ class Request:
         exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
             use. None for a request that is always answered by `plan`.
         promoted: Whether `plan` is such an exact plan.
-        note: Called with the plan that is used, when the request begins; None calls nothing.
+        notes: Each is called with the plan that is used, when the request begins.
         output: The format of the answer; None if it may be any text.
         changes: Changes of logits before all other processing.
         num_given: How many of the prompt's last tokens belong to the answer.
@@ -189,7 +189,7 @@ class Request:
     history: bool = True
     exact: Callable[[Plan, str | None], Plan | None] | None = None
     promoted: bool = False
-    note: Callable[[Plan], None] | None = None
+    notes: Sequence[Callable[[Plan], None]] = ()
     output: OutputFormat | None = None
     changes: LogitChanges = field(default_factory=LogitChanges)
     num_given: int = 0
@@ -222,8 +222,8 @@ def begun(request: Request, executor: Executor) -> Request:
     as it is, such as the next turn of a long conversation that began before the promotion.
     """
     used = _with_promoted(request, executor)
-    if used.note is not None:
-        used.note(used.plan)
+    for note in used.notes:
+        note(used.plan)
     return used
 
 
@@ -255,17 +255,17 @@ class RequestBuilder:
         tokenizer: Tokenizer,
         hf_tokenizer: Any = None,
         exact: Callable[[Plan, str | None], Plan | None] | None = None,
-        note: Callable[[Plan], None] | None = None,
+        notes: Sequence[Callable[[Plan], None]] = (),
     ) -> None:
         """Create a builder.
 
         Args:
             hf_tokenizer: A tokenizer of transformers, for options that need one; None if there is none.
-            exact, note: As in `Request`.
+            exact, notes: As in `Request`.
         """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
         self._hf_tokenizer = hf_tokenizer
-        self._exact, self._note = exact, note
+        self._exact, self._notes = exact, notes
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -357,7 +357,7 @@ class RequestBuilder:
             seed=settings.seed,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
-            note=self._note,
+            notes=self._notes,
             output=output,
             matcher=None if form is None else self._matcher(form, options, reader, given),
         )

@@ -24,6 +24,8 @@ TEXTS = (
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
     """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
+    """<schema name="s">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
+<module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
 )
 MODULES = ("<a/>", "<a/><b/>", "<a/><c/>", "<a/><b/><c/>", "<b/><c/>", '<a/><b p="x"/><c/>', "<a/><c/><new/>", "<c/>")
 PROMPTS = tuple(f'<prompt schema="s">{each}Well?</prompt>' for each in MODULES)
@@ -52,7 +54,9 @@ def engine_of(model: Any, **options: Any) -> Engine:
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
     assert made._promoter is not None
+    assert made._pair_encoder is not None
     made._promoter.end()
+    made._pair_encoder.end()
     return made
 
 
@@ -124,6 +128,12 @@ class PromotingEngine(RuleBasedStateMachine):
         assert self.engine._promoter is not None
         self.engine._promoter.work(never)
 
+    @rule()
+    def encode_pairs(self) -> None:
+        """Encode a pair of modules in idle time."""
+        assert self.engine._pair_encoder is not None
+        self.engine._pair_encoder.work(never)
+
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
     def interrupt(self, prompt: str, num_layers: int) -> None:
         """Interrupt work after some layers: nothing is stored, and it is done later."""
@@ -162,7 +172,7 @@ class PromotingEngine(RuleBasedStateMachine):
         assert not completion.usage.promoted
         check_answer(completion, self.engine.plan(prompt), self.model)
 
-    @rule(version=st.sampled_from([0, 1]))
+    @rule(version=st.sampled_from(range(len(TEXTS))))
     def replace(self, version: int) -> None:
         """Replace the schema."""
         self.engine.add_schema(TEXTS[version])
@@ -193,10 +203,12 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @invariant()
     def memory_has_what_is_needed(self) -> None:
-        """Promoted KV is within its limit, and the store has no other KV than that of the schema and of promotions."""
+        """Promoted KV is within its limit, and the store has no other KV than that of the schema, its pairs and promotions."""
         engine = self.engine
         keys = set(engine.store.keys())
-        own = {key for each in engine._catalog.find("s").encodings for key in engine._executor.keys_of(each)}
+        state = engine._catalog.find("s")
+        encodings = (*state.encodings, *(pair.encoding for pair in state.pair_encodings()))
+        own = {key for each in encodings for key in engine._executor.keys_of(each)}
         promoted = keys - own
         nodes = {engine._executor.key(node): node for node in all_nodes(engine)}
         sizes = [nodes[key].num_tokens * self.model.shape.token_bytes for key in promoted if key in nodes]

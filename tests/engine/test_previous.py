@@ -182,7 +182,7 @@ def test_pairs_are_encoded_once() -> None:
 def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema) -> None:
     """What a prompt without members reuses was encoded by warming with pairs."""
     service, selection = serve(schema), data.draw(strategies.prompts(schema))
-    warmed = {encoding for _, encoding in service.state.pair_encodings()}
+    warmed = {pair.encoding for pair in service.state.pair_encodings()}
 
     assert {part.encoding for part in service.plan(selection).tokens.parts} <= {*service.state.encodings, *warmed}
 

@@ -125,7 +125,7 @@ def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, cap
     """If a forward pass in idle time fails, that is logged, and requests are answered as before."""
     engine = engine_of(tiny_model())
     with monkeypatch.context() as patched:
-        patched.setattr(engine._executor, "encode_in_memory", lambda *_: 1 / 0)
+        patched.setattr(engine._executor, "encode_in_idle_time", lambda *_, **__: 1 / 0)
         promote(engine, "a", "b", "c")
     completion = answered(engine, prompt("a", "b", "c"), "generate")
 
@@ -311,8 +311,8 @@ from promptcache.testing.tiny_model import tiny_model
 engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
 long = "word " * 350
 engine.add_schema(f'<schema name="s" sees="stand-ins">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
-begun, original = threading.Event(), engine._promoter._check
-engine._promoter._check = lambda check: (begun.set(), original(check))
+begun, original = threading.Event(), engine._executor._check
+engine._executor._check = lambda check: (begun.set(), original(check))
 for _ in range(2):
     engine.generate('<prompt schema="s"><a/><b/>Well?</prompt>', max_new_tokens=1)
 assert begun.wait(60)
