@@ -436,6 +436,43 @@ def retrieval(
 
 @command.command()
 @model_option()
+@click.option("--rate", metavar="X", type=click.FloatRange(0, min_open=True), default=6.0, help="Requests per second.")
+@number_option("--requests", 90, "Requests of a round.")
+@number_option("--modules", 8, "Modules of the schema.")
+@number_option("--used", 3, "Modules of each request.")
+@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=150, help="Tokens of each module.")
+@number_option("--new", 16, "Tokens of the request's own text.")
+@number_option("--tokens", 24, "Tokens of the answer.")
+@repeats_option(4)
+@threads_option
+@benchmark
+def idle(
+    show: Progress,
+    model: str,
+    rate: float,
+    requests: int,
+    modules: int,
+    used: int,
+    module_tokens: int,
+    new: int,
+    tokens: int,
+    repeats: int,
+    threads: int | None,
+) -> tuple[BenchReport, Mapping[str, str]]:
+    """TTFT of a service under load, with and without work in idle time: promotions, and pairs ahead of requests."""
+    check_used(used, modules)
+    from benchmarks.idle import compare_idle
+    from promptcache.bench.load import LoadSizes
+
+    engine = _engine(show, model, threads)
+    sizes = LoadSizes(
+        num_modules=modules, num_used=used, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens
+    )
+    return compare_idle(engine, sizes, rate, requests, repeats, show), _engine_data(model, engine)
+
+
+@command.command()
+@model_option()
 @number_option("--rows", 16, "Rows that are answered together, each with a schema of its own.")
 @number_option("--tokens", 32, "Tokens of each answer.")
 @repeats_option(5)

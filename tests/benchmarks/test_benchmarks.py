@@ -44,6 +44,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
         ["retrieval", "--documents", "50", "--questions", "2"],
+        ["idle", "--requests", "4", "--rate", "50", "--repeats", "1", "--module-tokens", "8", "--tokens", "2"],
         ["structured", "--rows", "2", "--tokens", "3", "--repeats", "1"],
     ],
     ids=lambda words: words[0],

@@ -31,6 +31,7 @@ def run(*words: str, stdin: str | None = None) -> Result:
     [
         (["quality", "--set", "fact"], 2, "Invalid value for '--set'"),
         (["retrieval", "--found", "0"], 2, "Invalid value for '--found'"),
+        (["idle", "--used", "9"], 2, "--used 9: a schema has 8 modules"),
         (["quality", "--way", "first"], 2, "no way 'first'; there are guaranteed"),
         (["quality", "--module-tokens", "100"], 2, "Invalid value for '--module-tokens'"),
         (["prompt", "gone.xml", "--schema", "travel.xml"], 3, "PC010"),
