@@ -10,10 +10,12 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from promptcache.diagnostics import Short
 from promptcache.kv import memory_tier
-from promptcache.layout import Encoding, Pair, Plan
+from promptcache.language import Sees
+from promptcache.layout import Encoding, Plan
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog, SchemaState
 from promptcache.runtime.encode import missing_encodings
@@ -41,6 +43,14 @@ class PairsAhead(Short):
     nbytes: int = 0
 
 
+class _Names(NamedTuple):
+    """A pair that waits: the module `path` of a schema behind the module `previous`."""
+
+    schema: str
+    previous: str
+    path: str
+
+
 class PairEncoder:
     """Encodes all pairs of the modules that requests have selected. Thread-safe.
 
@@ -60,8 +70,9 @@ class PairEncoder:
         self._executor, self._catalog = executor, catalog
         self._selected: dict[str, set[str]] = {}  # modules that requests have selected, by schema
         self._unpaired: dict[str, set[str]] = {}  # those among them whose pairs were not listed yet
-        self._waiting: deque[tuple[SchemaState, Pair]] = deque()
-        self._num_encoded = self._nbytes = 0
+        self._waiting: deque[_Names] = deque()
+        self._sizes: dict[Encoding, int] = {}  # bytes of what was encoded
+        self._num_encoded = 0
         self._model_state = executor.follow()
         self._lock = new_lock()
         self._working = new_lock()
@@ -71,7 +82,8 @@ class PairEncoder:
     @property
     def figures(self) -> PairsAhead:
         """Figures so far."""
-        return PairsAhead(num_encoded=self._num_encoded, num_waiting=len(self._waiting), nbytes=self._nbytes)
+        sizes = tuple(self._sizes.values())
+        return PairsAhead(num_encoded=self._num_encoded, num_waiting=len(self._waiting), nbytes=sum(sizes))
 
     def note(self, plan: Plan) -> None:
         """Note the modules that a request selects. It takes microseconds."""
@@ -95,14 +107,17 @@ class PairEncoder:
         with self._working:
             if (state := self._executor.follow()) != self._model_state:
                 self._model_state = state
+                self._sizes.clear()
                 self.renew()
             with self._lock:
                 found = next(iter(self._waiting), None)
                 schema = next(iter(self._unpaired), None)
             if found is not None:
-                self._encode(*found, check)
+                has_room = self._encode(found, check)
                 with self._lock:
-                    if self._waiting and self._waiting[0] is found:
+                    if not has_room:
+                        self._waiting.clear()
+                    elif self._waiting and self._waiting[0] is found:
                         self._waiting.popleft()
             elif schema is not None:
                 self._list(schema)
@@ -114,7 +129,7 @@ class PairEncoder:
             self._selected.clear()
             self._unpaired.clear()
             self._waiting.clear()
-            self._nbytes = 0
+            self._sizes = {each: nbytes for each, nbytes in self._sizes.items() if self._catalog.needs(each)}
 
     def end(self) -> None:
         """End the thread."""
@@ -127,43 +142,54 @@ class PairEncoder:
         state = self._state(schema)
         if state is None:
             return
-        paths = dict.fromkeys(run.module for run in state.layout.runs if run.module in selected)
-        places = {path: place for place, path in enumerate(paths)}
-        pairs = islice(state.pair_encodings(selected), MAX_PAIRS)
-        wanted = [pair for pair in pairs if pair.path in new or pair.previous in new]
-        wanted.sort(key=lambda pair: places[pair.path] - places[pair.previous])
+        modules = state.schema.modules
+        paths = [path for path in dict.fromkeys(run.module for run in state.layout.runs) if path in selected]
+        pairs = (
+            _Names(schema, previous, path)
+            for distance in range(1, len(paths))
+            for previous, path in zip(paths, paths[distance:], strict=False)
+            if (previous in new or path in new) and modules[path].sees is Sees.PREVIOUS
+        )
+        wanted = [*islice(pairs, MAX_PAIRS)]
         with self._lock:
             if self._selected.get(schema, set()) >= selected:  # the schema was not replaced meanwhile
-                self._waiting.extend((state, pair) for pair in wanted)
+                self._waiting.extend(wanted)
 
-    def _encode(self, state: SchemaState, pair: Pair, check: StopCheck) -> None:
-        """Encode a pair, and the context of it that is missing, if the schema still has it and there is room."""
-        size = pair.encoding.num_tokens * self._executor.model.shape.token_bytes
-        now = self._state(state.schema.name)
-        if now is None or now.layout is not state.layout or not self._has_room(size):
-            return
+    def _encode(self, names: _Names, check: StopCheck) -> bool:
+        """Encode a pair, and what is missing of its context. Return whether there was room."""
+        state = self._state(names.schema)
+        if state is None:
+            return True
         try:
-            missing = missing_encodings([pair.encoding], self._is_in_memory)
-            if not missing:
-                return
-            self._catalog.use_pair(now, pair.path, pair.encoding)
-            if all(self._executor.encode_in_idle_time(each, check, persist=True) for each in missing):
-                self._num_encoded += 1
-                self._nbytes += size
-            self._executor.forget_unused(missing)  # the schema may have been removed meanwhile
+            for pair in state.pair_encodings({names.previous, names.path}):
+                missing = missing_encodings([pair.encoding], self._is_in_memory)
+                if not missing or pair[:2] != (names.path, names.previous):
+                    continue
+                size = pair.encoding.num_tokens * self._executor.model.shape.token_bytes
+                if not self._has_room(size):
+                    return False
+                self._catalog.use_pair(state, pair.path, pair.encoding)
+                if all(self._executor.encode_in_idle_time(each, check, persist=True) for each in missing):
+                    self._num_encoded += 1
+                    self._sizes[pair.encoding] = size
+                self._executor.forget_unused(missing)  # the schema may have been removed meanwhile
         except Interrupted:
             raise
         except Exception:  # noqa: BLE001 - a pair that is not encoded ahead costs no answer
-            _log.exception("module %r could not be encoded behind %r", pair.path, pair.previous)
+            _log.exception("module %r could not be encoded behind %r", names.path, names.previous)
+        return True
 
     def _state(self, schema: str) -> SchemaState | None:
         return next((each for each in self._catalog.states if each.schema.name == schema), None)
 
     def _has_room(self, size: int) -> bool:
+        """Whether memory has room for KV of this many bytes. What the store has evicted no longer counts."""
         memory = memory_tier(self._executor.store)
-        if self._nbytes + size > self.limit_bytes or memory is None:
+        if memory is None or (memory.budget_bytes is not None and memory.nbytes() + size > memory.budget_bytes // 2):
             return False
-        return memory.budget_bytes is None or memory.nbytes() + size <= memory.budget_bytes // 2
+        if sum(self._sizes.values()) + size > self.limit_bytes:
+            self._sizes = {each: nbytes for each, nbytes in self._sizes.items() if self._is_in_memory(each)}
+        return sum(self._sizes.values()) + size <= self.limit_bytes
 
     def _is_in_memory(self, encoding: Encoding) -> bool:
         return not self._executor.absent([encoding])

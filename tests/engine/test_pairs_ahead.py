@@ -126,6 +126,20 @@ def test_their_kv_has_a_limit(num_tokens: int) -> None:
     assert engine.stats().pairs.nbytes <= limit
 
 
+def test_evicted_pairs_leave_room_for_others() -> None:
+    """The limit is one of the KV that is in memory."""
+    engine = engine_of(promote_bytes=10 * tiny_model().shape.token_bytes)
+    for module in "ab":
+        ask(engine, module)
+    work(engine)
+    (pair,) = engine._catalog.find("s").pair_encodings({"a", "b"})
+    engine.store.delete(engine._executor.key(pair.encoding))
+    ask(engine, "c")
+    work(engine)
+
+    assert (stored_pairs(engine), engine.stats().pairs.num_encoded) == (["bc"], 2)
+
+
 def test_they_do_not_evict_what_is_used() -> None:
     """With more than half of the memory budget in use, no pair is encoded ahead."""
     model = tiny_model()
