@@ -382,10 +382,14 @@ class Catalog:
             self._forget(each for each in encodings if each not in self._held)
 
     def _forget(self, encodings: Iterable[Encoding]) -> None:
-        if self._store is not None:
-            unused = [key for each in encodings if not self.needs(each) for key in self._used_keys(each)]
-            if unused:
-                self._store.forget(unused)
+        unused: list[str] = []
+        for each in encodings:
+            if each in self._made:
+                self._made.add_keys(each, self._used_keys(each))
+            elif not self.needs(each):
+                unused += self._used_keys(each)
+        if self._store is not None and unused:
+            self._store.forget(unused)
 
     def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""

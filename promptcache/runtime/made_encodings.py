@@ -11,6 +11,7 @@ from collections.abc import Iterable, Set
 from typing import TypeAlias
 
 from promptcache.layout import Encoding
+from promptcache.locks import new_lock
 
 MAX_PAIRS = 1 << 16
 """Limit of the encodings behind the module before them that are needed, about 1 kB each beside their KV."""
@@ -20,14 +21,16 @@ _SchemaPath: TypeAlias = tuple[str, str]
 
 
 class MadeEncodings:
-    """Digests of encodings that were made, with the store keys that they had. Not thread-safe.
+    """Digests of encodings that were made, with the store keys that they had. Only `add_keys` is thread-safe.
 
     The methods that forget some return the keys that nothing needs any more.
     """
 
     def __init__(self) -> None:
-        self._keys: dict[_SchemaPath, dict[str, set[str]]] = {}  # by digest
+        self._owned: dict[_SchemaPath, set[str]] = {}  # digests
         self._num_owners: Counter[str] = Counter()
+        self._keys: dict[str, set[str]] = {}  # by digest
+        self._keys_lock = new_lock()
         self._pairs: OrderedDict[tuple[_SchemaPath, str], tuple[str, ...]] = OrderedDict()  # by last use
         """The digests of the members that each pair is behind."""
         self._behind: dict[
@@ -35,17 +38,24 @@ class MadeEncodings:
         ] = {}  # the pairs whose context has an encoding of a member
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._owned)
 
     def __contains__(self, encoding: Encoding) -> bool:
         return encoding.digest in self._num_owners
 
     def use(self, schema: str, path: str, encoding: Encoding, key: str) -> None:
         """Count a use of an encoding of a member."""
-        known = self._keys.setdefault((schema, path), {})
-        if encoding.digest not in known:
+        owned = self._owned.setdefault((schema, path), set())
+        if encoding.digest not in owned:
+            owned.add(encoding.digest)
             self._num_owners[encoding.digest] += 1
-        known.setdefault(encoding.digest, set()).add(key)
+        self.add_keys(encoding, [key])
+
+    def add_keys(self, encoding: Encoding, keys: Iterable[str]) -> None:
+        """Note keys under which an encoding may be stored: the model may have changed since its last use."""
+        with self._keys_lock:
+            if encoding in self:
+                self._keys.setdefault(encoding.digest, set()).update(keys)
 
     def use_pair(self, schema: str, path: str, encoding: Encoding, key: str, members: Iterable[Encoding]) -> list[str]:
         """Count a use of an encoding behind another module, and forget the least used pair above the limit.
@@ -64,7 +74,7 @@ class MadeEncodings:
     def forget(self, schema: str, path: str, kept: Set[str] = frozenset()) -> list[str]:
         """Forget the encodings of a module or member, and those behind it, except those with the digests `kept`."""
         owner, unused = (schema, path), list[str]()
-        for digest in self._keys.get(owner, {}).keys() - kept:
+        for digest in self._owned.get(owner, set()) - kept:
             unused += self._forget(owner, digest)
             for other, behind in tuple(self._behind.get(digest, ())):
                 unused += self._forget(other, behind)
@@ -72,15 +82,16 @@ class MadeEncodings:
 
     def forget_schema(self, schema: str, kept: Set[str] = frozenset()) -> list[str]:
         """Forget the encodings of a schema, except those with the digests `kept`."""
-        owners = [each for each in self._keys if each[0] == schema]
+        owners = [each for each in self._owned if each[0] == schema]
         return [key for _, path in owners for key in self.forget(schema, path, kept)]
 
     def _forget(self, owner: _SchemaPath, digest: str) -> list[str]:
-        keys = self._keys.get(owner, {}).pop(digest, None)
-        if keys is None:  # it was forgotten with another one
+        owned = self._owned.get(owner, set())
+        if digest not in owned:  # it was forgotten with another one
             return []
-        if not self._keys[owner]:
-            del self._keys[owner]
+        owned.discard(digest)
+        if not owned:
+            del self._owned[owner]
         for member in self._pairs.pop((owner, digest), ()):
             self._behind[member].discard((owner, digest))
             if not self._behind[member]:
@@ -88,5 +99,6 @@ class MadeEncodings:
         self._num_owners[digest] -= 1
         if self._num_owners[digest]:
             return []
-        del self._num_owners[digest]
-        return [*keys]
+        with self._keys_lock:
+            del self._num_owners[digest]
+            return [*self._keys.pop(digest, ())]

@@ -196,8 +196,8 @@ class PromotingEngine(RuleBasedStateMachine):
             activate("french")(self.model.hf)
         else:
             self.model.hf.disable_adapters()
-        completion = answered(self.engine, PROMPTS[1], "generate")
-        check_answer(completion, self.engine.plan(PROMPTS[1]), self.model)
+        completion = answered(self.engine, PROMPTS[3], "generate")
+        check_answer(completion, self.engine.plan(PROMPTS[3]), self.model)
         assert not completion.usage.promoted
         assert self.engine.stats().promotions.nbytes == 0
 
