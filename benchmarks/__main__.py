@@ -412,6 +412,14 @@ def quality(
 @number_option("--questions", 40, "Questions.")
 @number_option("--found", 5, "Documents in each prompt.")
 @click.option("--seed", type=int, default=0, help="Seed of documents, questions and orders.")
+@click.option(
+    "--repair",
+    "repairs",
+    type=RepairType(),
+    multiple=True,
+    default=["none", "first-4"],
+    help="Setting to compare with plain prefill; repeat the option for several.",
+)
 @dtype_option
 @adapter_option
 @threads_option
@@ -423,6 +431,7 @@ def retrieval(
     questions: int,
     found: int,
     seed: int,
+    repairs: tuple[Repair, ...],
     dtype: str,
     adapter: Path | None,
     threads: int | None,
@@ -431,7 +440,8 @@ def retrieval(
     from benchmarks.retrieval import compare_retrieval
 
     engine = _engine(show, model, threads, adapter, dtype)
-    return compare_retrieval(engine, documents, questions, found, seed, show), _engine_data(model, engine, adapter)
+    report = compare_retrieval(engine, documents, questions, found, seed, [*dict.fromkeys(map(str, repairs))], show)
+    return report, _engine_data(model, engine, adapter)
 
 
 @command.command()

@@ -22,7 +22,7 @@ import bm25s
 from promptcache.bench.harness import BenchReport, Progress, silent
 from promptcache.engine import Engine
 from promptcache.retrieval import Documents
-from promptcache.runtime import Completion, PromptSource
+from promptcache.runtime import Completion
 
 _SKIPPED = {"antigravity", "idlelib", "lib2to3", "this", "tkinter", "turtle", "turtledemo"}
 """Modules that open a window or print when they are imported, or need one."""
@@ -35,6 +35,7 @@ SCHEMA = f"""
 </schema>"""
 _MOST_WORDS = 80
 _MAX_NEW_TOKENS = 12
+_PLAIN = "plain prefill"
 
 
 class Function(NamedTuple):
@@ -46,9 +47,18 @@ class Function(NamedTuple):
 
 
 def compare_retrieval(
-    engine: Engine, num_documents: int, num_questions: int, num_found: int, seed: int, progress: Progress = silent
+    engine: Engine,
+    num_documents: int,
+    num_questions: int,
+    num_found: int,
+    seed: int,
+    repairs: Sequence[str],
+    progress: Progress = silent,
 ) -> BenchReport:
     """Answer from documents in random order: by plain prefill, and with their KV, which is in memory.
+
+    Args:
+        repairs: Settings of the requests that use KV.
 
     Returns:
         A row for each way: right answers, answers equal to those of plain prefill, and the time to first token.
@@ -60,7 +70,8 @@ def compare_retrieval(
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
     engine.add_schema(SCHEMA)
     documents = Documents(engine, "manual", "functions")
-    ways: dict[str, list[Completion]] = {"plain prefill": [], "prompt cache": []}
+    plain: list[Completion] = []
+    cached: dict[str, list[Completion]] = {repair: [] for repair in repairs}
     asked = functions[:num_questions]
     for number, function in enumerate(asked):
         progress("questions", number, len(asked))
@@ -71,14 +82,15 @@ def compare_retrieval(
         engine.generate(prompt, max_new_tokens=1, do_sample=False)  # encodes documents that were not found before
         text = "\n".join(("Functions:", *found, function.question))
         messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}]
-        prompts: tuple[PromptSource, ...] = (messages, prompt)
-        for asks, answers in zip(prompts, ways.values(), strict=True):
-            answers.append(engine.generate(asks, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False))
+        plain.append(engine.generate(messages, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False))
+        for repair, answers in cached.items():
+            answers.append(engine.generate(prompt, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False, repair=repair))
+    ways = {_PLAIN: plain, **{f'prompt cache, repair="{repair}"': answers for repair, answers in cached.items()}}
     return _report(ways, asked, f"{num_documents} documents, {num_found} of them in each prompt, in random order")
 
 
 def _report(ways: dict[str, list[Completion]], asked: Sequence[Function], title: str) -> BenchReport:
-    first = [answer.text for answer in ways["plain prefill"]]
+    first = [answer.text for answer in ways[_PLAIN]]
     cells, rows = [], []
     for way, answers in ways.items():
         right = sum(_is_right(answer.text, function) for answer, function in zip(answers, asked, strict=True))
