@@ -165,7 +165,7 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     "--promote",
     type=click.Choice(["auto", "off"]),
     default="auto",
-    help="Encode modules together that are used together again, in idle time; not with --ray.",
+    help="In idle time, encode modules together that are used together again, and pairs of modules; not with --ray.",
 )
 @click.option(
     "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
