@@ -93,14 +93,14 @@ def _texts(names: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     origin: dict[str, Path] = {}
     for path in _files(names):
-        text = _decoded(path)
         if path.suffix == ".jsonl":
-            members = parse_members(text, str(path))
+            with path.open("rb") as lines:
+                members = parse_members(lines, str(path))
             if isinstance(members, list):
                 raise LanguageError(members)
             found = {name: member.text for name, member in members.items()}
         else:
-            found = {as_name(path.stem): text.strip()}
+            found = {as_name(path.stem): _text(path).strip()}
         for name, own in found.items():
             if not own:
                 raise UsageMistake(f"{path} is empty")
@@ -122,10 +122,10 @@ def _files(names: Iterable[str]) -> Iterator[Path]:
                 yield each
 
 
-def _decoded(path: Path) -> str:
+def _text(path: Path) -> str:
     """Return the text of a file, without a byte order mark."""
     data = path.read_bytes()
-    if path.suffix != ".jsonl" and len(data) > MAX_BYTES:
+    if len(data) > MAX_BYTES:
         raise UsageMistake(f"{path} has more than {MAX_BYTES} bytes, the most that a member can have")
     try:
         return data.decode("utf-8-sig")

@@ -11,6 +11,7 @@ from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance, is_text, one_of, shown, whole
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
+from promptcache.language.syntax.member_files import ListedMembers
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
     AnswerFormat,
@@ -60,6 +61,8 @@ def _is_choices(value: Any) -> bool:
 
 
 def _is_members(value: object) -> bool:
+    if isinstance(value, ListedMembers):  # checked when their file was read
+        return True
     return isinstance(value, Mapping) and all(is_text(name) and isinstance(value[name], Member) for name in value)
 
 

@@ -19,10 +19,11 @@ A space directly before a slot becomes part of the slot (`CheckedParameter.lead`
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import groupby, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from promptcache.diagnostics import Span
 from promptcache.language.checked import (
@@ -195,8 +196,8 @@ def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finish
 def _collection(collection: Collection, parent: str, options: TextOptions) -> CheckedModule:
     """Normalize a collection. Each member begins with the separator, because any of them can be the first one."""
     mode = collection.whitespace or options.whitespace
-    members = {each.name: _member(each, each.whitespace or mode) for each in collection.members}
-    members |= collection.listed
+    own = {each.name: _member(each, each.whitespace or mode) for each in collection.members}
+    listed = cast("dict[str, Member]", collection.listed)  # ChainMap has its type from maps that it could change
     return CheckedModule(
         path=join_path(parent, collection.name),
         parent=parent,
@@ -212,7 +213,7 @@ def _collection(collection: Collection, parent: str, options: TextOptions) -> Ch
             minimum=collection.minimum,
             maximum=collection.maximum,
             lead=options.separator if collection.separator is None else collection.separator,
-            members=members,
+            members=ChainMap(listed, own),  # own ones come first; not copied, as a file can have 100,000
         ),
     )
 

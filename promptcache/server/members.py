@@ -7,6 +7,7 @@ A slash in the name of a schema can be written %2F.
 from __future__ import annotations
 
 from heapq import nsmallest
+from io import BytesIO
 from typing import Any
 from urllib.parse import unquote
 
@@ -97,7 +98,7 @@ async def post_members(request: Request, name: str, path: str) -> dict[str, Any]
 
     def add() -> dict[str, Any]:
         known = state.engine.members(name, path)
-        given = parse_members(lines, "body")
+        given = parse_members(BytesIO(lines.encode()), "body")
         if isinstance(given, list):
             raise SchemaError(given)
         replaced = sum(member in known for member in given)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.diagnostics import LanguageError, PromptError, SchemaError
+from promptcache.diagnostics import LanguageError, PromptError, SchemaError, Span
 from promptcache.language import (
     CheckedSchema,
     Prompt,
@@ -28,6 +30,7 @@ from promptcache.language import (
 )
 from promptcache.testing.laws import published_grammar, shape
 from tests import strategies
+from tests.speed import is_within
 from tests.strategies.collections import collection_schemas
 
 SCHEMA = """<schema name="kb">
@@ -346,14 +349,48 @@ def test_a_file_of_members_can_be_missing_but_not_unreadable() -> None:
         parse_schema(text.replace("notes.jsonl", "../notes.jsonl"), folder={})
 
 
+def test_members_of_a_file_have_their_lines() -> None:
+    """A member covers its line, counted in characters, without the mark at the beginning of a file and line ends."""
+    data = '\ufeff{"name": "été", "text": "Été."}\r\n\n{"name": "b", "text": "B"}'.encode()
+
+    members = parse_members(data.splitlines(keepends=True), "m.jsonl")
+
+    assert not isinstance(members, list)
+    assert {name: each.text for name, each in members.items()} == {"été": "Été.", "b": "B"}
+    assert members["été"].span == Span("m.jsonl", 1, 1, 1, 32)
+    assert members["b"].span == Span("m.jsonl", 3, 1, 3, 27)
+
+
+def test_lines_in_another_encoding_are_refused() -> None:
+    """Each line that is not UTF-8 is a fault of its own."""
+    faults = parse_members(['{"name": "a", "text": "é"}\n'.encode("latin-1"), b"{}\n"], "m.jsonl")
+
+    assert isinstance(faults, list)
+    assert [(each.code, each.span) for each in faults] == [
+        ("PC212", Span("m.jsonl", 1, 1, 1, 27)),
+        ("PC224", Span("m.jsonl", 2, 1, 2, 3)),
+    ]
+    assert "byte 0xe9" in faults[0].message
+
+
+def test_many_members_are_checked_quickly() -> None:
+    """A member of a file costs its check no more than a few microseconds beside its text."""
+    lines = "".join(write_members({f"d{number}": "Every text is the same here. " * 4 for number in range(20_000)}))
+    text = SCHEMA.replace('max="2"', 'max="2" src="notes.jsonl"')
+
+    start = time.process_time()
+    check_schema(parse_schema(text, folder={"notes.jsonl": lines}))
+    assert is_within(time.process_time() - start, 0.12)
+
+
 @given(texts=st.dictionaries(st.from_regex(r"[a-zé_][a-z0-9.é-]{0,9}", fullmatch=True), st.text(min_size=1)))
 def test_members_are_written_and_read(texts: dict[str, str]) -> None:
     """Reading what was written gives the same texts; a member without visible text is refused."""
     texts = {name: text for name, text in texts.items() if text.strip() and text.isprintable()}
 
-    members = parse_members("".join(write_members(texts)), "m.jsonl")
+    members = parse_members((line.encode() for line in write_members(texts)), "m.jsonl")
 
-    assert isinstance(members, dict)
+    assert not isinstance(members, list)
     assert {name: member.text for name, member in members.items()} == texts
 
 

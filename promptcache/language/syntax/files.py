@@ -8,11 +8,12 @@ import of the rest of the language package.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias, TypeVar
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
 from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
@@ -48,6 +49,8 @@ def _own_text(module: Module) -> str:
 
 Files: TypeAlias = Path | Mapping[str, str] | ReadFiles
 """Location of files: a folder, a mapping from paths with slashes to texts in memory, or the files of another schema."""
+
+_Read = TypeVar("_Read")
 
 _MAX_NAMES = 1_000
 """Maximum number of files of a folder that are searched for a suggestion."""
@@ -122,12 +125,9 @@ class Folder:
         with os.scandir(above) as entries:
             yield from (entry.name for entry in islice(entries, _MAX_NAMES) if entry.is_file())
 
-    def read(self, path: Path, limit: int = MAX_BYTES) -> bytes:
-        """Read a file. A file that is too large is read up to one byte more than the limit."""
-        if self.texts is not None:
-            return self.texts[path].encode(errors="surrogatepass")
-        with path.open("rb") as file:
-            return file.read(limit + 1)
+    def open(self, path: Path) -> BinaryIO:
+        """Open a file to read its bytes."""
+        return path.open("rb") if self.texts is None else BytesIO(self.texts[path].encode(errors="surrogatepass"))
 
     def document(self, path: Path) -> bytes:
         """Read a schema document.
@@ -135,7 +135,10 @@ class Folder:
         Raises:
             SchemaError: The document cannot be read.
         """
-        return read_document(path, SchemaError) if self.texts is None else self.read(path)
+        if self.texts is None:
+            return read_document(path, SchemaError)
+        with self.open(path) as file:
+            return file.read()
 
 
 def find_file(
@@ -169,29 +172,48 @@ def find_file(
     return path
 
 
-def read_src(
-    written: str, folder: Folder | None, span: Span, *, limit: int = MAX_BYTES, document: str = "schema"
-) -> str | Diagnostic:
+def read_src(written: str, folder: Folder | None, span: Span, document: str = "schema") -> str | Diagnostic:
     """Return the unchanged text of the file that `src` names, without a byte order mark, or a diagnostic.
 
-    The file has `limit` bytes at most. `document` is as for `find_file`.
+    `document` is as for `find_file`.
+    """
+
+    def read(file: BinaryIO) -> str | Diagnostic:
+        data = file.read()
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as fault:
+            line = data.count(b"\n", 0, fault.start) + 1
+            message = f"src={written!r} is not UTF-8: byte 0x{data[fault.start]:02x} in line {line}"
+            return diagnostic("PC212", message, span, "save the file as UTF-8")
+
+    return open_src(written, folder, span, read, MAX_BYTES, document)
+
+
+def open_src(
+    written: str,
+    folder: Folder | None,
+    span: Span,
+    read: Callable[[BinaryIO], _Read],
+    limit: int,
+    document: str = "schema",
+) -> _Read | Diagnostic:
+    """Return what `read` returns for the file that `src` names, or a diagnostic.
+
+    A file of more than `limit` bytes is refused. `document` is as for `find_file`.
     """
     path = find_file("src", written, folder, span, document)
     if isinstance(path, Diagnostic):
         return path
     assert folder is not None, "a file was found in it"
     try:
-        data = folder.read(path, limit)
+        with folder.open(path) as file:
+            if file.seek(0, os.SEEK_END) > limit:
+                return diagnostic("PC213", f"src={written!r} has more than {limit} bytes", span)
+            file.seek(0)
+            return read(file)
     except OSError as fault:
         return diagnostic("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)
-    if len(data) > limit:
-        return diagnostic("PC213", f"src={written!r} has more than {limit} bytes", span)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        line = data.count(b"\n", 0, fault.start) + 1
-        message = f"src={written!r} is not UTF-8: byte 0x{data[fault.start]:02x} in line {line}"
-        return diagnostic("PC212", message, span, "save the file as UTF-8")
 
 
 def is_template(name: str) -> bool:
