@@ -307,12 +307,20 @@ def _targets(present: Iterable[str], schema: CheckedSchema) -> list[_Target]:
 
 
 def _present(prompt: Prompt, schema: CheckedSchema) -> list[str] | None:
-    """Return the modules that a prompt uses, "" first, or None if it names an unknown module."""
-    named = [path for path, _ in _paths(prompt.references, "")]
-    if any(path not in schema.modules for path in named):
+    """Return the modules that a prompt uses, "" first, or None if it names an unknown module.
+
+    Members of collections are left out, because they have no parameters.
+    """
+    named = {each for path, _ in _paths(prompt.references, "") for each in (path, *ancestors(path))}
+    modules = {path for path in named if not _is_in_collection(path, schema)}
+    if not modules <= schema.modules.keys():
         return None
-    present = schema.rules.complete({each for path in named for each in (path, *ancestors(path))})
-    return sorted(present, key=schema.rules.order.__getitem__)
+    return sorted(schema.rules.complete(modules), key=schema.rules.order.__getitem__)
+
+
+def _is_in_collection(path: str, schema: CheckedSchema) -> bool:
+    around = schema.modules.get(path.rpartition("/")[0])
+    return around is not None and around.collection is not None
 
 
 def _paths(references: Iterable[Reference], parent: str) -> Iterator[tuple[str, Reference]]:

@@ -19,6 +19,7 @@ SCHEMA = check_schema(
           <module name="plan"><parameter name="days" length="9"/><parameter name="note" length="9"/></module>
           <module name="car"><parameter name="days" length="9"/></module>
           <union default="by"><module name="by"><parameter name="via" length="9"/></module></union>
+          <collection name="notes"><module name="wifi">On the door.</module></collection>
         </schema>
         """
     )
@@ -66,6 +67,12 @@ def test_module_that_is_only_implied_can_be_filled() -> None:
     assert filled("<plan/>", "via=Rome") == {("by", "via"): "Rome"}
 
 
+@pytest.mark.parametrize("inside", ["<plan/><notes><wifi/></notes>", '<plan/><use module="/notes/wifi"/>'])
+def test_prompts_with_members_are_filled(inside: str) -> None:
+    """Members of collections are no modules of the schema, and have no parameters."""
+    assert filled(inside, "days=3") == {("plan", "days"): "3"}
+
+
 def test_value_is_data() -> None:
     """Everything behind the first equals sign is the text, exactly."""
     assert filled("<plan/>", "note= a=b <c> ") == {("plan", "note"): " a=b <c> "}
@@ -89,9 +96,10 @@ def test_what_cannot_be_filled_is_told(word: str, message: str) -> None:
 
 def test_faults_of_the_prompt_come_first() -> None:
     """A prompt that names unknown modules is not changed, so that its own diagnostics are reported."""
-    prompt = parse_prompt('<prompt schema="s"><plam/></prompt>')
+    for inside in ("<plam/>", "<notes><wifi><plan/></wifi></notes>"):
+        prompt = parse_prompt(f'<prompt schema="s">{inside}</prompt>')
 
-    assert with_arguments(prompt, SCHEMA, ["days=3"]) is prompt
+        assert with_arguments(prompt, SCHEMA, ["days=3"]) is prompt
 
 
 @pytest.mark.parametrize("options", [["--arg", "nothing=1"], ["--context", "values.json"]])
