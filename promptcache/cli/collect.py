@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from promptcache.cli.completion import complete_collections, complete_members
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import checked_schema, read, write_made
+from promptcache.cli.files import read_collections, write_made
 from promptcache.cli.options import Output, context_option, schema_argument, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
@@ -18,18 +19,22 @@ from promptcache.language import (
     MAX_BYTES,
     Collection,
     as_name,
-    join_path,
     parse_members,
-    walk,
     write_members,
 )
 
 
 @click.command("collect")
 @schema_argument
-@click.argument("collection", metavar="COLLECTION")
+@click.argument("collection", metavar="COLLECTION", shell_complete=complete_collections)
 @click.argument("files", metavar="[FILE...]", nargs=-1)
-@click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; can be repeated.")
+@click.option(
+    "--remove",
+    metavar="NAME",
+    multiple=True,
+    help="A member to take out; can be repeated.",
+    shell_complete=complete_members,
+)
 @context_option
 @with_json
 def command(sources: Sources, schema: str, collection: str, files: Sequence[str], remove: Sequence[str]) -> Output:
@@ -50,7 +55,7 @@ def command(sources: Sources, schema: str, collection: str, files: Sequence[str]
             raise UsageMistake(f"{target} has no member '{name}'{f'; {fix}' if fix else ''}")
     after = {name: text for name, text in {**before, **given}.items() if name not in remove}
     if after != before:
-        write_made({target: "".join(write_members(after))}, ())
+        write_made({target: "".join(write_members(after))}, frozenset())
     counts = {
         "added": sum(name not in before for name in after),
         "replaced": sum(name in before and text != before[name] for name, text in after.items()),
@@ -68,11 +73,9 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
         LanguageError: The schema has faults.
         UsageMistake: It has no such collection, or the collection has no file.
     """
-    document = read(schema, sources)
+    document, known = read_collections(schema, sources)
     if document.path is None:
         raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
-    items = walk(checked_schema(document).source.children)
-    known = {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
     found = known.get(path.strip("/"))
     if found is None:
         fix = did_you_mean(path, known) or (f"there are {', '.join(known)}" if known else "it has none")

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,6 +30,8 @@ from promptcache.diagnostics import CODES, PromptCacheError
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from promptcache.language import Collection
+
     Items: TypeAlias = list[CompletionItem[str]]
 
 NAME = "promptcache"
@@ -40,6 +42,7 @@ _SHELLS = ("bash", "zsh", "fish", "powershell")
 _START_FILES = {"bash": ".bashrc", "zsh": ".zshrc"}
 _PLAIN = re.compile(r"[\w./-]+")  # a shell could expand anything else
 _MAX_FILES = 500
+_MAX_NAMES = 100
 
 
 def complete_schemas(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
@@ -76,6 +79,42 @@ def complete_arguments(ctx: click.Context, _parameter: click.Parameter, incomple
     named = incomplete.partition("=")[0]
     choices = (choice for name, parameter in found if name == named for choice in parameter.choices)
     return _items(((f"{named}={choice}", "") for choice in choices if _PLAIN.fullmatch(choice)), incomplete)
+
+
+def complete_collections(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Offer the paths of the collections that have a file, of the schema on the command line."""
+    found = _collections(ctx)
+    return _items(((path, f"members in {each.src}") for path, each in found.items() if each.src), incomplete)
+
+
+def complete_members(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Offer the members in the file of the collection on the command line.
+
+    Of more than `_MAX_NAMES` members only the next character is offered, because shells take long for each word.
+    """
+    path = ctx.params.get("collection") or next(iter(ctx.args[1:]), "")
+    collection = _collections(ctx).get(path.strip("/"))
+    if collection is None:
+        return []
+    names = [each for each in collection.listed if each.startswith(incomplete) and _PLAIN.fullmatch(each)]
+    if len(names) > _MAX_NAMES:
+        length = len(os.path.commonprefix(names)) + 1  # noqa: RUF071 - characters are meant
+        names = [*dict.fromkeys(each[:length] for each in names)]
+    return _items(((each, "") for each in sorted(names)), incomplete)
+
+
+def _collections(ctx: click.Context) -> Mapping[str, Collection]:
+    """Return the collections of the schema on the command line, by path; none of a schema with faults."""
+    schema = ctx.params.get("schema") or next(iter(ctx.args), "-")  # unparsed, as for --arg
+    if schema == "-":
+        return {}
+    from promptcache.cli.files import read_collections
+    from promptcache.cli.sources import Sources
+
+    try:
+        return read_collections(schema, Sources())[1]
+    except (PromptCacheError, OSError):
+        return {}
 
 
 def complete_codes(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:

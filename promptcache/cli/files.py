@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,15 +24,18 @@ from promptcache.language import (
     HEAD_BYTES,
     MAX_BYTES,
     CheckedSchema,
+    Collection,
     Prompt,
     Schema,
     check_schema,
     is_template,
+    join_path,
     parse_prompt,
     parse_schema,
     read_document,
     read_schema_file,
     root_tag,
+    walk,
 )
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -127,6 +130,17 @@ def checked_schema(document: InputDocument) -> CheckedSchema:
     if context is not None:
         context.used |= read.rendered
     return check_schema(Schema.of(read.document))
+
+
+def read_collections(schema: str, sources: Sources) -> tuple[InputDocument, Mapping[str, Collection]]:
+    """Return the document of a schema, and its collections by path.
+
+    Raises:
+        LanguageError: The schema has faults.
+    """
+    document = read(schema, sources)
+    items = walk(checked_schema(document).source.children)
+    return document, {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
 
 
 def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:
@@ -310,7 +324,7 @@ def write_new(files: Mapping[Path, str]) -> None:
         raise
 
 
-def write_made(files: Mapping[Path, str], read: Collection[str]) -> None:
+def write_made(files: Mapping[Path, str], read: Set[str]) -> None:
     """Write files that are made of documents; an older file of that name is replaced.
 
     Args:
@@ -326,7 +340,7 @@ def write_made(files: Mapping[Path, str], read: Collection[str]) -> None:
             _create(path, text.encode())
 
 
-def check_target(path: Path, read: Collection[str]) -> None:
+def check_target(path: Path, read: Set[str]) -> None:
     """Refuse a target that was read, or at which no file can be written.
 
     Raises:

@@ -16,6 +16,7 @@ from click.shell_completion import get_completion_class
 from promptcache.cli.app import COMMANDS, app
 from promptcache.cli.completion import COMPLETE, NAME, complete
 from promptcache.diagnostics import CODES
+from promptcache.language import write_members
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -96,6 +97,41 @@ def test_parameters_of_the_prompt_are_offered(folder: Path) -> None:
 def test_prompt_that_cannot_be_used_offers_nothing(prompt: str) -> None:
     """Completion writes no error messages."""
     assert offered(f"promptcache run {prompt} --arg ") == []
+
+
+@pytest.fixture
+def collections(folder: Path) -> Path:
+    """A schema with a collection in a file, and one without a file; returns the file."""
+    (folder / "desk.xml").write_text(
+        '<schema name="desk"><module name="box"><collection name="notes" src="notes.jsonl"/></module>'
+        '<collection name="own"><module name="a">A</module></collection></schema>'
+    )
+    return folder / "notes.jsonl"
+
+
+def test_collections_and_members_are_offered(collections: Path) -> None:
+    """`collect` completes collections with a file, and the members that can be taken out of it."""
+    names = ["wifi", "window", "été", "door"]
+    collections.write_text("".join(write_members(dict.fromkeys(names, "A note."))), encoding="utf-8")
+
+    assert offered("promptcache collect desk.xml ") == ["box/notes"]
+    assert offered("promptcache collect desk.xml box/notes --remove ") == sorted(names)
+    assert offered("promptcache collect desk.xml /box/notes a.txt --remove door --remove wi") == ["wifi", "window"]
+    assert offered("promptcache collect desk.xml own --remove ") == []
+    assert offered("promptcache collect gone.xml notes --remove ") == []
+    assert offered("promptcache collect broken.xml ") == []
+
+
+def test_many_members_are_offered_in_steps(collections: Path) -> None:
+    """Of many members the shell gets what can come next, so that it neither waits nor inserts a wrong beginning."""
+    names = ["doc-7", *(f"doc-{number}" for number in range(700, 1000)), "index"]
+    collections.write_text("".join(write_members(dict.fromkeys(names, "A note."))), encoding="utf-8")
+    line = "promptcache collect desk.xml box/notes --remove "
+
+    assert offered(line) == ["d", "i"]
+    assert offered(f"{line}d") == ["doc-7", "doc-8", "doc-9"]
+    assert offered(f"{line}doc-70") == [f"doc-{number}" for number in range(700, 710)]
+    assert offered(f"{line}in") == ["index"]
 
 
 def test_codes_are_offered() -> None:
