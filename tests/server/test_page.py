@@ -534,7 +534,32 @@ def test_names_of_members_are_completed(visit: Callable[..., Any], collection: s
     assert "größe" in offered(f"{start}<g")
     accept(page, "größe")
     assert text_of(page, "prompt") == f'{start}<use module="größe"/>'
+    assert "note-123" in offered(f"{start}<note-001/><note-12")
     assert not {each for each in offered('<prompt schema="kb"><') if "note" in each}
+
+
+@in_browser
+@pytest.mark.parametrize(
+    "start",
+    [
+        '<prompt schema="kb"><use module="box/docs/',
+        "<prompt schema='kb'><use module='/box/docs/",
+        '<prompt schema="kb"><box><use module="docs/',
+        '<prompt schema="kb"><box><docs><note-001/><use module="',
+    ],
+)
+def test_names_of_members_are_completed_in_use(visit: Callable[..., Any], collection: str, start: str) -> None:
+    """The last name of a path that leads into a collection is completed as an element is."""
+    page = visit_collection(visit, collection)
+
+    write(page, "prompt", f"{start}note-12")
+    page.keyboard.press("Control+Space")
+    page.wait_for_selector(".cm-tooltip-autocomplete")
+
+    labels = page.locator(".cm-completionLabel").all_inner_texts()
+    assert [each for each in labels if each.startswith("note")] == [f"note-12{digit}" for digit in range(10)]
+    accept(page, "note-123")
+    assert text_of(page, "prompt") == f"{start}note-123"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 // Members of collections: completion of their names in the prompt, and a field that adds them.
 import { element } from "./dom.js";
-import { isElement, moduleTags, readPrompt, references } from "./prompt.js";
+import { encoded, isElement, moduleTags, readPrompt, references } from "./prompt.js";
 import { send } from "./requests.js";
 
 const MAX_OFFERED = 100;
@@ -19,26 +19,40 @@ async function memberNames(schema, path, prefix, signal) {
   }
 }
 
-/** Return a source of completions for the prompts of a schema: names of members, inside of their collection. */
+/** Return a source of completions for the prompts of a schema: names of members, inside of their collection and in `use`. */
 export function memberSource({ id, modules }) {
   const collections = new Set(modules.filter((each) => each.collection).map(({ path }) => path));
   return async (context) => {
-    if (!collections.size) return null;
-    const typed = context.matchBefore(/<[^\s<>/"'&=]*/);
-    if (!typed && !context.explicit) return null;
-    const from = typed ? typed.from : context.pos;
-    const text = context.state.doc.toString();
-    const path = pathAt(text.slice(0, from) + text.slice(context.pos), from);
-    if (!collections.has(path)) return null;
-    const { names, more } = await memberNames(id, path, typed ? typed.text.slice(1) : "");
+    const place = collections.size ? placeInUse(context) ?? placeOfElement(context) : null;
+    if (!place || !collections.has(place.path)) return null;
+    const { from, path, prefix, apply } = place;
+    const { names, more } = await memberNames(id, path, prefix);
     if (context.aborted) return null;
-    const isClosed = text.slice(context.pos).startsWith("/>");
-    return {
-      from: typed ? from + 1 : from,
-      options: names.map((label) => ({ label, apply: (view, _, start, to) => insert(view, label, from, to, isClosed && isElement(label)) })),
-      validFor: more ? undefined : /^[^\s<>/"'&=]*$/,
-    };
+    return { from, options: names.map((label) => ({ label, apply: apply(label) })), validFor: more ? undefined : /^[^\s<>/"'&=]*$/ };
   };
+}
+
+/** Return where the name of an element is written: its place, the path around it, its prefix, and how a name is inserted. */
+function placeOfElement(context) {
+  const typed = context.matchBefore(/<[^\s<>/"'&=]*/);
+  if (!typed && !context.explicit) return null;
+  const from = typed ? typed.from : context.pos;
+  const isClosed = context.state.sliceDoc(context.pos).startsWith("/>");
+  return {
+    from: typed ? from + 1 : from, path: pathAround(context, from), prefix: typed ? typed.text.slice(1) : "",
+    apply: (name) => (view, _, start, to) => insert(view, name, from, to, isClosed && isElement(name)),
+  };
+}
+
+/** Return where the last name of a path in `use` is written, like `placeOfElement`. */
+function placeInUse(context) {
+  const use = context.matchBefore(/<use\s(?:[^<>]*\s)?module\s*=\s*["'][^"'<>&]*/);
+  if (!use) return null;
+  const [written] = /[^"']*$/.exec(use.text);
+  const steps = written.split("/");
+  const prefix = steps.pop();
+  const path = steps[0] === "" ? steps.slice(1) : [pathAround(context, use.from), ...steps].filter(Boolean);
+  return { from: context.pos - prefix.length, path: path.join("/"), prefix, apply: encoded };
 }
 
 function insert(view, name, from, to, isClosed) {
@@ -47,11 +61,12 @@ function insert(view, name, from, to, isClosed) {
   view.dispatch({ changes: { from, to, insert: written }, selection: { anchor: from + written.length }, userEvent: "input.complete" });
 }
 
-/** Return the path of the innermost module of a prompt around a place. */
-function pathAt(text, place) {
+/** Return the path of the innermost module around a place in a prompt; what is written between it and the cursor is ignored. */
+function pathAround({ state, pos }, place) {
+  const text = state.sliceDoc(0, place) + state.sliceDoc(pos);
   const root = readPrompt(text);
-  const around = root ? [...references(root)].filter(({ open, close, to }) => open.to <= place && place <= (close?.from ?? to)) : [];
-  return around.at(-1)?.path;
+  const isAround = ({ open, close, to }) => open.to <= place && place <= (close?.from ?? to) && text.slice(open.to - 2, open.to) !== "/>";
+  return root ? [...references(root)].filter(isAround).at(-1)?.path : undefined;
 }
 
 /** Return how many members a prompt has of a collection, in words. */
