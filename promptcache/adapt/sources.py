@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from xml.sax.saxutils import escape
 
 from promptcache.adapt.synthetic import SyntheticDocument, draw_document
-from promptcache.diagnostics import InvalidValue, PromptError, counted
+from promptcache.diagnostics import InvalidValue, PromptError, counted, listed
 from promptcache.engine import Engine
 from promptcache.fidelity.prompts import DEFAULT_QUESTION, example_prompts
 from promptcache.language import (
@@ -33,6 +33,9 @@ from promptcache.language import (
 from promptcache.layout import Level, Plan
 from promptcache.runtime import SchemaState, choose_placement, schema_state
 
+if TYPE_CHECKING:
+    from promptcache.testing.selection import SelectionSample
+
 QUESTIONS = (
     DEFAULT_QUESTION,
     "Summarize this in one sentence.",
@@ -48,7 +51,8 @@ QUESTIONS = (
 TEXT_SUFFIXES = frozenset({".md", ".rst", ".txt"})
 """Suffixes of the files that are read in a folder of texts."""
 
-_MAX_SELECTIONS = 256
+_MAX_COMBINATIONS = 1024
+_MAX_NAMED = 6
 _HELD_OUT_EVERY = 8
 _LEAST_WORDS, _MOST_WORDS = 8, 80  # of a module that is cut from a text
 _SECTION = 6  # neighbouring modules of a text
@@ -82,7 +86,7 @@ class SyntheticSource:
 
 
 class SchemaPrompts:
-    """Prompts of a schema of the user: its examples, and random combinations of its modules with questions."""
+    """Prompts of a schema of the user: its examples, and random combinations of modules and members with questions."""
 
     def __init__(self, engine: Engine, schema: CheckedSchema, seed: int) -> None:
         """List the combinations. Needs Hypothesis, like the rest of `promptcache.testing`.
@@ -91,7 +95,7 @@ class SchemaPrompts:
             InvalidValue: All prompts of the schema are exact, or no module is behind stand-ins.
             SchemaError: The schema does not fit the model.
         """
-        from promptcache.testing.selection import sample_selections
+        from promptcache.testing.selection import sample_combinations
         from promptcache.testing.subject import Subject
 
         self._engine = engine
@@ -101,14 +105,14 @@ class SchemaPrompts:
         self._examples = [each for each in examples if has_adapted(plan_of(engine, each))]
         texts = [_question_of(example_prompt(each)) for each in schema.examples if each.valid]
         self._questions = [*dict.fromkeys((*filter(None, texts), *QUESTIONS))]
-        drawn = sample_selections(schema, _MAX_SELECTIONS, seed)
+        drawn = sample_combinations(schema, _MAX_COMBINATIONS, seed)
         prompts = ((each, self._prompt(each, DEFAULT_QUESTION)) for each in drawn)
         plans = [(each, plan_of(engine, prompt)) for each, prompt in prompts if prompt is not None]
-        selections = [each for each, plan in plans if has_adapted(plan)]
-        if not selections:
+        combinations = [each for each, plan in plans if has_adapted(plan)]
+        if not combinations:
             raise InvalidValue(f"schema '{schema.name}': {self._why_nothing([plan for _, plan in plans])}")
-        self._held_out = selections[::_HELD_OUT_EVERY]
-        self._taught = [each for number, each in enumerate(selections) if number % _HELD_OUT_EVERY] or self._held_out
+        self._held_out = combinations[::_HELD_OUT_EVERY]
+        self._taught = [each for number, each in enumerate(combinations) if number % _HELD_OUT_EVERY] or self._held_out
 
     def draw(self, rng: Random, *, held_out: bool) -> DrawnPrompt | None:
         """Return an example, or a combination with a question."""
@@ -116,18 +120,22 @@ class SchemaPrompts:
             return rng.choice(self._examples)
         return self._prompt(rng.choice(self._held_out if held_out else self._taught), rng.choice(self._questions))
 
-    def _prompt(self, modules: frozenset[str], question: str) -> DrawnPrompt | None:
+    def _prompt(self, combination: SelectionSample, question: str) -> DrawnPrompt | None:
         from promptcache.testing.cover import plain_case
 
+        modules, members = combination
         try:
-            return DrawnPrompt(self._state, plain_case(self._subject, modules, question).selection)
+            return DrawnPrompt(self._state, plain_case(self._subject, modules, question, dict(members)).selection)
         except (PromptError, ValueError):
             return None  # no plain text fits into a slot
 
     def _why_nothing(self, plans: Sequence[Plan]) -> str:
         """Return why an adapter learns nothing from prompts with these plans, and what to change."""
         if all(plan.level is Level.EXACT for plan in plans):
-            return "every prompt is exact already, so there is nothing to learn"
+            collections = ((path, each.collection) for path, each in self._state.schema.modules.items())
+            empty = [path for path, each in collections if each is not None and not each.members]
+            advice = f"; put members into {listed(empty, _MAX_NAMED)}" if empty else ""
+            return f"every prompt is exact already, so there is nothing to learn{advice}"
         reason = "an adapter changes only modules behind stand-ins, and no combination of modules has one"
         if self._state.layout.placement is Placement.FIXED:
             return f"{reason}: with fixed positions there are no stand-ins"

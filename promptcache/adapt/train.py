@@ -35,7 +35,7 @@ from promptcache.adapt.sources import LessonSource, SchemaPrompts, SyntheticSour
 from promptcache.bench.harness import Progress, silent
 from promptcache.diagnostics import InvalidValue, Kind, NotFinite, UnsupportedModel, whole
 from promptcache.engine import Engine
-from promptcache.language import CheckedSchema, print_schema
+from promptcache.language import CheckedSchema, ReadFiles, print_schema
 from promptcache.runtime import (
     DTYPES,
     Model,
@@ -176,8 +176,11 @@ def _identity(
     """Return what a continued training must have in common with its checkpoint."""
     free = ("steps", "minutes", "checkpoint_s")
     own = {name: value for name, value in asdict(settings).items() if name not in free}
+    files = [ReadFiles.of(each.source) for each in schemas]
+    read = [text for each in files for text in each.texts.values()]
+    members = (f"{name} {each.text}" for file in files for own in file.members.values() for name, each in own.items())
     documents = hashlib.sha256()
-    for text in (*(print_schema(each.source) for each in schemas), *texts):
+    for text in (*(print_schema(each.source) for each in schemas), *read, *members, *texts):
         documents.update(f"{len(text)} {text}".encode("utf-8", "replace"))
     defaults = f"{engine.repair} {engine.positions}"
     return {"model": engine.fingerprint, "schemas or texts": documents.hexdigest(), "engine": defaults, **own}

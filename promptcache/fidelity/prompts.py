@@ -40,21 +40,22 @@ def example_prompts(schema: CheckedSchema) -> Iterator[MeasuredPrompt]:
 
 
 def random_prompts(schema: CheckedSchema, tokenizer: Tokenizer, count: int, seed: int) -> Iterator[MeasuredPrompt]:
-    """Yield at most `count` random combinations of modules, with fitting texts for required parameters.
+    """Yield at most `count` random combinations of modules and members, with fitting texts for required parameters.
 
     Each ends in a text of the examples, in turn, or in `DEFAULT_QUESTION`. A combination without a text that fits
     into a slot is left out. Needs Hypothesis, like the rest of `promptcache.testing`.
     """
     from promptcache.testing.cover import plain_case
-    from promptcache.testing.selection import sample_selections
+    from promptcache.testing.selection import sample_combinations
     from promptcache.testing.subject import Subject
 
     subject = Subject(schema, tokenizer)
     texts = [_text(example_prompt(each)) for each in schema.examples if each.valid]
     questions = cycle([text for text in texts if text] or [DEFAULT_QUESTION])
-    for number, (modules, text) in enumerate(zip(sample_selections(schema, count, seed), questions, strict=False), 1):
+    drawn = zip(sample_combinations(schema, count, seed), questions, strict=False)
+    for number, ((modules, members), text) in enumerate(drawn, 1):
         with suppress(PromptError, ValueError):
-            case = plain_case(subject, modules, text)
+            case = plain_case(subject, modules, text, dict(members))
             yield MeasuredPrompt(f"random {number}", case.xml, case.selection)
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from promptcache.diagnostics import InvalidValue, whole
 from promptcache.language import CheckedSchema, RuleSolver, open_solver
-from promptcache.testing.prompt_xml import PromptChoice, first_members, has_tokens, keep_rules, write_prompt
+from promptcache.testing.prompt_xml import Members, PromptChoice, first_members, has_tokens, keep_rules, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
 from promptcache.testing.texts import Said, plain_argument
@@ -55,15 +55,21 @@ def all_prompts(
     return [plain_case(subject, modules, text) for modules in listed if _fits(subject, modules)]
 
 
-def plain_case(subject: Subject, modules: Collection[str], text: str = DEFAULT_TEXT) -> PromptCase:
-    """Return the plainest prompt that uses `modules`: required arguments only, then `text`."""
+def plain_case(
+    subject: Subject, modules: Collection[str], text: str = DEFAULT_TEXT, members: Members | None = None
+) -> PromptCase:
+    """Return the plainest prompt that uses `modules`: required arguments only, then `text`.
+
+    `members` are those of collections; None means as few as possible.
+    """
     given = {
         (owner, name): plain_argument(parameter, subject.tokenizer)
         for owner in ("", *modules)
         for name, parameter in subject.schema.parameters[owner].items()
         if parameter.required
     }
-    members = first_members(subject.schema, modules)
+    if members is None:
+        members = first_members(subject.schema, modules)
     if not text and not has_tokens(subject.schema.children, modules, given, members):
         text = DEFAULT_TEXT
     said = (Said(text=text),) if text else ()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.language import (
+    CheckedCollection,
     CheckedItem,
     CheckedModule,
     CheckedParameter,
@@ -53,8 +54,8 @@ Members: TypeAlias = Mapping[str, Sequence[str]]
 """Names of members of collections, by the path of the collection."""
 
 _MAX_TRIED = 1000
-_MAX_MEMBERS = 4
-"""Number of members of a collection in a drawn prompt, unless its minimum is higher."""
+_MAX_DRAWN = 4
+"""Number of members of a collection in a prompt of Hypothesis, unless its minimum is higher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,10 +264,16 @@ def draw_members(draw: Callable[[st.SearchStrategy[list[str]]], list[str]], sche
     for path, module in schema.modules.items():
         if module.collection is not None and module.collection.members:
             names = sorted(module.collection.members)
-            least = min(module.collection.minimum, len(names))
-            most = min(module.collection.maximum or len(names), len(names), max(least, _MAX_MEMBERS))
+            least, most = member_counts(module.collection, _MAX_DRAWN)
             found[path] = draw(st.lists(st.sampled_from(names), unique=True, min_size=least, max_size=most))
     return found
+
+
+def member_counts(collection: CheckedCollection, limit: int) -> tuple[int, int]:
+    """Return how many declared members a prompt names, at least and at most: `limit` if the collection allows it."""
+    known = len(collection.members)
+    least = min(collection.minimum, known)
+    return least, min(collection.maximum or known, known, max(least, limit))
 
 
 def first_members(schema: CheckedSchema, modules: Collection[str]) -> Members:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence, Set
+from itertools import cycle, islice
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.language import CheckedSchema, open_solver
 from promptcache.language import list_selections as list_valid
+from promptcache.testing.prompt_xml import Members, first_members, keep_rules, member_counts
 
 MAX_LISTED = 4096
 _MAX_WANTED = 8
+_MAX_DRAWS = 4  # for each combination, as some come twice
 
 
 def selections_with(schema: CheckedSchema, modules: frozenset[str]) -> SearchStrategy[frozenset[str]]:
@@ -100,6 +104,38 @@ def sample_selections(schema: CheckedSchema, count: int, seed: int) -> tuple[fro
                 elif solver.is_possible(present, [*absent, path]):
                     absent.append(path)
             found[solver.selection(present, absent) or frozenset()] = None
+    return tuple(found)
+
+
+class SelectionSample(NamedTuple):
+    """What a prompt names: a valid selection of modules, and members of the collections in it, in order, by path."""
+
+    modules: frozenset[str]
+    members: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def sample_combinations(schema: CheckedSchema, count: int, seed: int) -> tuple[SelectionSample, ...]:
+    """Return at most `count` different combinations at random, without Hypothesis: the same for the same seed.
+
+    Of each collection among the modules members are drawn in random order: as many as it allows, but one at least and,
+    if it allows that, `_MAX_WANTED` at most.
+    """
+    chance, selections = random.Random(seed), sample_selections(schema, count, seed)
+    collections = {path: module.collection for path, module in schema.modules.items() if module.collection is not None}
+    names = {path: tuple(each.members) for path, each in collections.items() if each.members}
+    counts = {path: member_counts(collections[path], _MAX_WANTED) for path in names}
+    found: dict[SelectionSample, None] = {}
+    for modules in islice(cycle(selections), len(selections) if not names else _MAX_DRAWS * count):
+        members: Members = {
+            path: tuple(chance.sample(known, chance.randint(max(counts[path][0], 1), counts[path][1])))
+            for path, known in names.items()
+            if path in modules
+        }
+        if not keep_rules(schema, modules, members):
+            members = first_members(schema, modules)
+        found[SelectionSample(modules, tuple((path, tuple(each)) for path, each in members.items()))] = None
+        if len(found) == count:
+            break
     return tuple(found)
 
 

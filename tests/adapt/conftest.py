@@ -16,6 +16,11 @@ SCHEMA = """<schema name="club" sees="stand-ins"><system>Facts.
 default="fish"/>.</module></system><example><prompt schema="club"><ann/><bob/><user>Who likes milk?</user></prompt>
 </example></schema>"""
 
+NOTES = """<schema name="kb"><collection name="notes" min="2" max="3"><module name="ann">Ann likes tea and toast.</module>
+<module name="bob">Bob likes milk and rice.</module><module name="cat">The cat likes fish.</module>
+<module name="dan">Dan likes tea, too.</module></collection></schema>"""
+"""Only a collection is modular."""
+
 
 def new_engine() -> Engine:
     """A tiny model with random weights over bytes, in float32."""

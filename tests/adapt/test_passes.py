@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +14,18 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.adapt.lessons import Lesson, Lessons
 from promptcache.adapt.passes import kv_distances, modular_kv, modular_logits, plain_kv, teach
-from promptcache.adapt.sources import DrawnPrompt, SyntheticSource, plan_of, state_of
+from promptcache.adapt.sources import DrawnPrompt, SchemaPrompts, SyntheticSource, plan_of, state_of
 from promptcache.diagnostics import InvalidValue
-from promptcache.language import CheckedSchema, Selection
+from promptcache.language import CheckedSchema, Prompt, Selection
 from promptcache.layout import RequestTokens
 from promptcache.runtime import layers_to_adapt, plain_logits, reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
-from tests.adapt.conftest import SCHEMA, new_engine
+from tests.adapt.conftest import NOTES, SCHEMA, new_engine
 from tests.conftest import law_examples
 from tests.families import random_model, usual_families
 from tests.module_adapter import add_random_adapter
+from tests.strategies.collections import collection_schemas
 
 TOLERANCE = 1e-5
 
@@ -62,7 +64,7 @@ def continued(tokens: RequestTokens, answer: tuple[int, ...]) -> RequestTokens:
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas() | collection_schemas())
 @settings(max_examples=law_examples(0.6))
 def test_the_student_is_the_reference(data: st.DataObject, schema: CheckedSchema) -> None:
     """With any adapter, the student's logits are those of the engine's reference at the end of a prompt and its answer."""
@@ -76,6 +78,26 @@ def test_the_student_is_the_reference(data: st.DataObject, schema: CheckedSchema
 
     assert len(found) == len(answer)
     assert largest(found - expected) < TOLERANCE
+
+
+def test_members_are_learned_as_the_engine_lays_them_out() -> None:
+    """Drawn prompts name members of collections, and the untrained student's logits are those of the engine's reference."""
+    source, rng = SchemaPrompts(PLAIN, PLAIN.add_schema(NOTES), 0), Random(0)
+    for number in range(6):
+        drawn = source.draw(rng, held_out=number % 2 == 0)
+        assert drawn is not None
+        lesson = lesson_of(drawn.state.schema, drawn.selection)
+        assert lesson is not None
+        prompt = Prompt("kb")
+        for path in drawn.selection.members:
+            prompt = prompt.use(path)
+        for each in drawn.selection.messages:
+            prompt = prompt.text(each.text)
+
+        found = modular_logits(PLAIN.model, lesson, (0,))
+
+        assert len(drawn.selection.members) > 1
+        assert largest(found - PLAIN.reference(prompt)[-1:]) < TOLERANCE
 
 
 def test_the_adapter_is_for_modules_behind_stand_ins_only() -> None:

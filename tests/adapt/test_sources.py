@@ -16,7 +16,7 @@ from promptcache.adapt.sources import SchemaPrompts, TextPrompts, read_texts
 from promptcache.adapt.synthetic import draw_document
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import check_schema, parse_schema
-from tests.adapt.conftest import SCHEMA
+from tests.adapt.conftest import NOTES, SCHEMA
 
 MEASURED = sorted({**LANGUAGE_SETS, **WORK_SETS, **FORM_SETS})
 
@@ -76,6 +76,35 @@ def test_held_out_combinations_are_not_learned_from(engine: Engine) -> None:
     assert len(parts[0]) + len(parts[1]) == 26  # all but the empty one and single modules, which are exact
 
 
+@pytest.mark.parametrize(("limits", "counts"), [('min="1" max="3"', {2, 3}), ('min="3"', {3, 4}), ("", {2, 3, 4})])
+def test_members_are_drawn_as_collections_allow(engine: Engine, limits: str, counts: set[int]) -> None:
+    """Drawn prompts name members in random order, as many as the collection allows; a seed draws the same again."""
+    schema = check_schema(parse_schema(NOTES.replace('min="2" max="3"', limits)))
+
+    def drawn(seed: int, *, held_out: bool) -> list[tuple[str, ...]]:
+        source, rng = SchemaPrompts(engine, schema, seed), Random(0)
+        prompts = [source.draw(rng, held_out=held_out) for _ in range(100)]
+        return [tuple(each.selection.members) for each in prompts if each is not None]
+
+    taught, held_out = drawn(0, held_out=False), drawn(0, held_out=True)
+    assert {len(each) for each in taught} == counts  # of one member alone there is nothing to learn
+    assert {*taught} & {*held_out} == set()
+    assert any([*each] != sorted(each) for each in taught)
+    assert taught == drawn(0, held_out=False) != drawn(1, held_out=False)
+
+
+def test_drawn_members_keep_rules(engine: Engine) -> None:
+    """Members that a rule excludes are not drawn together."""
+    rule = '<rules><exclude modules="notes/ann notes/bob"/></rules></schema>'
+    source, rng = SchemaPrompts(engine, check_schema(parse_schema(NOTES.replace("</schema>", rule))), 0), Random(0)
+
+    drawn = [each.selection.members.keys() for _ in range(100) if (each := source.draw(rng, held_out=False))]
+
+    assert drawn
+    assert not any({"notes/ann", "notes/bob"} <= each for each in drawn)
+    assert any("notes/ann" in each for each in drawn)
+
+
 def test_examples_and_slots_of_a_schema_are_learned_from(engine: Engine) -> None:
     """Prompts are examples of the schema too, and have texts for its slots."""
     source, rng = SchemaPrompts(engine, check_schema(parse_schema(SCHEMA)), 0), Random(0)
@@ -132,6 +161,14 @@ def test_a_schema_with_exact_prompts_only_is_refused(engine: Engine) -> None:
     schema = '<schema name="whole"><module name="a" required="true">A.</module></schema>'
 
     with pytest.raises(InvalidValue, match="schema 'whole': every prompt is exact already"):
+        SchemaPrompts(engine, check_schema(parse_schema(schema)), 0)
+
+
+def test_a_collection_without_members_is_refused(engine: Engine) -> None:
+    """A schema in which only a collection is modular needs members, and the error names the collection."""
+    schema = '<schema name="kb">Hi.<module name="box"><collection name="notes"/></module></schema>'
+
+    with pytest.raises(InvalidValue, match=r"nothing to learn; put members into box/notes$"):
         SchemaPrompts(engine, check_schema(parse_schema(schema)), 0)
 
 

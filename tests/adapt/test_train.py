@@ -20,9 +20,10 @@ from promptcache.adapt import adapt_model
 from promptcache.adapt.train import check_trainable
 from promptcache.bench.harness import Progress
 from promptcache.diagnostics import InvalidValue, ModelNotFound, NotFinite, UnsupportedModel
+from promptcache.language import parse_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import DEMO_FOLDER
-from tests.adapt.conftest import SCHEMA, new_engine, short
+from tests.adapt.conftest import NOTES, SCHEMA, new_engine, short
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -59,6 +60,14 @@ def test_a_training_brings_modules_nearer(engine: Engine, tmp_path: Path) -> Non
     assert all(weight.requires_grad for weight in engine.model.hf.parameters())
     assert not engine.schemas
     check_trainable(engine.model)
+
+
+def test_members_of_collections_are_brought_nearer(engine: Engine, tmp_path: Path) -> None:
+    """A schema in which only the members of a collection are modular can be trained for."""
+    report = adapt_model(engine, tmp_path, schemas=[NOTES], settings=short(24, learning_rate=0.01, num_held_out=6))
+
+    assert report.after.divergence < 0.9 * report.before.divergence
+    assert report.after.distance < 0.7
 
 
 @pytest.mark.parametrize("step", [3, 6])
@@ -272,6 +281,19 @@ def test_another_training_is_not_continued(tmp_path: Path, change: dict[str, Any
     with pytest.raises(InvalidValue) as refused:
         adapt_model(new_engine(), tmp_path, schemas=schemas, settings=short(1, **change))
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("src", ["notes.jsonl", "ann.txt"])
+def test_another_text_of_a_file_is_another_training(tmp_path: Path, src: str) -> None:
+    """Texts that a schema has from files count: a training is not continued with others."""
+    files = {"notes.jsonl": '{"name": "dan", "text": "Dan likes tea, too."}', "ann.txt": "Ann likes tea and toast."}
+    modules = '<module name="ann" src="ann.txt"/><module name="bob">Bob likes milk.</module>'
+    text = f'<schema name="kb" sees="stand-ins">{modules}<collection name="notes" src="notes.jsonl"/></schema>'
+    adapt_model(new_engine(), tmp_path, schemas=[parse_schema(text, folder=files)], settings=short(1))
+
+    files[src] = files[src].replace("likes", "hates")
+    with pytest.raises(InvalidValue, match="another schemas or texts"):
+        adapt_model(new_engine(), tmp_path, schemas=[parse_schema(text, folder=files)], settings=short(1))
 
 
 @pytest.mark.parametrize(

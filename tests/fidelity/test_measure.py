@@ -161,6 +161,20 @@ def test_random_prompts_follow_their_seed() -> None:
     assert all(DEFAULT_QUESTION in each.xml for each in random_prompts(bare, ByteTokenizer(), 3, 0))
 
 
+def test_random_prompts_name_members() -> None:
+    """Random prompts have members of collections, if only some that a rule needs."""
+    members = "".join(f'<module name="m{number}">M{number}</module>' for number in range(60))
+    limits, rules = 'min="2" max="3"', '<rules><require if="k" then="k/m0 and k/m1"/></rules>'
+    text = schema(f'{MODULES}<collection name="k" {limits}>{members}</collection>')
+
+    for each in (text, text.replace("</schema>", f"{rules}</schema>")):
+        checked = check_schema(parse_schema(each))
+        drawn = [prompt.selection.members for prompt in random_prompts(checked, ByteTokenizer(), 20, 1)]
+        assert len(drawn) > 5
+        assert all(len(found) in (2, 3) for found in drawn)
+        assert ({"k/m0", "k/m1"} <= set.intersection(*map(set, drawn))) is (each is not text)
+
+
 def test_random_prompts_of_many_modules() -> None:
     """Selections that are too many to be listed are drawn module by module, and are valid and different, too."""
     names = "bcdefghijklmn"  # 2^13 selections without the rule
