@@ -43,7 +43,7 @@ _TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
         ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
         ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
         ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
-        ["retrieval", "--documents", "50", "--questions", "2"],
+        ["retrieval", "--documents", "50", "--questions", "2", "--dtype", "float64"],
         ["idle", "--requests", "4", "--rate", "50", "--repeats", "1", "--module-tokens", "8", "--tokens", "2"],
         ["structured", "--rows", "2", "--tokens", "3", "--repeats", "1"],
     ],
@@ -59,6 +59,7 @@ def test_commands_write_one_line_of_json(words: list[str]) -> None:
     assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
     assert data["device"] == "cpu"
+    assert "--dtype" not in words or data["dtype"] == words[-1]
 
 
 @pytest.mark.parametrize("words", [["memory"], ["kinds", "--cached", "8"]], ids=" ".join)
