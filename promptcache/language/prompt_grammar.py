@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from itertools import permutations
+from itertools import islice, permutations
 
 from lxml import etree
 from lxml.builder import ElementMaker
@@ -32,6 +32,7 @@ from promptcache.language.syntax.whitespace import finish
 
 _NAMESPACE = "http://relaxng.org/ns/structure/1.0"
 MAX_EXACT = 3
+_MAX_MEMBERS = 100
 
 _DATATYPES = "http://www.w3.org/2001/XMLSchema-datatypes"
 _NOTES = "http://relaxng.org/ns/compatibility/annotations/1.0"
@@ -95,11 +96,14 @@ class _Writer:
     def _content(self, path: str, items: Sequence[CheckedItem], form: str) -> etree._Element:
         """Return the content of a reference element: arguments and references, in any order.
 
-        That of a collection is members of any name, because an engine can have others than the schema declares.
+        That of a collection is members of any name, because an engine can have others than the schema declares. The
+        first declared ones are named for completion.
         """
-        if path and self._schema.modules[path].collection is not None:
+        collection = self._schema.modules[path].collection if path else None
+        if collection is not None:
+            known = islice(filter(is_tag, collection.members), _MAX_MEMBERS)
             named = RNG.optional(RNG.attribute(RNG.text(), name="module"))  # as an element, or by <use module="…"/>
-            return RNG.zeroOrMore(RNG.element(RNG.anyName(), named))
+            return RNG.zeroOrMore(RNG.element(RNG.choice(*map(RNG.name, known), RNG.anyName()), named))
         given = [RNG.ref(name=f"a{self._number[path]}")] if self._schema.parameters[path] else []
         loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
         if form == "loose" or not self._below[path]:

@@ -429,6 +429,20 @@ def test_prompts_with_members_print(data: st.DataObject, schema: CheckedSchema) 
         assert grammar.validate(root), grammar.error_log
 
 
+def test_grammars_name_the_first_members() -> None:
+    """Editors complete up to 100 members of a collection, and accept every other one."""
+    lines = "".join(write_members({f"d{number}": "A note." for number in range(20_000)}))
+    text = SCHEMA.replace('max="2"', 'max="2" src="notes.jsonl"')
+    grammar = prompt_grammar(check_schema(parse_schema(text, folder={"notes.jsonl": lines})))
+
+    names = etree.fromstring(grammar.encode()).xpath("//*[local-name() = 'name']/text()")
+    assert names == ["gate", "cook", "été", *(f"d{number}" for number in range(97))]
+    accepts = etree.RelaxNG(etree.fromstring(grammar.encode())).validate
+    for name in ("cook", "d0", "d1000", "later"):
+        assert accepts(etree.fromstring(f'<prompt schema="kb"><notes><{name}/></notes></prompt>'))
+    assert not accepts(etree.fromstring('<prompt schema="kb"><later/></prompt>'))
+
+
 def test_collections_are_built_in_python() -> None:
     """`Schema.collection` builds the same as a document."""
     built = Schema("s").collection("notes", module("gate", "The gate is blue."), minimum=1, maximum=3)
