@@ -17,7 +17,7 @@ from promptcache.kv import memory_tier
 from promptcache.language import Sees
 from promptcache.layout import Encoding, Plan
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog, SchemaState
+from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.encode import missing_encodings
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.linking import StopCheck
@@ -139,7 +139,7 @@ class PairEncoder:
         """Let the pairs of a schema's new modules wait, in the order in which they are encoded."""
         with self._lock:
             new, selected = self._unpaired.pop(schema, set()), set(self._selected.get(schema, ()))
-        state = self._state(schema)
+        state = self._catalog.get(schema)
         if state is None:
             return
         modules = state.schema.modules
@@ -157,18 +157,18 @@ class PairEncoder:
 
     def _encode(self, names: _Names, check: StopCheck) -> bool:
         """Encode a pair, and what is missing of its context. Return whether there was room."""
-        state = self._state(names.schema)
+        state = self._catalog.get(names.schema)
         if state is None:
             return True
         try:
             for pair in state.pair_encodings({names.previous, names.path}):
-                missing = missing_encodings([pair.encoding], self._is_in_memory)
-                if not missing or pair[:2] != (names.path, names.previous):
+                if (pair.previous, pair.path) != (names.previous, names.path) or self._is_in_memory(pair.encoding):
                     continue
                 size = pair.encoding.num_tokens * self._executor.model.shape.token_bytes
                 if not self._has_room(size):
                     return False
                 self._catalog.use_pair(state, pair.path, pair.encoding)
+                missing = missing_encodings([pair.encoding], self._is_in_memory)
                 if all(self._executor.encode_in_idle_time(each, check, persist=True) for each in missing):
                     self._num_encoded += 1
                     self._sizes[pair.encoding] = size
@@ -178,9 +178,6 @@ class PairEncoder:
         except Exception:  # noqa: BLE001 - a pair that is not encoded ahead costs no answer
             _log.exception("module %r could not be encoded behind %r", names.path, names.previous)
         return True
-
-    def _state(self, schema: str) -> SchemaState | None:
-        return next((each for each in self._catalog.states if each.schema.name == schema), None)
 
     def _has_room(self, size: int) -> bool:
         """Whether memory has room for KV of this many bytes. What the store has evicted no longer counts."""
