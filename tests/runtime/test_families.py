@@ -32,9 +32,15 @@ SCHEMA = """<schema name="families">You are terse.
 PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh/><one/><two/>Where to?</prompt>'
 
 
-def plan_for(prompt: str, repair: str = "slots", family: str = "llama", placement: Placement | None = None) -> Plan:
-    """Plan a prompt of the schema above, with closed positions if the family allows them and nothing else is asked."""
-    schema = check_schema(parse_schema(SCHEMA))
+def plan_for(
+    prompt: str,
+    repair: str = "slots",
+    family: str = "llama",
+    placement: Placement | None = None,
+    source: str = SCHEMA,
+) -> Plan:
+    """Plan a prompt, with closed positions if the family allows them and nothing else is asked."""
+    schema = check_schema(parse_schema(source))
     placement = placement or (Placement.FIXED if family == "gpt2" else Placement.CLOSED)
     state = schema_state(schema, ByteTokenizer(), CONTEXT, placement=placement)
     return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))

@@ -39,6 +39,7 @@ from promptcache.runtime.attention.triton_backend import append, computes_rightl
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
+from promptcache.runtime.serving import tails
 from promptcache.runtime.serving.tails import Tails
 from promptcache.testing.service import distance
 from tests.conftest import law_examples
@@ -48,6 +49,11 @@ from tests.runtime.attention.triton_interpreter import InterpretedBackend, inter
 from tests.runtime.attention.views import View, random_slab
 from tests.runtime.serving.test_batch import SEGMENTED, largest_distance_of_steps
 from tests.runtime.test_families import PROMPT, linked, plan_for
+
+USUAL = pytest.mark.parametrize(
+    "family", ["gpt-oss", *(pytest.param(each, marks=pytest.mark.slow) for each in SEGMENTED if each != "gpt-oss")]
+)
+"""The family of each run has layers with and without windows, sinks and experts."""
 
 NUM_LAYERS, HEAD_DIM, SCALE = 2, 16, 0.3
 CPU = torch.device("cpu")
@@ -220,19 +226,38 @@ def test_prepared_attention_has_room_for_later_tokens() -> None:
             assert _distance(attention.run(1, call).transpose(1, 2), plan.expected(row, *call[:3])) < 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", SEGMENTED)
-def test_families_compute_steps_with_it(family: str) -> None:
-    """Steps of every family give the logits of the reference; soft caps and odd head sizes fall back."""
-    with interpreted():
-        assert largest_distance_of_steps(Model(random_model(family, torch.float32)), family) < 1e-5
-
-
-@pytest.mark.parametrize(
-    "family", ["gpt-oss", *(pytest.param(each, marks=pytest.mark.slow) for each in SEGMENTED if each != "gpt-oss")]
+SHORT = """<schema name="short">
+<module name="trip" required="true">For <parameter name="days" length="2"/> in a big town</module>
+<union name="city"><module name="miami">by the long sea</module><module name="paris">of soup</module></union></schema>"""
+SHORT_PROMPTS = (
+    '<prompt schema="short"><trip days="9"/><paris/>Where?</prompt>',
+    '<prompt schema="short"><trip/><miami/>Go on</prompt>',
+    '<prompt schema="short"><trip days="4"/><paris/>Why?</prompt>',
 )
+"""Two prompts share all modules, one shares the first words. Windows of 12 tokens end in modules and in own tokens."""
+
+
+@pytest.mark.law
+@USUAL
+def test_families_compute_steps_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of every family give the logits of the reference; soft caps and odd head sizes fall back.
+
+    In each layer, the interpreter takes 5 ms for a head of a token, and 30 ms for a head of an item. So prompts are
+    short, and modules are encoded by other kernels.
+    """
+    monkeypatch.setattr(tails, "_SMALLEST_TAIL", 8)  # so that short rows, too, outgrow it
+    plans = [plan_for(prompt, family=family, source=SHORT) for prompt in SHORT_PROMPTS]
+    model = Model(random_model(family, torch.float32))
+    used: list[str] = []
+    monkeypatch.setattr(InterpretedBackend, "prepare_step", _noting(InterpretedBackend.prepare_step, used))
+
+    assert largest_distance_of_steps(model, plans, 6, interpreted()) < 1e-5
+    assert bool(used) is not model.facts.softcap
+
+
+@USUAL
 def test_a_request_computes_with_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request gets the logits of the reference. That of each run has layers with and without windows, and sinks."""
+    """A request gets the logits of the reference."""
     model, plan = Model(random_model(family, torch.float32)), plan_for(PROMPT, family=family)
     used: list[str] = []
     monkeypatch.setattr(InterpretedBackend, "prepare", _noting(InterpretedBackend.prepare, used))

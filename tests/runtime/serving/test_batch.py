@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.kv import LayerViews, Slab
+from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
+from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.runtime.attention import PortableBackend, RequestPositions, StepTokens, segmented_attention
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.history import History, Recalled
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.batch import Row
@@ -76,33 +79,63 @@ def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_ba
 @pytest.mark.parametrize("family", usual_families(SEGMENTED))
 def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
     """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
-    assert largest_distance_of_steps(Model(random_model(family, torch.float64)), family) < 1e-6
+    assert largest_distance_of_steps(Model(random_model(family, torch.float64)), usual_plans(family)) < 1e-6
 
 
-def largest_distance_of_steps(model: Model, seed: str) -> float:
-    """Compute several prompts in steps of random sizes; return the largest distance of a row from the reference."""
-    plans = [plan_for(prompt, family=seed) for prompt in PROMPTS]
+def usual_plans(family: str) -> list[Plan]:
+    """Plan some prompts of one schema. They share modules, and have arguments in the middle."""
+    return [plan_for(prompt, family=family) for prompt in PROMPTS]
+
+
+def largest_distance_of_steps(
+    model: Model,
+    plans: Sequence[Plan],
+    most_later: int = _SMALLEST_TAIL + 3,
+    kernels: AbstractContextManager[None] | None = None,
+) -> float:
+    """Compute prompts in steps of random sizes; return the largest distance of a row from the reference.
+
+    Args:
+        plans: History has half of the own tokens of the first one.
+        most_later: Each row continues its prompt with at most so many tokens.
+        kernels: Active while the steps run.
+    """
     executor = serve(plans[0].layout.schema, model).executor
-    batch, chance = Batch(model), random.Random(seed)
-    wanted = {}
+    batch, chance = Batch(model), random.Random(0)
+    wanted, planned = {}, {}
     for plan in plans:
         handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
-        num_tokens = chance.randrange(_SMALLEST_TAIL + 4)
-        more = [chance.randrange(5, 250) for _ in range(num_tokens)]
-        wanted[batch.join(plan.tokens, handles, 0)] = [*plan.tokens.token_ids, *more]
+        recalled = half_recalled(model, plan.tokens, handles) if plan is plans[0] else None
+        row = batch.join(plan.tokens, handles, 0, recalled)
+        more = [chance.randrange(5, 250) for _ in range(chance.randrange(most_later + 1))]
+        wanted[row] = [*row.tokens.token_ids, *more]
+        planned[row] = continued(plan.tokens, [*plan.tokens.token_ids, *more])
     found: dict[Row, list[torch.Tensor]] = {row: [] for row in wanted}
 
-    while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
-        sizes = {row: chance.choice([1, 1, 1, 6]) for row in unfinished}
-        work = [(row, wanted[row][row.num_own : row.num_own + size]) for row, size in sizes.items()]
-        parts = batch.step(work, all_tokens=True).split([len(token_ids) for _, token_ids in work])
-        for (row, _), part in zip(work, parts, strict=True):
-            found[row].append(part)
+    with kernels or nullcontext():
+        while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
+            sizes = {row: chance.choice([1, 1, 1, 6]) for row in unfinished}
+            work = [(row, wanted[row][row.num_own : row.num_own + size]) for row, size in sizes.items()]
+            parts = batch.step(work, all_tokens=True).split([len(token_ids) for _, token_ids in work])
+            for (row, _), part in zip(work, parts, strict=True):
+                found[row].append(part)
 
     return max(
-        distance(torch.cat(found[row]), reference_logits(continued(row.tokens, token_ids), model))
-        for row, token_ids in wanted.items()
+        distance(torch.cat(found[row]), reference_logits(tokens, model)[-len(wanted[row]) :])
+        for row, tokens in planned.items()
     )
+
+
+def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
+    """Return a request whose first half of own tokens history has."""
+    history, batch = History(MemoryStore(model.shape).buffers(2**20)), Batch(model)
+    row = batch.join(tokens, handles, 0)
+    batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
+    own = batch.own_kv(row)
+    num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
+    recalled = history.recall(tokens)
+    assert recalled.num_found == num_kept > 0
+    return recalled
 
 
 def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
