@@ -28,7 +28,7 @@ from promptcache.kv.store_config import (
     open_store,
 )
 from promptcache.kv.tiered import TieredStore
-from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab
+from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab, size_class
 from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ __all__ = [
     "open_store",
     "signature",
     "signed",
+    "size_class",
     "stored_bytes",
 ]
 

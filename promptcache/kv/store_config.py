@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -113,13 +114,23 @@ def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None, default_
     Args:
         store: Its budget limits the buffers, too.
         shape: Shape of the KV.
-        limit_bytes: None means a quarter of the store's memory budget, or `default_bytes` without a budget.
+        limit_bytes: None means a quarter of the store's memory budget. Without a budget, it means `default_bytes`, but
+            at most a quarter of the memory that a GPU has free now.
         default_bytes: Limit without a budget.
     """
     memory = memory_tier(store) or MemoryStore(shape)
-    if limit_bytes is None:
-        limit_bytes = default_bytes if memory.budget_bytes is None else memory.budget_bytes // 4
+    if limit_bytes is None and memory.budget_bytes is not None:
+        limit_bytes = memory.budget_bytes // 4
+    elif limit_bytes is None:
+        limit_bytes = min(default_bytes, _free_bytes(shape.device) // 4)
     return memory.buffers(limit_bytes)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Return the bytes that a GPU has free, with those that PyTorch holds and does not use; for others, any number."""
+    if device.type != "cuda":
+        return sys.maxsize
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _check_shape(store: Store, shape: KVShape) -> None:

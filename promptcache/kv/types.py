@@ -26,6 +26,11 @@ class KVShape:
         """Bytes of keys and values together for one token."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether KV lies on a CUDA device. The meta device stands for one in counts and tests."""
+        return self.device.type in {"cuda", "meta"}
+
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return (
@@ -95,6 +100,16 @@ class Slab:
             keys, values = (_ranges(states, start, stop, count, step) for states in (self.keys, self.values))
             views = self._views[start, stop, count, step] = LayerViews(tuple(zip(keys, values, strict=True)))
         return views
+
+
+def size_class(num_tokens: int) -> int:
+    """Return the capacity to allocate for `num_tokens` tokens: one of eight sizes for each power of two.
+
+    PyTorch's allocator for CUDA keeps freed memory for allocations of about the same size. Where all sizes differ, what
+    it keeps cannot be used again.
+    """
+    step = max(1, 1 << (num_tokens - 1).bit_length() >> 4)
+    return -(-num_tokens // step) * step
 
 
 def _ranges(states: torch.Tensor, start: int, stop: int, count: int, step: int) -> tuple[torch.Tensor, ...]:

@@ -7,14 +7,15 @@ again without copying.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 
-from promptcache.kv import Allocation, Buffers, KVHandle, Slab, Store, open_buffers
+from promptcache.kv import Allocation, Buffers, KVHandle, Slab, Store, open_buffers, size_class
+from promptcache.layout import KVPart
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import has_kernels
 from promptcache.runtime.hf.model import Model
@@ -24,6 +25,8 @@ SMALL_TOKENS = 256
 """Segments of fewer tokens are coalesced. At this length, a copy takes about as long as attention to one more segment
 does for the first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
 """
+
+_Result = TypeVar("_Result")
 
 DEFAULT_COPIES_BYTES = 2**30
 """Default size limit of the copies that a pool keeps."""
@@ -92,6 +95,19 @@ class Pool:
                 num_copied += copied
         return tuple(found), num_copied
 
+    def with_room(self, run: Callable[[], _Result]) -> _Result:
+        """Run a function; if the device has no memory for it, free copies and history that are idle, and run it again.
+
+        Raises:
+            torch.OutOfMemoryError: They do not suffice, or their memory belongs to a budget and is never freed.
+        """
+        try:
+            return run()
+        except torch.OutOfMemoryError:
+            if self._buffers is None or not self._buffers.drop_idle():
+                raise
+        return run()  # outside of the clause, whose traceback holds the tensors of the first time
+
     def _groups(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
         """Yield small neighbours together, and each large segment alone."""
         for is_small, group in groupby(run, key=lambda segment: segment.num_tokens < self._small_tokens):
@@ -105,7 +121,9 @@ class Pool:
         content, num_tokens = _content(group, state), _num_tokens(group)
         if (handle := self._unkept.get(content)) is not None:
             return _segment(handle, group), 0
-        handle = KVHandle(slab=Slab.empty(self._model.shape, num_tokens), start=0, stop=num_tokens)
+        shape = self._model.shape
+        size = size_class(num_tokens) if shape.is_on_gpu else num_tokens
+        handle = KVHandle(slab=Slab.empty(shape, size), start=0, stop=num_tokens)
         self._fill(handle, group)
         with self._lock:
             self._unkept[content] = handle
@@ -186,14 +204,14 @@ def _content(group: Iterable[Segment], state: int) -> _BufferContent:
     return state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
 
 
-def _num_tokens(group: Iterable[Segment]) -> int:
+def _num_tokens(group: Iterable[Segment | KVPart]) -> int:
     return sum(segment.num_tokens for segment in group)
 
 
 def _segment(handle: KVHandle, group: Iterable[Segment]) -> Segment:
     """Return the segment of a copy of others."""
     parts = tuple(part for segment in group for part in segment.parts)
-    return Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=parts)
+    return Segment(handles=(handle,), start=handle.start, stop=handle.start + _num_tokens(parts), parts=parts)
 
 
 def open_pool(model: Model, store: Store) -> Pool:
@@ -203,8 +221,7 @@ def open_pool(model: Model, store: Store) -> Pool:
     its length. The limit of the copies is also that of the memory they take.
     """
     shape = model.shape
-    is_on_gpu = model.device.type in {"cuda", "meta"}  # "meta" stands for "cuda" where launches are counted
-    joins_large = is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
+    joins_large = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
     return Pool(model, open_buffers(store, shape, None, DEFAULT_COPIES_BYTES), joins_large=joins_large)
 
 

@@ -17,7 +17,7 @@ from promptcache.diagnostics import NotFinite
 from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on, signature, signed
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
-from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.linking import StopCheck
@@ -406,8 +406,9 @@ class Executor:
         Raises:
             _ModelChanged: The state of the model is another one than `state`; nothing was stored.
         """
+        pool = views_only(self.model) if self.pool is None else self.pool
         try:
-            computed = dict(compute(self.model, batch, held))
+            computed = pool.with_room(lambda: dict(compute(self.model, batch, held)))
         except NotFinite:
             encodings = [link for chain in batch for link in chain.links]
             if len(encodings) == 1:

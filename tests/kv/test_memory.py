@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Allocation, KVHandle, KVShape, MemoryStore, Slab, Store
+from promptcache.kv import Allocation, KVHandle, KVShape, MemoryStore, Slab, Store, open_buffers, size_class
 from tests.conftest import law_examples
 from tests.kv.stored import recipe
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
+
+
+class GPUShape(KVShape):
+    """A shape of KV that is said to be on a GPU."""
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Always."""
+        return True
+
+
+GPU_SHAPE = GPUShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 SIZES = {"a": 1, "b": 2, "c": 3, "d": 1, "e": 5, "f": 4}
 RECIPES = {name: recipe(name, size) for name, size in SIZES.items()}
 NAMES = st.sampled_from(sorted(SIZES))
@@ -41,11 +55,12 @@ class Agreement(RuleBasedStateMachine):
     """A store, a dict, and requests that hold handles."""
 
     budget_tokens: int | None = None
+    shape = SHAPE
 
     def __init__(self) -> None:
         super().__init__()
         budget = None if self.budget_tokens is None else self.budget_tokens * SHAPE.token_bytes
-        self.store = MemoryStore(SHAPE, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
+        self.store = MemoryStore(self.shape, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
         self.expected: dict[str, float] = {}  # first content of each name that was put and not deleted
         self.held: list[tuple[str, KVHandle, float]] = []
         self.pinned: set[str] = set()
@@ -117,6 +132,14 @@ class Agreement(RuleBasedStateMachine):
         """Free a buffer."""
         if self.taken:
             self.buffers.drop(list(self.taken)[number % len(self.taken)])
+
+    @rule()
+    def run_out_of_memory(self) -> None:
+        """Free the buffers that are not in use, if their memory is no part of a budget."""
+        before = set(self.buffers)
+        idle = set[Allocation]() if self.budget_tokens is not None else {each for each in before if not each.in_use}
+        assert self.buffers.drop_idle() == bool(idle)
+        assert set(self.buffers) == before - idle
 
     @invariant()
     def buffers_hold(self) -> None:
@@ -221,12 +244,25 @@ class TinyBudget(Agreement):
     budget_tokens = 4
 
 
-for _machine in (Agreement, SmallBudget, TinyBudget):
+class OnGPU(Agreement):
+    """No budget, on a GPU."""
+
+    shape = GPU_SHAPE
+
+    @invariant()
+    def buffers_have_own_memory(self) -> None:
+        """No buffer shares its memory, so memory is free when its buffer is."""
+        for buffer in self.taken:
+            assert buffer.range == (0, buffer.handle().slab.capacity)
+
+
+for _machine in (Agreement, SmallBudget, TinyBudget, OnGPU):
     _machine.TestCase.settings = settings(max_examples=law_examples(0.4))
 
 TestAgreement = pytest.mark.law(Agreement.TestCase)
 TestSmallBudget = pytest.mark.law(SmallBudget.TestCase)
 TestTinyBudget = pytest.mark.law(TinyBudget.TestCase)
+TestOnGPU = pytest.mark.law(OnGPU.TestCase)
 
 
 def test_reserved_keys_are_adjacent() -> None:
@@ -523,3 +559,93 @@ def test_buffers_of_an_owner_that_is_gone_are_free() -> None:
     assert store.allocated_bytes == 5 * SHAPE.token_bytes
     del run
     assert store.allocated_bytes == 0
+
+
+@given(sizes=st.lists(st.tuples(st.integers(1, 400), st.booleans()), max_size=30), limit=st.integers(1, 1000))
+def test_memory_of_buffers_on_a_gpu_is_within_their_limit(sizes: list[tuple[int, bool]], limit: int) -> None:
+    """All memory of buffers, used or idle, is within the limit, and an eighth of a buffer at most is not used."""
+    buffers = MemoryStore(GPU_SHAPE).buffers(limit * SHAPE.token_bytes)
+    slabs, held = weakref.WeakSet[Slab](), []
+    for size, hold in sizes:
+        taken = buffers.take(size)
+        if taken is None:
+            assert size_class(size) + sum(handle.num_tokens for handle in held) > limit
+            continue
+        handle = taken[1]
+        slabs.add(handle.slab)
+        assert size <= handle.num_tokens == handle.slab.capacity <= size * 9 / 8
+        held += [handle] * hold
+        del taken, handle
+        assert sum(slab.capacity for slab in slabs) <= limit
+
+
+def test_few_sizes_are_allocated() -> None:
+    """There are eight sizes between a power of two and the next one, and each size is its own class."""
+    sizes = {size_class(each) for each in range(513, 1025)}
+
+    assert sorted(sizes) == [576, 640, 704, 768, 832, 896, 960, 1024]
+    assert {each: size_class(each) for each in (*range(1, 17), *sizes)} == {
+        each: each for each in (*range(1, 17), *sizes)
+    }
+
+
+class Device:
+    """A device with memory for some tokens."""
+
+    def __init__(self, num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make slabs of stores take its memory."""
+        self._num_tokens, self._empty = num_tokens, Slab.empty
+        self._slabs = weakref.WeakSet[Slab]()
+        monkeypatch.setattr(Slab, "empty", self.allocate)
+
+    def allocate(self, shape: KVShape, capacity: int) -> Slab:
+        """Return a slab, or raise as PyTorch does."""
+        if sum(slab.capacity for slab in self._slabs) + capacity > self._num_tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        slab = self._empty(shape, capacity)
+        self._slabs.add(slab)
+        return slab
+
+
+def test_idle_buffers_make_room_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoding without memory takes that of the least recently used buffers. Buffers in use stay."""
+    Device(16, monkeypatch)
+    store = MemoryStore(GPU_SHAPE)
+    buffers = store.buffers(100 * SHAPE.token_bytes)
+    used, old, newer, newest = (taken for taken in map(buffers.take, (4, 4, 4, 4)) if taken is not None)
+    in_use = used[1]
+    live = [each[0] for each in (used, old, newer, newest)]
+    del used, old, newer, newest
+
+    store.put(RECIPES["e"], *kv(5, 1.0))
+
+    assert list(buffers) == [live[0], live[3]]
+    assert store.get(RECIPES["e"].key).handle is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        store.put(recipe("long", 11), *kv(11, 1.0))
+    assert list(buffers) == [live[0]]
+    assert buffers.handle(live[0]) is in_use
+
+
+def test_a_buffer_without_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers that are not in use make room for a new one. If they do not suffice, there is none."""
+    Device(8, monkeypatch)
+    buffers = MemoryStore(GPU_SHAPE).buffers(100 * SHAPE.token_bytes)
+    assert buffers.take(6) is not None
+    second = buffers.take(6)
+    assert second is not None
+
+    assert buffers.take(3) is None
+    assert list(buffers) == [second[0]]
+
+
+def test_buffers_take_a_quarter_of_what_a_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget and a limit of their own. Memory that PyTorch holds and does not use is free."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (500, 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 400)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 100)
+    gpu, cpu = (MemoryStore(replace(SHAPE, device=torch.device(device))) for device in ("cuda", "cpu"))
+
+    assert [open_buffers(gpu, gpu.shape, None, default).limit_bytes for default in (1000, 150)] == [200, 150]
+    assert open_buffers(gpu, gpu.shape, 700, 1000).limit_bytes == 700
+    assert open_buffers(cpu, cpu.shape, None, 1000).limit_bytes == 1000

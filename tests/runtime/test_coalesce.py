@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from unittest.mock import Mock
 
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import KVHandle, MemoryStore, Slab
+from promptcache.kv import KVHandle, MemoryStore, Slab, size_class
 from promptcache.layout import Encoding
 from promptcache.runtime import coalesce
 from promptcache.runtime.coalesce import Pool, open_pool
@@ -154,8 +155,8 @@ def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> N
     found = {}
     for device in ("cpu", "meta"):
         for has_kernels in (False, True):
-            model = Mock(device=torch.device(device), shape=SHAPE)
-            found[device, has_kernels] = open_pool(model, MemoryStore(SHAPE))._joins_large
+            shape = replace(SHAPE, device=torch.device(device))
+            found[device, has_kernels] = open_pool(Mock(shape=shape), MemoryStore(shape))._joins_large
 
     assert [case for case, joins in found.items() if joins] == [("meta", False)]
 
@@ -219,3 +220,51 @@ def test_requests_of_one_time_share_a_copy_without_room() -> None:
 
     del first, second
     assert pool.coalesce(parts, [], 0)[1] == 7
+
+
+def test_copies_without_room_have_few_sizes_on_a_gpu() -> None:
+    """There, memory of sizes that repeat is used again."""
+    on_gpu = replace(SHAPE, device=torch.device("meta"))
+    parts = segments([30, 40])
+    for shape, expected in ((SHAPE, 70), (on_gpu, size_class(70))):
+        (found,), copied = Pool(Mock(shape=shape)).coalesce(parts, [], 0)
+        assert (found.num_tokens, copied, found.slab.capacity) == (70, 70, expected)
+    assert expected > 70
+
+
+class Failing:
+    """A function that finds memory at its second call."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self) -> int:
+        """Return the number of calls."""
+        self.num_calls += 1
+        if self.num_calls == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.num_calls
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_idle_copies_make_room_on_the_device(in_use: bool) -> None:
+    """What ran out of memory runs again once copies that no request uses are freed; those in use stay."""
+    pool, parts = pool_in(MemoryStore(SHAPE)), segments([3, 4])
+    held = pool.coalesce(parts, [], 0)[0] if in_use else None
+    pool.coalesce(segments([5, 6]), [], 0)
+
+    assert pool.with_room(Failing()) == 2
+    assert pool.coalesce(segments([5, 6]), [], 0)[1] == 11
+    assert pool.coalesce(parts, [], 0)[1] == (0 if held else 7)
+
+
+@pytest.mark.parametrize("budget", [2**20, None])
+def test_without_idle_copies_the_error_stays(budget: int | None) -> None:
+    """A budget is allocated for good, so its copies stay; without copies, nothing can be freed."""
+    pool, parts = pool_in(MemoryStore(SHAPE, budget_bytes=budget)), segments([3, 4])
+    if budget is not None:
+        pool.coalesce(parts, [], 0)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        pool.with_room(Failing())
+    assert pool.coalesce(parts, [], 0)[1] == (7 if budget is None else 0)

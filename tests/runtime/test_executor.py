@@ -94,6 +94,34 @@ def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: Req
     assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
 
 
+@pytest.mark.parametrize("has_idle", [False, True])
+def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass that ran out of memory is run again when idle buffers are freed. Without any, the error stays."""
+    (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
+    expected = executor().fetch([wanted]).handles[wanted]
+    memory, failed = MemoryStore(MODEL.shape), []
+    idle = memory.buffers(2**20)
+    made = executor(Pool(MODEL, memory.buffers(2**20)))
+    assert not has_idle or idle.take(3) is not None
+    encode = Model.encode
+
+    def without_memory(*args: Any) -> None:
+        encode(*args)
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Model, "encode", without_memory)
+    if has_idle:
+        found = made.fetch([wanted]).handles[wanted]
+        assert failed
+        assert torch.equal(found.keys, expected.keys)
+        assert torch.equal(found.values, expected.values)
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            made.fetch([wanted])
+
+
 def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
     """An encoding's context may have modules of two schemas, one of them cut."""
     first = state_of('<schema name="one"><module name="a">The first text.</module></schema>').encodings[-1]

@@ -118,6 +118,10 @@ class Block:
             self._slab = Slab.empty(self._shape, self.free.capacity)
         return self._slab
 
+    def free_memory(self) -> None:
+        """Free the slab of an empty block that is not used again. Owners of buffers may still refer to the block."""
+        self._slab = None
+
     def allocate(self, range_: Range) -> tuple[Allocation, KVHandle]:
         """Return an allocation of a range that was taken from `free`. It lives as long as its handle or `kept`."""
         allocation = Allocation(block=self, range=range_)

@@ -1,7 +1,8 @@
 """Buffers: ranges of a memory store that their owner fills token by token. History keeps its KV in them.
 
 Buffers take free room or that of other buffers, and never evict an encoding. The store takes buffers back when an
-encoding needs the room.
+encoding needs the room. On a GPU without a budget, each buffer has memory of its own, and goes back when the device has
+no more memory.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+import torch
+
 from promptcache.kv.memory.arena import Allocation
-from promptcache.kv.types import KVHandle, KVShape
+from promptcache.kv.types import KVHandle, KVShape, size_class
 
 
 class Buffers:
@@ -28,6 +31,9 @@ class Buffers:
         lock: AbstractContextManager[object],
         victims: Callable[[int, Iterable[Allocation]], Sequence[Allocation] | None],
         allocate: Callable[[int], tuple[Allocation, KVHandle]],
+        drop_idle: Callable[[], bool],
+        *,
+        has_classes: bool,
     ) -> None:
         """Create an empty set of buffers.
 
@@ -38,12 +44,15 @@ class Buffers:
             victims: Returns the buffers to drop to get room for a number of tokens. It takes the buffers in order of
                 eviction. None if all of them do not suffice.
             allocate: Takes a number of tokens from the free room of the store.
+            drop_idle: Frees the buffers of all owners that are not in use; returns whether memory was freed.
+            has_classes: Whether all buffers have sizes of `size_class`.
         """
         self.shape, self.limit_bytes = shape, limit_bytes
         self.taken_back: deque[Allocation] = deque()
         """Buffers that are no longer live. The owner forgets their contents."""
         self._lock = lock
-        self._victims, self._allocate = victims, allocate
+        self._victims, self._allocate, self.drop_idle = victims, allocate, drop_idle
+        self._has_classes = has_classes
         self._live: dict[Allocation, None] = {}
         weakref.finalize(self, _abandon, self._live).atexit = False
 
@@ -59,8 +68,11 @@ class Buffers:
     def take(self, num_tokens: int) -> tuple[Allocation, KVHandle] | None:
         """Return a new buffer with its handle; None if there is no room. Other buffers that are not in use make room.
 
-        Its memory has the KV of earlier tokens in it, or nothing. Without room, no buffer is dropped.
+        The buffer has room for at least `num_tokens` tokens. Its memory has the KV of earlier tokens in it, or nothing.
+        Without room, no buffer is dropped, unless the device has no memory.
         """
+        if self._has_classes:
+            num_tokens = size_class(num_tokens)
         max_tokens = self.limit_bytes // self.shape.token_bytes - num_tokens  # of all other buffers
         with self._lock:
             if sum(each.range.size for each in self._live if each.in_use) > max_tokens:
@@ -72,7 +84,10 @@ class Buffers:
                 self.drop(each)
             while sum(each.range.size for each in self._live) > max_tokens:
                 self.drop(next(each for each in self._live if not each.in_use))
-            found = self._allocate(num_tokens)
+            try:
+                found = self._allocate(num_tokens)
+            except torch.OutOfMemoryError:
+                return None
             found[0].kept = True
             self._live[found[0]] = None
             return found

@@ -163,7 +163,15 @@ class MemoryStore(Unpicklable, Store):
     def buffers(self, limit_bytes: int) -> Buffers:
         """Return a new set of buffers in this store, with a limit of its own. The budget limits them, too."""
         BYTES.check("limit_bytes", limit_bytes, StoreError)
-        made = Buffers(self.shape, limit_bytes, self._lock, self._buffer_victims, self._allocate_buffer)
+        made = Buffers(
+            self.shape,
+            limit_bytes,
+            self._lock,
+            self._buffer_victims,
+            self._allocate_buffer,
+            self._drop_idle_buffers,
+            has_classes=self._has_own_blocks,
+        )
         self._buffers.add(made)
         return made
 
@@ -276,14 +284,17 @@ class MemoryStore(Unpicklable, Store):
             for block in [each for each in self._blocks if not each.allocations]:
                 self._reservations.remove_block(block)
                 self._blocks.remove(block)
-            self._buffer_blocks = [each for each in self._buffer_blocks if each.allocations]
+                block.free_memory()
+            for block in [each for each in self._buffer_blocks if not each.allocations]:
+                self._buffer_blocks.remove(block)
+                block.free_memory()
 
     def _allocate(self, key: str, size: int) -> tuple[Allocation, KVHandle] | None:
         """Allocate `size` tokens for `key`, evicting others if needed. Return None if there is no room."""
         self._collect()
         found = self._reservations.take(key, size, self._blocks) or _take_from(self._blocks, size)
         if found is None and self.budget_bytes is None:
-            block = Block(self.shape, max(size, self._reservations.unplaced_tokens(key)))
+            block = self._new_block(max(size, self._reservations.unplaced_tokens(key)))
             self._blocks.append(block)
             found = self._reservations.take(key, size, [block]) or _take(block, size)
         elif found is None:
@@ -307,16 +318,59 @@ class MemoryStore(Unpicklable, Store):
         if self.budget_bytes is not None:
             self._collect()
             return self._blocks[0].allocate(self._blocks[0].compact(size))
+        if self._has_own_blocks:
+            self._collect()  # first: the allocator of the device reuses their memory
         for each in self._buffer_blocks:
             each.collect()
         found = _take_from(self._buffer_blocks, size)
         if found is None:
-            block = Block(self.shape, size)
+            block = self._new_block(size)
             self._buffer_blocks.append(block)
             found = block, block.compact(size)
         made = found[0].allocate(found[1])
         self._collect()  # empty blocks are freed last: memory that was written before is faster than fresh memory
         return made
+
+    @property
+    def _has_own_blocks(self) -> bool:
+        """Whether each buffer is a block of its own. The allocator of a GPU reuses memory of sizes that repeat."""
+        return self.budget_bytes is None and self.shape.is_on_gpu
+
+    def _new_block(self, size: int) -> Block:
+        """Return a block with memory. If the device has none, buffers that are not in use make room, oldest first.
+
+        Raises:
+            torch.OutOfMemoryError: They do not suffice.
+        """
+        block = Block(self.shape, size)
+        while True:
+            try:
+                block.memory()
+            except torch.OutOfMemoryError:
+                if not self._drop_idle_buffer():
+                    raise
+            else:
+                return block
+
+    def _drop_idle_buffer(self) -> bool:
+        """Free the least recently used buffer of an owner that is not in use; return whether there was one."""
+        for buffers in self._buffers:
+            for each in buffers:
+                if not each.in_use:
+                    buffers.drop(each)
+                    self._collect()
+                    return True
+        return False
+
+    def _drop_idle_buffers(self) -> bool:
+        """Free the buffers that are not in use; return whether that freed memory. A budget is allocated for good."""
+        if self.budget_bytes is not None:
+            return False
+        was_freed = False
+        with self._lock:
+            while self._drop_idle_buffer():
+                was_freed = True
+        return was_freed
 
     def _make_room(self, block: Block, size: int) -> tuple[Block, Range] | None:
         """Evict buffers first, then encodings."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby
 
 import torch
@@ -114,7 +114,7 @@ class Batch:
             growing=growing,
             positions=RequestPositions((*stored, *growing), tokens.position_ids),
             state=state,
-            tail=self.tails.take(len(tokens.token_ids)),
+            tail=self._pool.with_room(partial(self.tails.take, len(tokens.token_ids))),
         )
         self._rows.append(row)
         self._shared = None
@@ -135,7 +135,8 @@ class Batch:
     def step(self, work: Sequence[tuple[Row, Sequence[int]]], *, all_tokens: bool = False) -> torch.Tensor:
         """Compute tokens of some rows in one forward pass, and return logits.
 
-        The first own tokens of a row have the positions of its request. Each later one follows the one before it.
+        The first own tokens of a row have the positions of its request. Each later one follows the one before it. If
+        the device has no memory for it, the pool makes room, and it is run again.
 
         Args:
             work: Rows with their next token IDs. Each row occurs once at most and has at least one token.
@@ -147,6 +148,12 @@ class Batch:
         """
         assert len({row for row, _ in work}) == len(work) > 0, "each row occurs once"
         assert all(token_ids for _, token_ids in work), "each row has tokens"
+        logits = self._pool.with_room(partial(self._logits, work, all_tokens))
+        for row, token_ids in work:
+            row.num_own += len(token_ids)
+        return logits
+
+    def _logits(self, work: Sequence[tuple[Row, Sequence[int]]], all_tokens: bool) -> torch.Tensor:
         for row, token_ids in work:
             row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
         shared = self._shared_segments()
@@ -157,10 +164,7 @@ class Batch:
             for index, (_, token_ids) in enumerate(work)
             for place in range(stops[index] - (len(token_ids) if all_tokens else 1), stops[index])
         ]
-        logits = self._compute([work[index] for index in order], shared, kept)
-        for row, token_ids in work:
-            row.num_own += len(token_ids)
-        return logits
+        return self._compute([work[index] for index in order], shared, kept)
 
     def _compute(self, work: Sequence[tuple[Row, Sequence[int]]], shared: _Shared, kept: Sequence[int]) -> torch.Tensor:
         """Compute a step over sorted `work`, and return the logits of the `kept` tokens."""

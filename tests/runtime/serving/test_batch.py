@@ -17,6 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.runtime.attention import PortableBackend, RequestPositions, StepTokens, segmented_attention
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, Recalled
 from promptcache.runtime.reference import reference_logits
@@ -155,6 +156,31 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert row.num_own == len(plan.tokens.token_ids)
     assert distance(logits[0], reference_logits(plan.tokens, model)[-1]) < 1e-10
+
+
+def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass that ran out of memory, after it wrote its KV, is run again when idle buffers are freed."""
+    model, plan, memory = default_model(), plan_for(PROMPT), MemoryStore(default_model().shape)
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    idle = memory.buffers(2**20)
+    batch = Batch(model, Pool(model, memory.buffers(2**20)))
+    row = batch.join(plan.tokens, handles, 0)
+    forward = Model.forward
+
+    def without_memory(*args: Any, **options: Any) -> torch.Tensor:
+        found = forward(*args, **options)
+        if [*idle]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+    monkeypatch.setattr(Model, "forward", without_memory)
+    found = []
+    for token_id in plan.tokens.token_ids:
+        assert idle.take(4) is not None
+        found.append(batch.step([(row, [token_id])]))
+        assert not [*idle]
+
+    assert distance(torch.cat(found), reference_logits(plan.tokens, model)) < 1e-10
 
 
 def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
