@@ -18,7 +18,15 @@ import numpy.typing as npt
 import torch
 
 from promptcache.diagnostics import InvalidValue
-from promptcache.runtime.attention import KVView, PositionArray, RowChunk, StepAttention, StepTokens, TailGroup
+from promptcache.runtime.attention import (
+    KVView,
+    PositionArray,
+    RowChunk,
+    StepAttention,
+    StepTokens,
+    TailGroup,
+    to_device,
+)
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import OwnKV
@@ -82,7 +90,7 @@ class PackedTokens:
     @cached_property
     def position_ids(self) -> torch.Tensor:
         """The positions on the device, `[1, T]`."""
-        return torch.from_numpy(self.tokens.positions)[None].to(self.tokens.device)
+        return to_device(torch.from_numpy(self.tokens.positions)[None], self.tokens.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

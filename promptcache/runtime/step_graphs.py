@@ -17,7 +17,15 @@ import torch
 from promptcache.diagnostics import first_line
 from promptcache.kv import Slab
 from promptcache.locks import new_lock
-from promptcache.runtime.attention import AttentionSpec, FixedStep, StepTokens, has_kernels, uses_kernels
+from promptcache.runtime.attention import (
+    AttentionSpec,
+    FixedStep,
+    StepTokens,
+    has_kernels,
+    to_device,
+    uses_kernels,
+    write_to_device,
+)
 from promptcache.runtime.hf.additions import runs_own_code
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.step_layer import step_cache
@@ -159,7 +167,7 @@ class _StepGraph:
         inputs[:num_tokens] = step.token_list
         inputs[self.attention.num_tokens :][:num_tokens] = step.tokens.positions
         inputs[2 * self.attention.num_tokens :][: len(keep)] = keep
-        self._inputs.copy_(torch.from_numpy(inputs))
+        write_to_device(self._inputs, torch.from_numpy(inputs))
         self._graph.replay()
         return self._logits[0, : len(keep)].clone()  # the next step writes to the same memory
 
@@ -182,7 +190,7 @@ def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, Attention
     positions = np.zeros(num_tokens, dtype=np.int64)
     trial = _Trial([([0] * num_tokens, positions)], (), np.zeros((0, 1), dtype=np.bool_), model.device)
     cache = step_cache(trial, model.shape.num_layers)
-    model.forward(trial.token_ids, trial.position_ids, cache, keep=torch.tensor([0], device=model.device))
+    model.forward(trial.token_ids, trial.position_ids, cache, keep=to_device(torch.tensor([0]), model.device))
     specs = trial.attention.specs
     if not all(map(uses_kernels, specs.values())):
         raise RuntimeError("the Triton kernels do not compute the attention of this model")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from promptcache.runtime.attention import to_device
 from promptcache.runtime.token_grammars import Mask, TokenGrammars, TokenMatcher
 from promptcache.tokenizer import Tokenizer
 
@@ -40,7 +41,7 @@ def masked(logits: torch.Tensor, masks: Sequence[Mask | None]) -> torch.Tensor:
         if mask is not None:  # a model may have more outputs than tokens, or fewer
             row[len(mask) :] = True
             np.logical_not(mask[: len(row)], out=row[: len(mask)])
-    return logits.masked_fill(torch.from_numpy(forbidden).to(logits.device), -torch.inf)
+    return logits.masked_fill(to_device(torch.from_numpy(forbidden), logits.device), -torch.inf)
 
 
 class MaskProcessor:

@@ -33,6 +33,7 @@ from promptcache.runtime.attention.segmented_attention import (
 )
 from promptcache.runtime.attention.step import StepAttention
 from promptcache.runtime.attention.step_tokens import RowChunk, StepTokens, TailGroup, padded_positions
+from promptcache.runtime.attention.transfer import to_device, write_to_device
 from promptcache.runtime.attention.triton_backend import TokenStore, TritonBackend
 
 __all__ = [
@@ -70,7 +71,9 @@ __all__ = [
     "merge",
     "padded_positions",
     "register_backend",
+    "to_device",
     "token_store",
     "unregister_backend",
     "uses_kernels",
+    "write_to_device",
 ]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from promptcache.runtime.attention.backend import AttentionSpec
+from promptcache.runtime.attention.transfer import to_device
 
 
 class Bias(NamedTuple):
@@ -30,6 +31,9 @@ class Bias(NamedTuple):
         *outer, num_keys = mask.shape
         width = -(-num_keys // alignment) * alignment
         added = torch.zeros((*outer, width), dtype=spec.dtype, device=spec.device)[..., :num_keys]
-        added.masked_fill_(~mask.to(spec.device), -torch.inf)
+        added.masked_fill_(~to_device(mask, spec.device), -torch.inf)
         blind = ~mask.any(-1)
-        return Bias(added if added.ndim == 4 else added[None, None], blind.to(spec.device) if blind.any() else None)
+        return Bias(
+            added=added if added.ndim == 4 else added[None, None],
+            blind=to_device(blind, spec.device) if blind.any() else None,
+        )

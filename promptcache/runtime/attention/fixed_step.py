@@ -15,6 +15,7 @@ from promptcache.kv import KVShape, Slab
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.segment_lists import KeyRange, ListSizes, SegmentLists, make_lists, step_ranges
 from promptcache.runtime.attention.step_tokens import StepTokens
+from promptcache.runtime.attention.transfer import write_to_device
 from promptcache.runtime.attention.triton_backend import ListedAttention, TokenStore
 
 
@@ -91,7 +92,7 @@ class _FixedAttention(ListedAttention):
         numbers = lists.spread(self._room)
         if numbers is None:
             return False
-        self._numbers[: len(numbers)].copy_(numbers)
+        write_to_device(self._numbers[: len(numbers)], numbers)
         return True
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
+from promptcache.runtime.attention.transfer import to_device
 
 _MAX_NUMBERS_AT_ONCE = 1 << 20
 _MAX_NUMBERS_ON_GPUS = 1 << 24
@@ -39,7 +40,7 @@ class RowsOfSets(NamedTuple):
         for rows in sets:
             places.append(used[rows] * batch + rows)
             used[rows] += 1
-        flat, flat_places = (torch.from_numpy(np.concatenate(each)).to(device) for each in (sets, places))
+        flat, flat_places = (to_device(torch.from_numpy(np.concatenate(each)), device) for each in (sets, places))
         return RowsOfSets(flat, flat_places, int(used.max()) * batch)
 
 

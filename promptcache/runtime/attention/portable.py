@@ -8,6 +8,7 @@ import torch
 
 from promptcache.runtime.attention.backend import AttentionSpec
 from promptcache.runtime.attention.kernel_calls import Kernel, KernelBackend
+from promptcache.runtime.attention.transfer import to_device
 
 
 class PortableBackend(KernelBackend):
@@ -22,7 +23,7 @@ class PortableBackend(KernelBackend):
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the kernel with the soft cap of `spec`."""
         capped = partial(_attend, softcap=spec.softcap)
-        return Kernel(unmasked=capped, masked=capped, prepare_mask=lambda mask: mask.to(spec.device))
+        return Kernel(unmasked=capped, masked=capped, prepare_mask=lambda mask: to_device(mask, spec.device))
 
 
 def _attend(

@@ -17,6 +17,7 @@ from promptcache.runtime.attention.kernel_calls import Kernel, KernelAttention, 
 from promptcache.runtime.attention.merge import PartialAttention, merge
 from promptcache.runtime.attention.segmented_attention import choose_step_backend
 from promptcache.runtime.attention.step_tokens import RowChunk, StepTokens, TailGroup
+from promptcache.runtime.attention.transfer import to_device
 
 
 class StepKernelAttention(KernelAttention):
@@ -73,7 +74,7 @@ class StepKernelAttention(KernelAttention):
     def _some(group: TailGroup, device: torch.device) -> torch.Tensor | None:
         """Return the indices of the tails in use, or None if all are."""
         is_all = len(group.indices) == len(group.views.by_layer[0][0])
-        return None if is_all else torch.tensor(group.indices, device=device)
+        return None if is_all else to_device(torch.tensor(group.indices), device)
 
 
 class StepAttention:

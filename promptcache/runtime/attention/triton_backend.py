@@ -29,6 +29,7 @@ from promptcache.runtime.attention.segment_lists import (
     step_ranges,
 )
 from promptcache.runtime.attention.step_tokens import StepTokens
+from promptcache.runtime.attention.transfer import to_device, write_to_device
 
 _HEAD_DIMS = frozenset({16, 32, 64, 128, 256})
 _MAX_GROUPS = 16
@@ -86,7 +87,7 @@ class ListedAttention:
     def _load(self, lists: SegmentLists) -> None:
         """Copy lists to the device, and allocate the partial results of one layer."""
         self._lists = lists  # holds the memory that they have addresses of
-        self._numbers = lists.numbers.to(self._spec.device)
+        self._numbers = to_device(lists.numbers, self._spec.device)
         self._allocate()
 
     def _allocate(self) -> None:
@@ -202,11 +203,11 @@ class TokenStore:
     def __init__(self, places: Iterable[tuple[Slab, int]], device: torch.device) -> None:
         """Note where each token of a step is written: the keys and values of its row, and its index there."""
         self._holds = tuple(places)
-        self._targets = store_targets(self._holds).to(device)
+        self._targets = to_device(store_targets(self._holds), device)
 
     def move(self, places: Iterable[tuple[Slab, int]]) -> None:
         """Write as many tokens to other places from now on. The caller holds their memory."""
-        self._targets.copy_(store_targets(places))
+        write_to_device(self._targets, store_targets(places))
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values `[T, Hkv, D]` of one layer."""

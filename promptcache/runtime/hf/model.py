@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
-from promptcache.runtime.attention import Positions
+from promptcache.runtime.attention import Positions, to_device
 from promptcache.runtime.hf.changes import Changes
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
@@ -401,4 +401,4 @@ def _mixture(hf: PreTrainedModel) -> str:
 
 def token_tensor(token_ids: Sequence[int], device: torch.device) -> torch.Tensor:
     """Return token or position IDs as a batch of one, `[1, T]`."""
-    return torch.tensor([list(token_ids)], dtype=torch.long, device=device)
+    return to_device(torch.tensor([list(token_ids)], dtype=torch.long), device)

@@ -23,6 +23,7 @@ from promptcache.runtime.attention import (
     TokenStore,
     append_function,
     padded_positions,
+    to_device,
     token_store,
 )
 from promptcache.runtime.coalesce import Pool, views_only
@@ -181,7 +182,7 @@ class Batch:
             step.token_ids,
             step.position_ids,
             step_cache(step, self._model.shape.num_layers),
-            keep=torch.tensor(kept, device=self._model.device),
+            keep=to_device(torch.tensor(kept), self._model.device),
         )[0]
 
     def _shared_segments(self) -> _Shared:
@@ -242,7 +243,7 @@ class _RowStep:
         self._append = append_function(model.shape.dtype, model.shape.head_dim, model.shape.device)
         self.token_ids = token_tensor(token_ids, model.device)
         positions = row.positions.of_own_tokens(self._start, self._stop)
-        self.position_ids = torch.from_numpy(positions)[None].to(model.device)
+        self.position_ids = to_device(torch.from_numpy(positions)[None], model.device)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values `[1, Hkv, T, D]` of one layer into the tail, and return those of all own tokens."""
@@ -340,9 +341,9 @@ def _writes(places: Sequence[_RowTokens], device: torch.device) -> Iterator[_Wri
         indices = [index for each in chosen for index in range(*each.own)]
         yield _Write(
             size=size,
-            tokens=None if len(tokens) == num_tokens else torch.tensor(tokens, device=device),
-            slots=torch.tensor(slots, device=device),
-            indices=torch.tensor(indices, device=device),
+            tokens=None if len(tokens) == num_tokens else to_device(torch.tensor(tokens), device),
+            slots=to_device(torch.tensor(slots), device),
+            indices=to_device(torch.tensor(indices), device),
         )
 
 

@@ -10,6 +10,7 @@ from itertools import compress
 import torch
 
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError
+from promptcache.runtime.attention import to_device
 from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor, Fetched
@@ -89,7 +90,7 @@ class Decoder:
         ready = [(index, job) for index, (job, _) in enumerate(work) if not job.pending]
         try:
             if ready:
-                chosen = torch.tensor([index for index, _ in ready], device=logits.device)
+                chosen = to_device(torch.tensor([index for index, _ in ready]), logits.device)
                 self._choose(logits[chosen], [job for _, job in ready])
         except Exception as error:  # noqa: BLE001 - passed to the listeners of the sampled requests
             self._fail([job for _, job in ready], error)

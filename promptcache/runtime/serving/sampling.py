@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from promptcache.runtime.attention import to_device
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.options import configured_settings, setting
 from promptcache.runtime.logit_changes import LogitChanges
@@ -141,7 +142,7 @@ def _sample_group(logits: torch.Tensor, settings: SamplingSettings, rows: Sequen
     scores = scores / settings.temperature
     draws = [draw(row.generator) for row in rows]
     tokens, weights = candidates(scores, settings)
-    return [int(each) for each in _drawn(tokens, weights, torch.stack(draws).to(scores.device)).tolist()]
+    return [int(each) for each in _drawn(tokens, weights, to_device(torch.stack(draws), scores.device)).tolist()]
 
 
 def draw(generator: torch.Generator) -> torch.Tensor:
