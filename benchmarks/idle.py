@@ -7,10 +7,9 @@ round has a new engine, whose modules are encoded and whose pairs are not.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from promptcache.bench.harness import BenchReport, Progress, silent
 from promptcache.bench.load import LoadSizes, TargetName, draw_requests, draw_text, open_loop, poisson_arrivals
@@ -81,7 +80,10 @@ def compare_idle(
             *("exact by promotion", "pairs encoded ahead"),
         ),
         cells=tuple(cells),
-        rows=tuple(_row(mode, found, ratios) for mode, found in rounds.items()),
+        rows=tuple(
+            {"promote": mode, "rounds": [each._asdict() for each in found], "ratios": ratios}
+            for mode, found in rounds.items()
+        ),
     )
 
 
@@ -98,7 +100,3 @@ def _round(
         stats = fresh.stats()
     assert not [each.error for each in served if each.error is not None], "no request fails"
     return IdleRound(tuple(each.ttft_s for each in served), stats.promotions.num_hits, stats.pairs.num_encoded)
-
-
-def _row(mode: str, rounds: Sequence[IdleRound], ratios: Mapping[str, float]) -> dict[str, Any]:
-    return {"promote": mode, "rounds": [each._asdict() for each in rounds], "ratios": ratios}

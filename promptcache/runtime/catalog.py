@@ -382,6 +382,7 @@ class Catalog:
             self._forget(each for each in encodings if each not in self._held)
 
     def _forget(self, encodings: Iterable[Encoding]) -> None:
+        """Free those encodings that no schema needs, and note the keys of made ones, to free them later."""
         unused: list[str] = []
         for each in encodings:
             if each in self._made:

@@ -116,7 +116,7 @@ class Executor:
         """
         self.model = model
         self.store = store
-        self.pool = pool
+        self.pool = views_only(model) if pool is None else pool
         self.history = history
         self.graphs = graphs
         self._fingerprint = fingerprint
@@ -304,19 +304,20 @@ class Executor:
         Raises:
             StoreError: The store refuses the KV.
         """
+        if not self.absent([encoding]):
+            return True
         state, recipe = self.follow(), self.recipe(encoding)
-        if self.absent([encoding]):
-            context = [part.encoding for part in encoding.context]
-            lookups = self._get_many([*context, encoding] if persist else context)
-            held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+        context = [part.encoding for part in encoding.context]
+        lookups = self._get_many([*context, encoding] if persist else context)
+        held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+        if encoding not in held:
             if any(each not in held for each in context):
                 return False
-            if encoding not in held:
-                alone = [Chain(context=encoding.context, links=(encoding,))]
-                kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
-                if self.model.state != state:
-                    return False
-                self.store.put(recipe, *kv, persist=persist)
+            alone = [Chain(context=encoding.context, links=(encoding,))]
+            kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
+            if self.model.state != state:
+                return False
+            self.store.put(recipe, *kv, persist=persist)
         return not self.absent([encoding])
 
     def _check(self, check: StopCheck) -> None:
@@ -406,9 +407,8 @@ class Executor:
         Raises:
             _ModelChanged: The state of the model is another one than `state`; nothing was stored.
         """
-        pool = views_only(self.model) if self.pool is None else self.pool
         try:
-            computed = pool.with_room(lambda: dict(compute(self.model, batch, held)))
+            computed = self.pool.with_room(lambda: dict(compute(self.model, batch, held)))
         except NotFinite:
             encodings = [link for chain in batch for link in chain.links]
             if len(encodings) == 1:

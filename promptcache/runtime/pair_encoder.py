@@ -162,13 +162,15 @@ class PairEncoder:
             return True
         try:
             for pair in state.pair_encodings({names.previous, names.path}):
-                if (pair.previous, pair.path) != (names.previous, names.path) or self._is_in_memory(pair.encoding):
+                if (pair.previous, pair.path) != (names.previous, names.path):
+                    continue
+                missing = missing_encodings([pair.encoding], self._is_in_memory)
+                if not missing:
                     continue
                 size = pair.encoding.num_tokens * self._executor.model.shape.token_bytes
                 if not self._has_room(size):
                     return False
                 self._catalog.use_pair(state, pair.path, pair.encoding)
-                missing = missing_encodings([pair.encoding], self._is_in_memory)
                 if all(self._executor.encode_in_idle_time(each, check, persist=True) for each in missing):
                     self._num_encoded += 1
                     self._sizes[pair.encoding] = size
