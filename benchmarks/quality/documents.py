@@ -6,8 +6,8 @@ A document is data: modules of texts and slots, and questions with judges. It kn
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
@@ -108,6 +108,7 @@ class Quiz:
         questions: Each is asked by itself.
         instruction: Text in front of the modules; may be empty.
         absent: Indices of modules that the prompt does not select.
+        refers: The module that the text of another one refers to, by the index of the latter.
         turns: Whether the question is a user turn. Then the document is a system turn, but modules of turns follow it.
             Otherwise both are one text without turns, which the model continues.
     """
@@ -116,6 +117,7 @@ class Quiz:
     questions: tuple[QuizQuestion, ...]
     instruction: str = ""
     absent: frozenset[int] = frozenset()
+    refers: Mapping[int, int] = field(default_factory=dict)
     turns: bool = True
 
     @property
@@ -139,11 +141,12 @@ class Quiz:
 
     def beside(self, others: Sequence[tuple[QuizPiece, ...]], places: Sequence[int]) -> Quiz:
         """Return the document with more modules, which no prompt selects, at these indices of the result, in order."""
-        modules, absent = [*self.modules], {*self.absent}
+        modules, absent, refers = [*self.modules], {*self.absent}, dict(self.refers)
         for module, place in zip(others, places, strict=True):
             modules.insert(place, module)
             absent = {index + (index >= place) for index in absent} | {place}
-        return replace(self, modules=tuple(modules), absent=frozenset(absent))
+            refers = {index + (index >= place): other + (other >= place) for index, other in refers.items()}
+        return replace(self, modules=tuple(modules), absent=frozenset(absent), refers=refers)
 
     def conversation(self, question: QuizQuestion) -> tuple[tuple[Role, str], ...]:
         """Return the turns that end with a question."""
@@ -165,7 +168,7 @@ def schema_xml(quiz: Quiz, way: Way, name: str, count_tokens: Callable[[str], in
     A system turn belongs to a module too, so a scaffold over the prompt's modules also covers the end of the turn.
     """
     modules = "".join(
-        f'<module name="m{index}">{_module_xml(module, way, count_tokens)}</module>'
+        f'<module name="m{index}"{_requires(quiz, index, way)}>{_module_xml(module, way, count_tokens)}</module>'
         for index, module in enumerate(quiz.modules)
     )
     instruction = _text_xml(quiz.instruction)
@@ -209,6 +212,11 @@ def _text(piece: QuizPiece) -> str:
 
 def _text_xml(text: str) -> str:
     return f"<text>{escape(text)}</text>" if text else ""
+
+
+def _requires(quiz: Quiz, index: int, way: Way) -> str:
+    other = quiz.refers.get(index) if way.requires else None
+    return "" if other is None else f' requires="m{other}"'
 
 
 def _module_xml(module: Sequence[QuizPiece], way: Way, count_tokens: Callable[[str], int]) -> str:

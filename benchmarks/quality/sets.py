@@ -110,7 +110,7 @@ def _follow_up(rng: Random, module_tokens: int) -> Quiz:
         _question(subject, town, value, [each for each in values if each != value])
         for town, value in rng.sample([*zip(places, values, strict=True)], 3)
     )
-    return Quiz(modules=tuple(modules), questions=questions)
+    return Quiz(modules=tuple(modules), questions=questions, refers={1: 0, 3: 2, 5: 4})
 
 
 def _few_shot(rng: Random, module_tokens: int) -> Quiz:

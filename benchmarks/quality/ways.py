@@ -20,6 +20,7 @@ class Way:
         scaffold: Whether the schema has a scaffold over all modules in use.
         sees: The schema's attribute; None writes none.
         positions: The schema's attribute; None writes none.
+        requires: Whether a module requires the one that its text refers to.
         keep: Codec of the stored KV, for `engine.add_schema`.
         text: Whether arguments are written into the modules as text, without slots.
         promoted: Whether `engine.promote` is called with the first prompt of each document.
@@ -33,6 +34,7 @@ class Way:
     scaffold: bool = False
     sees: str | None = None
     positions: str | None = None
+    requires: bool = False
     keep: str = "full"
     text: bool = False
     promoted: bool = False
@@ -51,6 +53,7 @@ class Way:
         promoted = "-promoted" if self.promoted else ""
         context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.sees}' if self.sees else ''}"
         context += f"-{self.positions}" if self.positions else ""
+        context += "-requires" * self.requires
         return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
 
     @property
@@ -71,6 +74,7 @@ _NAMED = (
     Way(name="stand-ins", sees="stand-ins"),
     Way(name="earlier", sees="earlier"),
     Way(name="fixed", positions="fixed"),
+    Way(name="requires", requires=True),
     Way(name="scaffold", scaffold=True),
     Way(name="int8", keep="int8", also_beside=("guaranteed",)),
     Way(name="int4", keep="int4", also_beside=("guaranteed",)),

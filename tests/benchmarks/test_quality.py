@@ -14,12 +14,13 @@ from transformers import AutoTokenizer
 
 from benchmarks.quality.answers import Chunk, Outcome, plain_token_ids
 from benchmarks.quality.comparison import QualitySettings, _further_answers, compare_quality
-from benchmarks.quality.documents import Quiz, QuizSlot
-from benchmarks.quality.sets import LONG, SETS, draw_quizzes
+from benchmarks.quality.documents import Quiz, QuizSlot, schema_xml
+from benchmarks.quality.sets import LONG, SETS, SHORT, draw_quizzes
 from benchmarks.quality.ways import DEFAULT_WAYS, Way, way_named
 from promptcache.audit import compare_predictions
 from promptcache.demo import MODEL_FOLDER
 from promptcache.engine import Engine
+from promptcache.language import check_schema, parse_schema
 from promptcache.runtime import used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -132,7 +133,7 @@ def test_distances_count_places() -> None:
 @pytest.mark.parametrize("name", usual_first([*SETS]))
 def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
     """All ways of serving a document give the model the same text, whatever is left out or filled in."""
-    ways = ("guaranteed", "own", "scaffold", "int8", "text")
+    ways = ("guaranteed", "own", "requires", "scaffold", "int8", "text")
     served = chunk(engine, name, count=6, ways=ways)
     served.add_schemas()
 
@@ -143,6 +144,20 @@ def test_every_way_shows_the_same_text(engine: Engine, name: str) -> None:
             plan = engine.plan(served.prompt(index, question, way))
             used = used_tokens(plan.tokens)
             assert engine.tokenizer.detokenize([each.token_id for each in used]) == plain
+
+
+@pytest.mark.parametrize("num_absent", [0, 4, 28])
+def test_a_text_requires_the_module_that_it_refers_to(num_absent: int) -> None:
+    """The modules of a pair stay one, wherever modules of other documents are put."""
+    for quiz in draw_quizzes("follow-up", 3, 8, SHORT, num_absent):
+        schema = check_schema(parse_schema(schema_xml(quiz, way_named("requires"), "s", len)))
+        own = [f"document/m{index}" for index in range(len(quiz.modules)) if index not in quiz.absent]
+        required = {path: schema.guaranteed[path] - {"document", path} for path in schema.modules}
+
+        for first, second in zip(own[::2], own[1::2], strict=True):
+            assert (required.pop(first), required.pop(second)) == (set(), {first})
+            assert "The next town is" in quiz.modules[int(first.removeprefix("document/m"))][0]
+        assert not any(required.values())
 
 
 @pytest.mark.parametrize("name", usual_first(BYTE_SETS))
