@@ -270,8 +270,8 @@ class Engine(NamedElsewhere, Unpicklable):
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
             promote, promote_bytes, watch, max_divergence: As for `Engine`.
-            adapter: A folder with an adapter. One of `promptcache adapt` takes part only in modules that are encoded
-                behind stand-ins; one of peft is merged into the weights.
+            adapter: A folder with an adapter. One of `promptcache adapt` takes part only in modules that have not
+                seen all modules before them; one of peft is merged into the weights.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -355,7 +355,12 @@ class Engine(NamedElsewhere, Unpicklable):
         codec = codec_named(keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
         placement = self.positions if schema.positions is None else choose_placement(self.model, schema.positions)
-        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))
+        model = self.model
+        self._catalog.add(
+            schema_state(
+                schema, self.tokenizer, model.context_length, codec, placement, adapts_pairs=model.adapts_pairs
+            )
+        )
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:

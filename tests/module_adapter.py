@@ -18,5 +18,5 @@ def add_random_adapter(model: Model) -> Model:
             for shape in ((4, linear.in_features), (linear.out_features, 4))
         )
         weights[name] = down, up
-    add_adapter(model.hf, weights)
+    add_adapter(model.hf, weights, for_pairs=True)
     return model

@@ -51,8 +51,7 @@ class Lessons:
         """Return the lesson of a number. Held-out lessons have numbers of their own.
 
         Raises:
-            InvalidValue: No prompt of a source can be learned from: none has a module behind stand-ins, or all are too
-                long.
+            InvalidValue: No prompt of a source can be learned from: an adapter takes part in none, or all are too long.
         """
         rng = Random(f"{'validation' if held_out else 'training'} {self.seed} {number}")
         source = rng.choice(self.sources)
@@ -62,8 +61,8 @@ class Lessons:
                 return lesson
         raise InvalidValue(
             f"of {_MAX_DRAWS} random prompts none can be learned from: each has no module that is encoded behind "
-            f"stand-ins, or more than {self.max_tokens} tokens with its answer and the contexts of its modules "
-            "(max_tokens)"
+            f"one of several others or behind stand-ins, or more than {self.max_tokens} tokens with its answer and the "
+            "contexts of its modules (max_tokens)"
         )
 
     def _lesson(self, drawn: DrawnPrompt) -> Lesson | None:

@@ -92,7 +92,7 @@ class SchemaPrompts:
         """List the combinations. Needs Hypothesis, like the rest of `promptcache.testing`.
 
         Raises:
-            InvalidValue: All prompts of the schema are exact, or no module is behind stand-ins.
+            InvalidValue: All prompts of the schema are exact, or an adapter takes part in none.
             SchemaError: The schema does not fit the model.
         """
         from promptcache.testing.selection import sample_combinations
@@ -136,12 +136,16 @@ class SchemaPrompts:
             empty = [path for path, each in collections if each is not None and not each.members]
             advice = f"; put members into {listed(empty, _MAX_NAMED)}" if empty else ""
             return f"every prompt is exact already, so there is nothing to learn{advice}"
-        reason = "an adapter changes only modules behind stand-ins, and no combination of modules has one"
-        if self._state.layout.placement is Placement.FIXED:
+        reason = (
+            "an adapter changes only modules that are encoded behind one of several others or behind stand-ins, and "
+        )
+        reason += "no combination has one"
+        modules = [each for each in self._state.schema.modules.values() if each.context is Context.GUARANTEED]
+        if any(each.sees in (Sees.NOTHING, Sees.EARLIER) for each in modules):
+            return f'{reason}; write sees="previous" on the schema'
+        is_fixed = self._state.layout.placement is Placement.FIXED
+        if is_fixed and any(each.sees is Sees.STAND_INS for each in modules):
             return f"{reason}: with fixed positions there are no stand-ins"
-        modules = self._state.schema.modules.values()
-        if any(each.sees is not Sees.STAND_INS and each.context is Context.GUARANTEED for each in modules):
-            return f'{reason}; write sees="stand-ins" on the schema'
         return reason
 
 
@@ -152,13 +156,16 @@ def _question_of(prompt: Prompt) -> str:
 class TextPrompts:
     """Prompts of texts of the user: neighbouring parts of a text are modules, and the question is about them."""
 
-    def __init__(self, engine: Engine, texts: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, texts: Sequence[str], sees: Sees = Sees.STAND_INS) -> None:
         """Cut texts into modules.
+
+        Args:
+            sees: What the modules attend to while they are encoded.
 
         Raises:
             InvalidValue: There is too little text.
         """
-        self._engine = engine
+        self._engine, self._sees = engine, sees
         sections = [section for text in texts for section in _sections(text)]
         if len(sections) < 2:
             least = 2 * _LEAST_SECTION
@@ -183,7 +190,7 @@ class TextPrompts:
             selected=tuple(index for index in range(len(modules)) if index != dropped),
             question=question,
         )
-        return document_prompt(self._engine, document, rng)
+        return document_prompt(self._engine, document, rng, self._sees)
 
 
 def read_texts(path: Path) -> tuple[str, ...]:
@@ -213,7 +220,9 @@ def _sections(text: str) -> Iterator[list[str]]:
             yield section
 
 
-def document_prompt(engine: Engine, document: SyntheticDocument, rng: Random) -> DrawnPrompt:
+def document_prompt(
+    engine: Engine, document: SyntheticDocument, rng: Random, sees: Sees = Sees.STAND_INS
+) -> DrawnPrompt:
     """Return the prompt of a document in a random form: in the system turn, in the user turn, or without turns."""
     form = rng.choices(("system", "user", "text"), (6, 3, 1))[0]
     separator = rng.choice(("\\n", "\\n", "\\n\\n", " "))
@@ -229,7 +238,7 @@ def document_prompt(engine: Engine, document: SyntheticDocument, rng: Random) ->
         content = f"<{form}>{content}</{form}>"
     own = f"<user>{_text_xml(question)}</user>" if form == "system" else _text_xml(question)
     schema = check_schema(
-        parse_schema(f'<schema name="lesson" sees="stand-ins" separator="{separator}">{content}</schema>')
+        parse_schema(f'<schema name="lesson" sees="{sees}" separator="{separator}">{content}</schema>')
     )
     selection = resolve_prompt(parse_prompt(f'<prompt schema="lesson">{used}{own}</prompt>'), schema)
     return DrawnPrompt(state_of(engine, schema), selection)
@@ -240,14 +249,14 @@ def _text_xml(text: str) -> str:
 
 
 def state_of(engine: Engine, schema: CheckedSchema) -> SchemaState:
-    """Return the state of a schema, as `Engine.add_schema` makes it.
+    """Return the state of a schema, as `Engine.add_schema` makes it for a model with an adapter.
 
     Raises:
         SchemaError: It needs more positions than the model has.
     """
     given = schema.positions
     placement = engine.positions if given is None else choose_placement(engine.model, given)
-    return schema_state(schema, engine.tokenizer, engine.model.context_length, placement=placement)
+    return schema_state(schema, engine.tokenizer, engine.model.context_length, placement=placement, adapts_pairs=True)
 
 
 def plan_of(engine: Engine, drawn: DrawnPrompt) -> Plan:

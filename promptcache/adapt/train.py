@@ -35,7 +35,7 @@ from promptcache.adapt.sources import LessonSource, SchemaPrompts, SyntheticSour
 from promptcache.bench.harness import Progress, silent
 from promptcache.diagnostics import InvalidValue, Kind, NotFinite, UnsupportedModel, whole
 from promptcache.engine import Engine
-from promptcache.language import CheckedSchema, ReadFiles, print_schema
+from promptcache.language import CheckedSchema, ReadFiles, Sees, print_schema
 from promptcache.runtime import (
     DTYPES,
     Model,
@@ -150,7 +150,7 @@ def adapt_model(
         max_new_tokens=settings.max_new_tokens,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with _with_adapter(engine.model, settings):
+    with _with_adapter(engine.model, settings, for_pairs=_for_pairs(checked)):
         training = _Training(engine, lessons, settings, progress)
         return training.run(folder, checkpoint, identity)
 
@@ -191,14 +191,22 @@ def _sources(
 ) -> Sequence[LessonSource]:
     sources: list[LessonSource] = [SchemaPrompts(engine, each, seed) for each in schemas]
     if texts:
-        sources.append(TextPrompts(engine, texts))
+        sources.append(TextPrompts(engine, texts, Sees.PREVIOUS if _for_pairs(schemas) else Sees.STAND_INS))
     if not schemas:
         sources.append(SyntheticSource(engine))
     return sources
 
 
+def _for_pairs(schemas: Sequence[CheckedSchema]) -> bool:
+    """Whether an adapter for these schemas is also for modules behind the module before them.
+
+    One that never saw such modules, but synthetic documents, made answers from them worse (docs/fidelity.md).
+    """
+    return any(module.sees is Sees.PREVIOUS for schema in schemas for module in schema.modules.values())
+
+
 @contextmanager
-def _with_adapter(model: Model, settings: AdaptSettings) -> Iterator[None]:
+def _with_adapter(model: Model, settings: AdaptSettings, *, for_pairs: bool) -> Iterator[None]:
     """Give a model a new adapter, in float32, and take it away in the end.
 
     Raises:
@@ -218,7 +226,7 @@ def _with_adapter(model: Model, settings: AdaptSettings) -> Iterator[None]:
     for weight, _ in flags:
         weight.requires_grad_(False)
     try:
-        add_adapter(model.hf, weights)
+        add_adapter(model.hf, weights, for_pairs=for_pairs)
         for layer in adapted_layers(model.hf).values():
             layer.down.requires_grad_(True)
             layer.up.requires_grad_(True)

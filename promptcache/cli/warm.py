@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice, product
 from pathlib import Path
@@ -147,12 +147,12 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
         SchemaError: A filler is longer than its slot, or the model has too few positions.
     """
     limits = TokenLimits.of(options.model)
-    stored_bytes = _stored_bytes(options, limits.folder)
+    stored_bytes, adapts_pairs = _stored_bytes(options, limits.folder), _adapts_pairs(options.adapter)
     found = []
     for schema in schemas:
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
-        pairs = (pair.encoding for pair in pair_encodings(layout, states))
+        pairs = (pair.encoding for pair in pair_encodings(replace(layout, adapts_pairs=adapts_pairs), states))
         more = chain((encoding for _, encoding in members), pairs)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
@@ -168,6 +168,15 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
             )
         )
     return tuple(found)
+
+
+def _adapts_pairs(folder: Path | None) -> bool:
+    """Whether the adapter of a folder takes part in modules behind the module before them."""
+    if folder is None:
+        return False
+    from promptcache.runtime import is_for_pairs
+
+    return is_for_pairs(folder)
 
 
 def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:

@@ -27,7 +27,8 @@ class Encoding:
         position_ids: As long as `token_ids`, strictly increasing.
         context: In position order.
         codec: Storage format of the KV: "full", or a lossy codec. KV that attends to lossy KV is different, too.
-        is_adapted: Whether the adapter for modules takes part, if the model has one. It does behind stand-ins.
+        is_adapted: Whether the adapter for modules takes part, if the model has one. It does behind stand-ins, and one
+            for pairs behind the module before, if there are more modules before that one.
         digest: 64 hexadecimal digits.
         whole: The part with all tokens.
     """

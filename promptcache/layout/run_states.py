@@ -116,7 +116,8 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
     Private modules, and members of collections with stand-ins, are passed over. The context are the runs of both plain
-    states, and that run. The plain state is returned if there is no such run, or if the model has not enough positions.
+    states, and that run. If these are not all runs before it, an adapter for pairs takes part. The plain state is
+    returned if there is no such run, or if the model has not enough positions.
 
     Args:
         own: The plain state of the run.
@@ -140,7 +141,8 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
         places = positions_behind(context, len(places))
         if layout.max_positions is not None and places[-1] >= layout.max_positions:
             return own
-    encoding = replace(own.encoding, position_ids=places, context=context)
+    is_adapted = layout.adapts_pairs and len(seen) < len(before)
+    encoding = replace(own.encoding, position_ids=places, context=context, is_adapted=is_adapted)
     sees = tuple(each.index for each in seen)
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
@@ -210,8 +212,10 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
                 continue
             if all(each.index <= index or each.index not in others for each in together[path]):
                 seen = sorted({*own.sees, *previous.sees, index})
-                behind = _behind_previous(layout, run, own, [before[each] for each in seen])
-                yield Pair(run.module, path, behind.encoding)
+                behind = _behind_previous(layout, run, own, [before[each] for each in seen]).encoding
+                yield Pair(run.module, path, behind)
+                if layout.adapts_pairs and len(seen) < len(before):
+                    yield Pair(run.module, path, replace(behind, is_adapted=True))
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:

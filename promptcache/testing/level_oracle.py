@@ -200,7 +200,8 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
         places = tuple(range(position, position + len(places)))
         if layout.max_positions is not None and position + len(places) > layout.max_positions:
             return plain
-    encoding = replace(plain.encoding, position_ids=places, context=tuple(parts))
+    is_adapted = layout.adapts_pairs and not seen.issuperset(before)
+    encoding = replace(plain.encoding, position_ids=places, context=tuple(parts), is_adapted=is_adapted)
     return replace(plain, encoding=encoding)
 
 

@@ -197,9 +197,9 @@ def test_lessons_are_those_of_their_number() -> None:
 
 
 def test_prompts_that_teach_nothing_are_refused() -> None:
-    """If no prompt has modules behind stand-ins, the error says so before anything is computed."""
+    """If an adapter takes part in no prompt, the error says so before anything is computed."""
     exact = PLAIN.add_schema('<schema name="exact"><system>All of it.</system></schema>')
     drawn = DrawnPrompt(state_of(PLAIN, exact), PLAIN.plan('<prompt schema="exact"><user>Hi</user></prompt>').selection)
 
-    with pytest.raises(InvalidValue, match="no module that is encoded behind stand-ins, or more than 4096 tokens"):
+    with pytest.raises(InvalidValue, match="one of several others or behind stand-ins, or more than 4096 tokens"):
         lessons_of(PLAIN, lambda rng, held_out: drawn).lesson(0)

@@ -175,19 +175,22 @@ def test_a_collection_without_members_is_refused(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("attributes", "advice"),
     [
-        ("", '; write sees="stand-ins" on the schema'),
-        ('sees="nothing"', '; write sees="stand-ins" on the schema'),
+        ('sees="nothing"', '; write sees="previous" on the schema'),
+        ('sees="earlier"', '; write sees="previous" on the schema'),
         ('sees="stand-ins" positions="fixed"', ": with fixed positions there are no stand-ins"),
         ('sees="stand-ins" context="own"', ""),
     ],
-    ids=["by default", "nothing", "fixed", "own context"],
+    ids=["nothing", "earlier", "fixed", "own context"],
 )
-def test_a_schema_without_stand_ins_is_refused(engine: Engine, attributes: str, advice: str) -> None:
-    """A schema whose modules are never behind stand-ins teaches nothing, and the error says what to write, if that helps."""
+def test_a_schema_in_which_no_adapter_takes_part_is_refused(engine: Engine, attributes: str, advice: str) -> None:
+    """A schema in which no adapter takes part teaches nothing, and the error says what to write, if that helps."""
     modules = "".join(f'<module name="m{index}">Text {index}.</module>' for index in range(3))
     schema = check_schema(parse_schema(f'<schema name="open" {attributes}>{modules}</schema>'))
 
     with pytest.raises(InvalidValue) as refused:
         SchemaPrompts(engine, schema, 0)
-    reason = "an adapter changes only modules behind stand-ins, and no combination of modules has one"
+    reason = (
+        "an adapter changes only modules that are encoded behind one of several others or behind stand-ins, and no "
+        "combination has one"
+    )
     assert str(refused.value) == f"schema 'open': {reason}{advice}"

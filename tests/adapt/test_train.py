@@ -148,15 +148,17 @@ def tiny(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_engine_loads_the_adapter(tiny: Path, tmp_path: Path) -> None:
-    """With the adapter, modules behind stand-ins have other KV; plain and exact answers are as they were."""
+@pytest.mark.parametrize("sees", ["stand-ins", "previous"])
+def test_an_engine_loads_the_adapter(tiny: Path, tmp_path: Path, sees: str) -> None:
+    """With the adapter, modules that have not seen all have other KV; plain and exact answers are as they were."""
     base = Engine.from_pretrained(tiny, pack=False)
-    adapt_model(base, tmp_path / "out", schemas=[SCHEMA], settings=short(4, learning_rate=0.02))
+    schema = SCHEMA.replace("stand-ins", sees)
+    adapt_model(base, tmp_path / "out", schemas=[schema], settings=short(4, learning_rate=0.02))
     adapted = Engine.from_pretrained(tiny, adapter=tmp_path / "out", pack=True)
     for each in (base, adapted):
-        each.add_schema(SCHEMA)
+        each.add_schema(schema)
     first, several = (
-        f'<prompt schema="club">{used}<user>Who likes tea?</user></prompt>' for used in ("<ann/>", "<ann/><bob/>")
+        f'<prompt schema="club">{used}<user>Who likes tea?</user></prompt>' for used in ("<ann/>", "<ann/><bob/><cat/>")
     )
 
     assert torch.allclose(adapted.logits(first), base.logits(first), atol=1e-4)
@@ -169,6 +171,28 @@ def test_an_engine_loads_the_adapter(tiny: Path, tmp_path: Path) -> None:
         assert torch.allclose(adapted.model.hf(input_ids=token_ids).logits, plain, atol=1e-4)
     exact = [each.logits(several, repair="all")[-1] for each in (base, adapted)]
     assert torch.allclose(*exact, atol=1e-4)
+
+
+def test_an_adapter_for_stand_ins_changes_no_pairs(tiny: Path, tmp_path: Path) -> None:
+    """Without a schema whose modules see the previous one, the adapter learned nothing about them and changes none."""
+    base = Engine.from_pretrained(tiny, pack=False)
+    adapt_model(base, tmp_path / "out", settings=short(2, learning_rate=0.02))
+    adapted = Engine.from_pretrained(tiny, adapter=tmp_path / "out")
+    prompt = '<prompt schema="club"><ann/><bob/><cat/><user>Who likes tea?</user></prompt>'
+    for each in (base, adapted):
+        each.add_schema(SCHEMA.replace("stand-ins", "previous"))
+
+    assert torch.allclose(adapted.logits(prompt), base.logits(prompt), atol=1e-4)
+
+
+def test_an_adapter_of_another_version_is_refused(tiny: Path, tmp_path: Path) -> None:
+    """What it was trained for is not known."""
+    adapt_model(Engine.from_pretrained(tiny, pack=False), tmp_path / "out", schemas=[SCHEMA], settings=short(1))
+    config = tmp_path / "out" / "adapter_config.json"
+    config.write_text(config.read_text().replace("stand-ins", "modules"))
+
+    with pytest.raises(UnsupportedModel, match="trained by another version of promptcache; train it again"):
+        Engine.from_pretrained(tiny, adapter=tmp_path / "out")
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")

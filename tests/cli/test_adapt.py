@@ -75,6 +75,23 @@ def test_a_training_and_its_use(command: Command, tiny: Path) -> None:
         assert result.exit_code == 0, result.output
 
 
+def test_an_estimate_counts_pairs_with_and_without_the_adapter(command: Command, tiny: Path) -> None:
+    """`warm --budget` says the tokens and bytes that `warm` then makes with an adapter."""
+    Path("open.xml").write_text(SCHEMA.replace(' sees="stand-ins"', ""))
+    assert (
+        command("adapt", "open.xml", "--model", "tiny", "--out", "out", "--steps", "1", "--threads", "1").exit_code == 0
+    )
+    words = ("warm", "open.xml", "--model", "tiny", "--device", "cpu", "--store", "kv", "--json")
+
+    results = [
+        command(*words, *more) for more in (("--budget",), ("--adapter", "out", "--budget"), ("--adapter", "out"))
+    ]
+    (plain,), (estimate,), (made,) = (json.loads(each.stdout)["schemas"] for each in results)
+
+    assert (made["num_encodings"], made["nbytes"]) == (estimate["num_encodings"], estimate["nbytes"])
+    assert made["num_encodings"] > plain["num_encodings"]
+
+
 def test_synthetic_documents_need_no_schema(command: Command, tiny: Path) -> None:
     """Without schemas, synthetic documents and the user's texts are learned from."""
     Path("book.txt").write_text(
@@ -109,14 +126,14 @@ def test_mistakes_are_refused(command: Command, words: tuple[str, ...], code: in
     assert not Path("out").exists()
 
 
-def test_a_schema_without_stand_ins_is_refused(command: Command) -> None:
-    """A schema with the default of `sees` ends the command before anything is trained, and the error says what to write."""
-    Path("club.xml").write_text(SCHEMA.replace(' sees="stand-ins"', ""))
+def test_a_schema_in_which_no_adapter_takes_part_is_refused(command: Command) -> None:
+    """The command ends before anything is trained, and the error says what to write."""
+    Path("club.xml").write_text(SCHEMA.replace("stand-ins", "nothing"))
 
     result = command("adapt", "club.xml", "--out", "out")
 
     assert result.exit_code == 2
-    assert 'write sees="stand-ins" on the schema' in result.output
+    assert 'write sees="previous" on the schema' in result.output
     assert not Path("out").exists()
 
 

@@ -1,7 +1,8 @@
-"""An adapter for modules: LoRA weights that take part only where modules are encoded behind stand-ins.
+"""An adapter for modules: LoRA weights that take part only where modules have not seen all modules before them.
 
-Such an encoding has not attended to the modules that stand before it in a prompt. The adapter brings its KV nearer to
-the KV after plain prefill. All other tokens use the weights of the model alone: new tokens, exact encodings, history.
+These are modules behind stand-ins. An adapter for pairs also takes part in modules behind the module before them, if
+there are more. It brings their KV nearer to the KV after plain prefill. All other tokens use the weights of the model
+alone: new tokens, exact encodings, history.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from promptcache.diagnostics import InvalidValue, UnsupportedModel, first_line
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _MARK = "promptcache"
+_BEHIND = ({"behind": ["stand-ins"]}, {"behind": ["stand-ins", "previous"]})
+"""What an adapter says about itself, without and with modules behind the module before them."""
 _PREFIX = "base_model.model."
 
 _adapted: ContextVar[torch.Tensor | bool] = ContextVar("_adapted", default=False)
@@ -46,11 +49,15 @@ def adapted(tokens: torch.Tensor | bool) -> Iterator[None]:
 
 
 class AdaptedLinear(Module):
-    """A linear layer with LoRA weights: `down [rank, in]` and `up [out, rank]`."""
+    """A linear layer with LoRA weights: `down [rank, in]` and `up [out, rank]`.
 
-    def __init__(self, linear: Module, down: torch.Tensor, up: torch.Tensor) -> None:
+    Attributes:
+        for_pairs: Whether they are also for modules behind the module before them.
+    """
+
+    def __init__(self, linear: Module, down: torch.Tensor, up: torch.Tensor, *, for_pairs: bool) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear, self.for_pairs = linear, for_pairs
         self.down, self.up = Parameter(down, requires_grad=False), Parameter(up, requires_grad=False)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -94,11 +101,12 @@ def layers_to_adapt(hf: PreTrainedModel) -> Sequence[str]:
     return tuple(name for name, each in hf.named_modules() if each in found)
 
 
-def add_adapter(hf: Module, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+def add_adapter(hf: Module, weights: Mapping[str, tuple[torch.Tensor, torch.Tensor]], *, for_pairs: bool) -> None:
     """Give linear layers of a model LoRA weights. The model is changed in place.
 
     Args:
         weights: `down` and `up` for each layer, by its name.
+        for_pairs: Whether they are also for modules behind the module before them.
 
     Raises:
         InvalidValue: The model has no such linear layer.
@@ -111,7 +119,7 @@ def add_adapter(hf: Module, weights: Mapping[str, tuple[torch.Tensor, torch.Tens
             raise InvalidValue(f"the model has no layer '{name}'") from error
         if not isinstance(linear, Linear) or (down.shape[1], up.shape[0]) != (linear.in_features, linear.out_features):
             raise InvalidValue(f"layer '{name}' of the model is not linear, or has another size")
-        setattr(hf.get_submodule(parent), child, AdaptedLinear(linear, down, up))
+        setattr(hf.get_submodule(parent), child, AdaptedLinear(linear, down, up, for_pairs=for_pairs))
 
 
 def remove_adapter(hf: Module) -> None:
@@ -123,19 +131,22 @@ def remove_adapter(hf: Module) -> None:
 
 def is_for_modules(folder: Path) -> bool:
     """Whether the adapter of a folder is one for modules, and not one of peft for all tokens."""
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get(_MARK) == {"tokens": "modules behind stand-ins"}
+    return _mark(folder) is not None
+
+
+def is_for_pairs(folder: Path) -> bool:
+    """Whether the adapter of a folder is also for modules behind the module before them."""
+    return _mark(folder) == _BEHIND[True]
 
 
 def load_module_adapter(hf: Module, folder: Path) -> None:
     """Give a model the LoRA weights of a folder, in the dtype of its own weights.
 
     Raises:
-        UnsupportedModel: The file cannot be read, or the adapter is for another model.
+        UnsupportedModel: The file cannot be read, or the adapter is for another model or other tokens.
     """
+    if _mark(folder) not in _BEHIND:
+        raise UnsupportedModel(f"adapter '{folder}' was trained by another version of promptcache; train it again")
     try:
         tensors = load_file(folder / WEIGHTS)
         names = sorted({name.rpartition(".lora_")[0] for name in tensors})
@@ -147,10 +158,19 @@ def load_module_adapter(hf: Module, folder: Path) -> None:
             )
             for name in names
         }
-        add_adapter(hf, pairs)
+        add_adapter(hf, pairs, for_pairs=is_for_pairs(folder))
     except (OSError, SafetensorError, KeyError, InvalidValue) as error:
         name = type(hf).__name__
         raise UnsupportedModel(f"adapter '{folder}' does not fit {name}: {first_line(error)}") from error
+
+
+def _mark(folder: Path) -> object:
+    """Return what the adapter of a folder says about itself; None if it is not one for modules."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return config.get(_MARK) if isinstance(config, dict) else None
 
 
 def save_module_adapter(hf: Module, folder: Path) -> None:
@@ -167,7 +187,7 @@ def save_module_adapter(hf: Module, folder: Path) -> None:
         "r": rank,
         "lora_alpha": rank,
         "target_modules": sorted({name.rpartition(".")[2] for name in layers}),
-        _MARK: {"tokens": "modules behind stand-ins"},
+        _MARK: _BEHIND[any(layer.for_pairs for layer in layers.values())],
     }
     with atomic_write(folder / WEIGHTS) as file:
         file.write(save(tensors))
