@@ -41,8 +41,8 @@ _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
 _QUICK = 20
 _SMALL_BYTES = 2**21
 _USUAL = 30
-_LAW_EXAMPLES = {"quick": 25, "default": 16, "thorough": 45, "slow": 20_000}
-_LAW_PAIRS = {"quick": 30, "default": 20, "thorough": 70, "slow": 20_000}
+_LAW_EXAMPLES = {"quick": 25, "default": 13, "thorough": 36, "slow": 20_000}
+_LAW_PAIRS = {"quick": 30, "default": 16, "thorough": 56, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",
