@@ -7,6 +7,7 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from promptcache import Engine
 from promptcache.adapt import adapt_model
-from promptcache.adapt.train import check_trainable
+from promptcache.adapt.train import _sources, check_trainable
 from promptcache.bench.harness import Progress
 from promptcache.diagnostics import InvalidValue, ModelNotFound, NotFinite, UnsupportedModel
-from promptcache.language import parse_schema
+from promptcache.language import Sees, check_schema, parse_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import DEMO_FOLDER
 from tests.adapt.conftest import NOTES, SCHEMA, new_engine, short
@@ -183,6 +184,19 @@ def test_an_adapter_for_stand_ins_changes_no_pairs(tiny: Path, tmp_path: Path) -
         each.add_schema(SCHEMA.replace("stand-ins", "previous"))
 
     assert torch.allclose(adapted.logits(prompt), base.logits(prompt), atol=1e-4)
+
+
+@pytest.mark.parametrize("sees", [Sees.STAND_INS, Sees.PREVIOUS])
+def test_texts_are_laid_out_like_the_schemas(engine: Engine, sees: Sees) -> None:
+    """Beside schemas whose modules see the previous one, so do the modules of texts."""
+    schema = check_schema(parse_schema(SCHEMA.replace("stand-ins", sees)))
+    text = "\n\n".join(f"This is paragraph {number} of a very short book." for number in range(12))
+
+    _, source = _sources(engine, [schema], [text], 0)
+    drawn = source.draw(Random(0), held_out=False)
+
+    assert drawn is not None
+    assert {module.sees for module in drawn.state.schema.modules.values()} == {sees}
 
 
 def test_an_adapter_of_another_version_is_refused(tiny: Path, tmp_path: Path) -> None:
