@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers.models.auto import auto_factory
 
 from promptcache.tokenizer import DEMO_FOLDER
 from tests.cli.conftest import Command
@@ -45,11 +46,15 @@ def test_run_takes_a_hub_id_without_network(command: Command, folder: Path, monk
     """A model in the local cache is loaded without the hub, and without a warning."""
     without_network(monkeypatch, folder / "hub")
     cache_model(folder / "hub", "fake/demo", DEMO_FOLDER)
+    asked = []
+    monkeypatch.setattr(auto_factory, "is_peft_available", lambda: True)
+    monkeypatch.setattr(auto_factory, "find_adapter_config_file", lambda *_, **options: asked.append(options))
 
     result = command("run", "prompts/miami.xml", "--max-new-tokens", "2", "--model", "fake/demo")
 
     assert result.exit_code == 0, result.output
     assert "huggingface" not in result.output
+    assert [each["local_files_only"] for each in asked] == [True]  # asking the hub took 20 seconds
 
 
 @pytest.mark.parametrize("words", [*LIGHT, "run prompts/miami.xml", "warm travel.xml --store kept"])

@@ -75,8 +75,10 @@ def load_model(
             config = AutoConfig.from_pretrained(source, **how)
             check_causal(config, f"'{source}' ({config.model_type})")
             loading = WeightsLoading.begin(_folder(source, how))
-            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
+            if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
+                how = {"adapter_kwargs": {"local_files_only": True}, **how}
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
