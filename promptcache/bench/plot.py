@@ -134,6 +134,8 @@ def label_point(axes: Axes, name: str, place: tuple[float, float], colour: str, 
 
 
 def set_quality_axes(axes: Axes) -> None:
+    axes.set_yscale("symlog", linthresh=10)  # logarithmic above 10 millinats, with a place for 0
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel="TTFT, % of plain prefill", ylabel="KL divergence from plain prefill, millinats", xlim=0, ylim=0)
     axes.grid(visible=True, alpha=0.25)
 
