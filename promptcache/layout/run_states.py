@@ -179,6 +179,7 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
     """Yield the encodings of each module behind each module that may be the one before it in a prompt.
 
     These are all that prompts without members of collections use of modules with `sees="previous"`, besides `states`.
+    Where an adapter takes part, a pair that may have more modules before it has an encoding with the adapter, too.
     Modules that a rule forbids together are not left out.
 
     Args:
