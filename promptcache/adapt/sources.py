@@ -82,7 +82,7 @@ class SyntheticSource:
         self._engine = engine
 
     def draw(self, rng: Random, *, held_out: bool) -> DrawnPrompt:
-        return document_prompt(self._engine, draw_document(rng), rng)
+        return document_prompt(self._engine, draw_document(rng), rng, Sees.STAND_INS)
 
 
 class SchemaPrompts:
@@ -137,9 +137,9 @@ class SchemaPrompts:
             advice = f"; put members into {listed(empty, _MAX_NAMED)}" if empty else ""
             return f"every prompt is exact already, so there is nothing to learn{advice}"
         reason = (
-            "an adapter changes only modules that are encoded behind one of several others or behind stand-ins, and "
+            "an adapter changes only modules that are encoded behind one of several others or behind stand-ins, "
+            "and no combination has one"
         )
-        reason += "no combination has one"
         modules = [each for each in self._state.schema.modules.values() if each.context is Context.GUARANTEED]
         if any(each.sees in (Sees.NOTHING, Sees.EARLIER) for each in modules):
             return f'{reason}; write sees="previous" on the schema'
@@ -156,7 +156,7 @@ def _question_of(prompt: Prompt) -> str:
 class TextPrompts:
     """Prompts of texts of the user: neighbouring parts of a text are modules, and the question is about them."""
 
-    def __init__(self, engine: Engine, texts: Sequence[str], sees: Sees = Sees.STAND_INS) -> None:
+    def __init__(self, engine: Engine, texts: Sequence[str], sees: Sees) -> None:
         """Cut texts into modules.
 
         Args:
@@ -220,9 +220,7 @@ def _sections(text: str) -> Iterator[list[str]]:
             yield section
 
 
-def document_prompt(
-    engine: Engine, document: SyntheticDocument, rng: Random, sees: Sees = Sees.STAND_INS
-) -> DrawnPrompt:
+def document_prompt(engine: Engine, document: SyntheticDocument, rng: Random, sees: Sees) -> DrawnPrompt:
     """Return the prompt of a document in a random form: in the system turn, in the user turn, or without turns."""
     form = rng.choices(("system", "user", "text"), (6, 3, 1))[0]
     separator = rng.choice(("\\n", "\\n", "\\n\\n", " "))

@@ -200,7 +200,7 @@ def _sources(
 def _for_pairs(schemas: Sequence[CheckedSchema]) -> bool:
     """Whether an adapter for these schemas is also for modules behind the module before them.
 
-    One that never saw such modules, but synthetic documents, made answers from them worse (docs/fidelity.md).
+    One that learned about them from synthetic documents made the answers to other texts worse (docs/fidelity.md).
     """
     return any(module.sees is Sees.PREVIOUS for schema in schemas for module in schema.modules.values())
 

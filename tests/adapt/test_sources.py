@@ -15,7 +15,7 @@ from promptcache import Engine
 from promptcache.adapt.sources import SchemaPrompts, TextPrompts, read_texts
 from promptcache.adapt.synthetic import draw_document
 from promptcache.diagnostics import InvalidValue
-from promptcache.language import check_schema, parse_schema
+from promptcache.language import Sees, check_schema, parse_schema
 from tests.adapt.conftest import NOTES, SCHEMA
 
 MEASURED = sorted({**LANGUAGE_SETS, **WORK_SETS, **FORM_SETS})
@@ -119,7 +119,7 @@ def test_held_out_parts_of_texts_are_not_learned_from(engine: Engine) -> None:
     """No paragraph of a text is in both parts, and long paragraphs are cut."""
     paragraphs = [" ".join(f"word{number}x{index}" for index in range(12)) for number in range(60)]
     paragraphs.append(" ".join(f"long{index}" for index in range(500)))
-    source, rng = TextPrompts(engine, ["\n\n".join(paragraphs)]), Random(0)
+    source, rng = TextPrompts(engine, ["\n\n".join(paragraphs)], Sees.STAND_INS), Random(0)
 
     parts = []
     for held_out in (False, True):
@@ -140,7 +140,7 @@ def _texts(modules: object) -> Iterator[str]:
 def test_too_little_text_is_refused(engine: Engine, tmp_path: Path) -> None:
     """Texts without enough paragraphs, and folders without texts, are refused with what is needed."""
     with pytest.raises(InvalidValue, match=r"at least 6 paragraphs of 8 words.*there are 0 paragraphs in 1 text"):
-        TextPrompts(engine, ["Short."])
+        TextPrompts(engine, ["Short."], Sees.STAND_INS)
     with pytest.raises(InvalidValue, match=r"has no files with names in \.md, \.rst, \.txt"):
         read_texts(tmp_path)
 
