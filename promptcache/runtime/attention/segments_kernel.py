@@ -41,7 +41,6 @@ def attend_kernel(
     lse,
     numbers,
     layer,
-    scale,
     window,
     num_tokens,
     num_own,
@@ -61,6 +60,7 @@ def attend_kernel(
     D: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
+    SCALE: tl.constexpr,  # noqa: N803
     HAS_WINDOW: tl.constexpr,  # noqa: N803
 ):
     item = numbers + items + tl.program_id(0).to(tl.int64) * 4
@@ -68,6 +68,7 @@ def attend_kernel(
     first_range, end_range = tl.load(item), tl.load(item + 1)
     entry, count = tl.load(item + 2), tl.load(item + 3)
     kind = query.dtype
+    exact = partial.dtype.element_ty
 
     rows = tl.arange(0, BLOCK_M)
     is_row = rows < count * GROUPS
@@ -83,9 +84,9 @@ def attend_kernel(
     if HAS_WINDOW:
         query_position = tl.load(numbers + positions + place, mask=is_row, other=0)
 
-    highest = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    out = tl.zeros([BLOCK_M, D], tl.float32)
+    highest = tl.full([BLOCK_M], -float("inf"), exact)
+    total = tl.zeros([BLOCK_M], exact)
+    out = tl.zeros([BLOCK_M, D], exact)
     for number in range(first_range, end_range):
         one = numbers + ranges + number * 3
         segment, start, stop = tl.load(one), tl.load(one + 1), tl.load(one + 2)
@@ -110,7 +111,7 @@ def attend_kernel(
             is_key = key < stop
             at_keys = offset + key[:, None] * step + width[None, :]
             k = tl.load(keys + at_keys, mask=is_key[:, None], other=0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(tl.float32) * scale
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(exact) * SCALE
             seen = is_row[:, None] & is_key[None, :] & (key[None, :] <= limit[:, None])
             if HAS_WINDOW:
                 key_position = tl.load(numbers + where + key, mask=key < end_compared, other=1 << 62)
@@ -122,7 +123,7 @@ def attend_kernel(
             kept = tl.exp(highest - safe)
             total = total * kept + tl.sum(weights, 1)
             v = tl.load(values + at_keys, mask=is_key[:, None], other=0.0)
-            out = out * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(tl.float32)
+            out = out * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(exact)
             highest = top
 
     is_seeing = total > 0.0
@@ -147,10 +148,11 @@ def merge_kernel(
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = tl.arange(0, D)
+    exact = partial.dtype.element_ty
     highest, total = -float("inf"), 0.0
     if HAS_SINKS:
-        highest, total = tl.load(sinks + head).to(tl.float32), 1.0
-    merged = tl.zeros([D], tl.float32)
+        highest, total = tl.load(sinks + head).to(exact), 1.0
+    merged = tl.zeros([D], exact)
     for index in range(tl.load(numbers + starts + token), tl.load(numbers + starts + token + 1)):
         result = tl.load(numbers + entries + index) * NUM_HEADS + head
         score = tl.load(lse + result)
@@ -254,7 +256,6 @@ def _attend(
         lse,
         numbers,
         layer,
-        scale,
         window,
         query.shape[2],
         keys.shape[2],
@@ -266,6 +267,7 @@ def _attend(
         D=query.shape[3],
         BLOCK_M=block_m,
         BLOCK_N=BLOCK_N,
+        SCALE=scale,
         HAS_WINDOW=has_window,
         num_warps=num_warps(query.shape[3], block_m),
         num_stages=2,

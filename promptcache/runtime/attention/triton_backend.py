@@ -31,7 +31,6 @@ from promptcache.runtime.attention.segment_lists import (
 from promptcache.runtime.attention.step_tokens import StepTokens
 from promptcache.runtime.attention.transfer import to_device, write_to_device
 
-_HEAD_DIMS = frozenset({16, 32, 64, 128, 256})
 _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
 _FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
@@ -48,6 +47,7 @@ class TritonBackend:
 
     name = "triton"
     dtypes = frozenset({torch.float16, torch.bfloat16})
+    head_dims = frozenset({16, 32, 64, 128, 256})
 
     def supports(self, spec: AttentionSpec) -> bool:
         """Whether the kernels take these tensors, and run on their device."""
@@ -59,7 +59,7 @@ class TritonBackend:
 
     def takes(self, dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
         """Whether the kernels take KV of this kind, and run on its device."""
-        return dtype in self.dtypes and head_dim in _HEAD_DIMS and self.runs_on(device)
+        return dtype in self.dtypes and head_dim in self.head_dims and self.runs_on(device)
 
     def runs_on(self, device: torch.device) -> bool:
         """Whether the kernels run on a device. The first call compiles them. The meta device stands for CUDA."""
@@ -92,8 +92,9 @@ class ListedAttention:
 
     def _allocate(self) -> None:
         size, device = (self._lists.sizes.entries, self._num_heads), self._spec.device
-        self._partial = torch.empty((*size, self._spec.head_dim), dtype=torch.float32, device=device)
-        self._lse = torch.empty(size, dtype=torch.float32, device=device)
+        exact = torch.promote_types(self._spec.dtype, torch.float32)
+        self._partial = torch.empty((*size, self._spec.head_dim), dtype=exact, device=device)
+        self._lse = torch.empty(size, dtype=exact, device=device)
 
     @property
     def _tokens_at_once(self) -> int:

@@ -18,15 +18,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from promptcache.runtime.attention import segments_kernel
-from promptcache.runtime.attention.triton_backend import _FEW_ROWS, _HEAD_DIMS, _MANY_ROWS
+from promptcache.runtime.attention import TritonBackend, segments_kernel
+from promptcache.runtime.attention.triton_backend import _FEW_ROWS, _MANY_ROWS
 
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 _ATTEND = {
     **dict.fromkeys(("query", "own_keys", "own_values"), "*bf16"),
     **dict.fromkeys(("partial", "lse"), "*fp32"),
     "numbers": "*i64",
-    "scale": "fp32",
     "window": "i64",
 }
 _MERGE = {"out": "*bf16", "partial": "*fp32", "lse": "*fp32", "numbers": "*i64", "sinks": "*bf16"}
@@ -36,7 +35,7 @@ _STORE = {"keys": "*bf16", "values": "*bf16", "targets": "*i64"}
 
 def compiled(capability: int) -> Iterator[tuple[str, bytes]]:
     """Yield a name and the machine code of each kernel, for all head sizes, numbers of rows, and windows."""
-    for head_dim in sorted(_HEAD_DIMS):
+    for head_dim in sorted(TritonBackend.head_dims):
         groups = 7 if head_dim == 64 else 4
         for rows in (_FEW_ROWS, _MANY_ROWS):
             for has_window in (False, True):
@@ -46,6 +45,7 @@ def compiled(capability: int) -> Iterator[tuple[str, bytes]]:
                     "D": head_dim,
                     "BLOCK_M": rows,
                     "BLOCK_N": segments_kernel.BLOCK_N,
+                    "SCALE": head_dim**-0.5,
                     "HAS_WINDOW": has_window,
                 }
                 warps = segments_kernel.num_warps(head_dim, rows)

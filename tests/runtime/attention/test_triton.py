@@ -28,6 +28,7 @@ from promptcache.runtime.attention import (
     StepAttention,
     StepTokens,
     TailGroup,
+    TritonBackend,
     append_function,
     choose_backend,
     choose_step_backend,
@@ -350,8 +351,12 @@ def test_compiled_kernels_spill_nothing(capability: int, tmp_path: Path) -> None
     ],
     ids=str,
 )
-def test_other_kernels_compute_the_rest(changes: dict[str, object], is_supported: bool) -> None:
+def test_other_kernels_compute_the_rest(
+    changes: dict[str, object], is_supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Soft caps, odd head sizes, other dtypes and very many heads of a group go to the backends after it."""
+    for name in ("dtypes", "head_dims"):
+        monkeypatch.setattr(InterpretedBackend, name, getattr(TritonBackend, name))
     values = {"softcap": None, "head_dim": 64, "dtype": torch.bfloat16, "groups": 4, **changes}
     queries = GroupedQueries(batch=1, num_tokens=1, num_kv_heads=2, num_groups=values.pop("groups"))
     spec = AttentionSpec(queries=queries, device=CPU, **values)

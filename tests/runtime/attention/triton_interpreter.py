@@ -19,8 +19,11 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 class InterpretedBackend(TritonBackend):
     """The backend with its kernels in the interpreter."""
 
-    name = "triton, interpreted"
-    dtypes = frozenset({torch.float32, torch.bfloat16})
+    dtypes = frozenset({torch.float64, torch.float32, torch.bfloat16})
+    head_dims = TritonBackend.head_dims | {8}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def runs_on(self, device: torch.device) -> bool:
         """Whether the device is the CPU."""
@@ -28,9 +31,9 @@ class InterpretedBackend(TritonBackend):
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
-    """Compute attention with the interpreter."""
-    backend = InterpretedBackend()
+def interpreted(name: str = "triton, interpreted") -> Iterator[None]:
+    """Compute attention with the interpreter. One inside of another needs another name."""
+    backend = InterpretedBackend(name)
     register_backend(backend)
     try:
         yield
