@@ -13,7 +13,7 @@ QUICK := $(addprefix tests/,language layout kv tokenizer grammar diagnostics tes
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo quick test test-thorough test-slow test-gpu test-lowest test-machines test-pythons test-real test-clients real-model coverage lint format clean
+.PHONY: demo quick test test-thorough test-slow test-triton test-gpu bench-gpu test-lowest test-machines test-pythons test-real test-clients real-model coverage lint format clean
 
 demo: $(STAMP)  ## answer prompts with the demo model and report what was reused
 	@$(BIN)/promptcache run examples/travel/miami.xml
@@ -39,8 +39,24 @@ test-clients: $(STAMP)  ## frameworks that use the library, and clients of its s
 	@if command -v npm > /dev/null; then npm install --prefix .clients --no-package-lock --silent; fi
 	PYTHONPATH=.clients $(PYTEST) tests/clients
 
+test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter
+	PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" $(addprefix tests/,engine runtime audit adapt structured server)
+
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	TRITON_INTERPRET=0 PROMPTCACHE_TRITON=1 $(PYTEST) -m gpu
+
+# It takes the Python that has CUDA, and makes no environment: torch for a GPU has gigabytes.
+bench-gpu:  ## the figures of a GPU, with and without the Triton kernels, as lines of JSON in gpu/
+	mkdir -p gpu
+	for triton in 0 1; do \
+		export PROMPTCACHE_TRITON=$$triton; bench="$(PYTHON) -m promptcache bench"; \
+		for sizes in "qwen2.5-0.5b --module-tokens 512" "llama-3.1-8b --module-tokens 2048" "llama-3.1-8b --module-tokens 8192"; do \
+			gpu="--device cuda --dtype bfloat16 --json --shape $$sizes"; \
+			$$bench ttft $$gpu --new 1 --new 16 --new 256 --repeats 3 >> gpu/ttft-$$triton.json; \
+			$$bench decode $$gpu --repeats 3 >> gpu/decode-$$triton.json; \
+		done; \
+		$$bench serve --device cuda --dtype bfloat16 --json --target scheduler --clients 1 --clients 32 >> gpu/serve-$$triton.json; \
+	done
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
 	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/audit tests/engine

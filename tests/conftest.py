@@ -91,6 +91,18 @@ def _slow_clocks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _attention() -> Iterator[None]:
+    """Compute attention with the Triton kernels in their interpreter, if the run asks for it."""
+    if os.environ.get("PROMPTCACHE_ATTENTION") != "triton":
+        yield
+        return
+    from tests.runtime.attention.triton_interpreter import interpreted
+
+    with interpreted("triton, interpreted in all tests"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _certificates_once() -> Iterator[None]:
     """Every HTTP client reads the certificates of all authorities, which takes 20 ms, also for plain HTTP."""
     with pytest.MonkeyPatch.context() as patched:
