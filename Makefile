@@ -39,8 +39,10 @@ test-clients: $(STAMP)  ## frameworks that use the library, and clients of its s
 	@if command -v npm > /dev/null; then npm install --prefix .clients --no-package-lock --silent; fi
 	PYTHONPATH=.clients $(PYTEST) tests/clients
 
-test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter
-	PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" $(addprefix tests/,engine runtime audit adapt structured server)
+# Requests of a service wait 30 s at most, which is not enough for the interpreter.
+test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: three quarters of an hour
+	PROMPTCACHE_EXAMPLES=quick PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" \
+		--ignore tests/runtime/serving/test_service.py $(addprefix tests/,engine runtime audit)
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	TRITON_INTERPRET=0 PROMPTCACHE_TRITON=1 $(PYTEST) -m gpu

@@ -72,13 +72,11 @@ class Row:
 class Plan:
     """A random forward pass: requests that share segments, with arguments in the middle, gaps, windows and sinks."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float32) -> None:
         self._chance = chance = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.heads, self.groups = chance.choice([1, 2, 3]), chance.choice([1, 2, 3, 7])
-        self.shape = KVShape(
-            num_layers=NUM_LAYERS, num_kv_heads=self.heads, head_dim=HEAD_DIM, dtype=torch.float32, device=CPU
-        )
+        self.shape = KVShape(num_layers=NUM_LAYERS, num_kv_heads=self.heads, head_dim=HEAD_DIM, dtype=dtype, device=CPU)
         self.window = chance.choice([None, 3, 25, 160])
         self.sinks = self.states(self.heads * self.groups) if chance.random() < 0.3 else None
         places = self._places()
@@ -89,7 +87,7 @@ class Plan:
 
     def states(self, *shape: int) -> torch.Tensor:
         """Random numbers."""
-        return torch.randn(shape, generator=self.generator)
+        return torch.randn(shape, generator=self.generator, dtype=self.shape.dtype)
 
     def _places(self) -> list[list[int]]:
         """Positions of segments, each followed by positions that own tokens may have."""
@@ -203,11 +201,16 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.law
 def test_random_plans_equal_dense_attention() -> None:
-    """Requests alone and in steps are within 1e-6 of float64: any segments, gaps, arguments, windows, sinks, chunks."""
+    """Requests alone and in steps attend by position: any segments, gaps, arguments, windows, sinks, chunks.
+
+    In float64, which half of the plans have, nothing hides behind rounding. Scores of about 5 are rounded by 5e-7 in
+    float32.
+    """
     with interpreted():
         for seed in range(min(2000, law_examples(0.2))):
-            plan = Plan(seed)
-            assert max(distance_of_request(plan), distance_of_step(plan)) < 1e-6, f"plan {seed}"
+            plan = Plan(seed, torch.float32 if seed % 2 else torch.float64)
+            bound = 2e-6 if seed % 2 else 1e-13
+            assert max(distance_of_request(plan), distance_of_step(plan)) < bound, f"plan {seed}"
 
 
 def test_prepared_attention_has_room_for_later_tokens() -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
 from promptcache.runtime.attention import TritonBackend, register_backend, unregister_backend
 
-pytest.importorskip("triton", reason="triton is not installed")
+interpreter = pytest.importorskip("triton.runtime.interpreter", reason="triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton compiles for a GPU in this run", allow_module_level=True)
+
+
+_LOCK = threading.Lock()
+_run = interpreter.GridExecutor.__call__
+
+
+def _run_alone(*args: Any, **kwargs: Any) -> None:
+    """Run a kernel. The interpreter has one grid for all threads."""
+    with _LOCK:
+        _run(*args, **kwargs)
+
+
+interpreter.GridExecutor.__call__ = _run_alone
 
 
 class InterpretedBackend(TritonBackend):
