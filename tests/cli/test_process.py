@@ -168,6 +168,35 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
+def test_a_command_ends_behind_all_exit_functions() -> None:
+    """Exit functions of libraries run, and the exit code is that of the findings."""
+    code = """
+import atexit, sys
+class Register:
+    def find_spec(self, name, path=None, target=None):
+        if name == "promptcache.cli.check":
+            atexit.register(print, "exit function")
+sys.meta_path.insert(0, Register())
+sys.argv = ["promptcache", "check", "prompts/typo.xml"]
+from promptcache.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stderr) == (1, "")
+    assert result.stdout.endswith("\nexit function\n")
+
+
+def test_a_command_with_a_model_ends_in_silence() -> None:
+    """Libraries that count what was not freed, as triton does, have nothing to say at the end."""
+    pytest.importorskip("triton", reason="triton is not installed")
+
+    result = run("run", "prompts/miami.xml")
+
+    assert result.returncode == 0
+    assert re.fullmatch(r"reused \d+ tokens, .*\n", result.stderr)
+
+
 LOCALES = [
     {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
     {"PYTHONIOENCODING": "ascii"},
