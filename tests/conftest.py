@@ -14,6 +14,7 @@ import gc
 import hashlib
 import os
 import ssl
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -149,6 +150,12 @@ def _small_models_once() -> Iterator[None]:
         patched.setattr(tiny_model, "LlamaForCausalLM", copy_of_model)
         patched.setattr(engine, "choose_linking", choose_once)
         yield
+
+
+def pytest_unconfigure() -> None:
+    """Let the last collection find what `_own_objects` froze: triton reports what is not freed."""
+    if "triton" in sys.modules:
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
