@@ -348,6 +348,21 @@ def test_a_concatenated_model_answers_chats_as_without_a_cache(options: dict[str
     assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
 
 
+@pytest.mark.parametrize("drafts", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_drafts_over_concatenated_modules_change_no_answer(drafts: str) -> None:
+    """Stored tokens are attended to, also where there are few own tokens: transformers 5.4 masked them."""
+    engine = engine_of(random_model("gptj (concatenated)", torch.float64))
+    engine.add_schema('<schema name="short">Root.</schema>')
+    option = {drafts: tiny_model().hf if drafts == "assistant_model" else 2}
+    prompt = '<prompt schema="short">ab</prompt>'
+
+    expected, found = (
+        engine.generate(prompt, max_new_tokens=3, eos_token_id=[255], **GREEDY, **options) for options in ({}, option)
+    )
+
+    assert found.token_ids == expected.token_ids
+
+
 @pytest.mark.parametrize("stop", [2, 3, 4, 5])
 def test_a_stop_inside_of_a_draft_ends_the_answer(stop: int) -> None:
     """A criterion stops assisted decoding behind the same token as decoding token by token."""

@@ -233,8 +233,9 @@ class _Concatenated(Linking):
     def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
         """Return a view of the model that feeds the own tokens that are not in the cache.
 
-        transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. The view
-        shares the weights with the model, which is not changed.
+        transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. With
+        drafts, 5.4 cuts the mask to the number of own tokens. The view shares the weights with the model, which is not
+        changed.
         """
         num_stored = positions.num_cached
         prepare = model.hf.prepare_inputs_for_generation
@@ -242,7 +243,9 @@ class _Concatenated(Linking):
         @wraps(prepare)
         def prepare_over_stored(input_ids: torch.Tensor, **given: Any) -> Any:
             num_held = given["past_key_values"].get_seq_length() - num_stored
-            return prepare(input_ids, **{**given, "next_sequence_length": input_ids.shape[1] - num_held})
+            given["next_sequence_length"] = input_ids.shape[1] - num_held
+            given["attention_mask"] = input_ids.new_ones((len(input_ids), num_stored + input_ids.shape[1]))
+            return prepare(input_ids, **given)
 
         view = copy.copy(model.hf)
         view.prepare_inputs_for_generation = prepare_over_stored
