@@ -42,6 +42,16 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(KINDS[kind]))
 
 
+def knows_bytes() -> bool:
+    """Whether transformers finds stop strings in tokens of single bytes: 5.4 does not."""
+    try:
+        StopStringCriteria(tokenizer_of("unigram"), ["é"])
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not knows_bytes(), reason="this version of transformers stops elsewhere")
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 def test_a_row_stops_where_transformers_stops_it(kind: str, data: st.DataObject) -> None:
