@@ -269,7 +269,7 @@ def test_hits_for_generate_are_checked() -> None:
         hit.generate_inputs()
     alone = prefixes.get(torch.tensor(rows[:1]))
     # transformers feeds the whole prompt again there
-    with pytest.raises(InvalidValue, match="position_ids=|attention_mask has 81 columns"):
+    with pytest.raises(InvalidValue, match=r"position_ids=|attention_mask has 81 columns"):
         greedy(ENGINE.model, **alone.generate_inputs(), prompt_lookup_num_tokens=3)
 
 
