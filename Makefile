@@ -40,7 +40,7 @@ test-clients: $(STAMP)  ## frameworks that use the library, and clients of its s
 	PYTHONPATH=.clients $(PYTEST) tests/clients
 
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.
-test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: three quarters of an hour
+test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: about an hour
 	PROMPTCACHE_EXAMPLES=quick PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" \
 		--ignore tests/runtime/serving/test_service.py $(addprefix tests/,engine runtime audit)
 

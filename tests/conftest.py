@@ -4,7 +4,7 @@ A law has few examples in `make test`, because `make test-thorough` runs each la
 
 PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow. `make test-machines` sets two more:
 PROMPTCACHE_THREADS is the number of threads of each worker, 1 by default. PROMPTCACHE_SLOWNESS multiplies the CPU time
-that clocks show, as on a slow machine.
+that clocks show, as on a slow machine. `make test-triton` sets PROMPTCACHE_ATTENTION to "triton".
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def main() -> None:
 def _end(code: int) -> None:
     """End the process, whose exit functions have all run, without freeing its objects.
 
-    With torch and transformers, that takes a second. Not even a last collection is harmless: if objects are left out of
-    it (`gc.freeze`), triton reports leaks.
+    With torch and transformers, that takes a second. Leaving them out of the last collection (`gc.freeze`) saves most
+    of it, but then triton reports leaks.
     """
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):

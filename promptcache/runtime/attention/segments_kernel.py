@@ -68,7 +68,7 @@ def attend_kernel(
     first_range, end_range = tl.load(item), tl.load(item + 1)
     entry, count = tl.load(item + 2), tl.load(item + 3)
     kind = query.dtype
-    exact = partial.dtype.element_ty
+    accumulator = partial.dtype.element_ty
 
     rows = tl.arange(0, BLOCK_M)
     is_row = rows < count * GROUPS
@@ -84,9 +84,9 @@ def attend_kernel(
     if HAS_WINDOW:
         query_position = tl.load(numbers + positions + place, mask=is_row, other=0)
 
-    highest = tl.full([BLOCK_M], -float("inf"), exact)
-    total = tl.zeros([BLOCK_M], exact)
-    out = tl.zeros([BLOCK_M, D], exact)
+    highest = tl.full([BLOCK_M], -float("inf"), accumulator)
+    total = tl.zeros([BLOCK_M], accumulator)
+    out = tl.zeros([BLOCK_M, D], accumulator)
     for number in range(first_range, end_range):
         one = numbers + ranges + number * 3
         segment, start, stop = tl.load(one), tl.load(one + 1), tl.load(one + 2)
@@ -111,7 +111,7 @@ def attend_kernel(
             is_key = key < stop
             at_keys = offset + key[:, None] * step + width[None, :]
             k = tl.load(keys + at_keys, mask=is_key[:, None], other=0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(exact) * SCALE
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(accumulator) * SCALE
             seen = is_row[:, None] & is_key[None, :] & (key[None, :] <= limit[:, None])
             if HAS_WINDOW:
                 key_position = tl.load(numbers + where + key, mask=key < end_compared, other=1 << 62)
@@ -123,7 +123,7 @@ def attend_kernel(
             kept = tl.exp(highest - safe)
             total = total * kept + tl.sum(weights, 1)
             v = tl.load(values + at_keys, mask=is_key[:, None], other=0.0)
-            out = out * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(exact)
+            out = out * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee").to(accumulator)
             highest = top
 
     is_seeing = total > 0.0
@@ -148,11 +148,11 @@ def merge_kernel(
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = tl.arange(0, D)
-    exact = partial.dtype.element_ty
+    accumulator = partial.dtype.element_ty
     highest, total = -float("inf"), 0.0
     if HAS_SINKS:
-        highest, total = tl.load(sinks + head).to(exact), 1.0
-    merged = tl.zeros([D], exact)
+        highest, total = tl.load(sinks + head).to(accumulator), 1.0
+    merged = tl.zeros([D], accumulator)
     for index in range(tl.load(numbers + starts + token), tl.load(numbers + starts + token + 1)):
         result = tl.load(numbers + entries + index) * NUM_HEADS + head
         score = tl.load(lse + result)

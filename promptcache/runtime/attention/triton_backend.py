@@ -92,9 +92,9 @@ class ListedAttention:
 
     def _allocate(self) -> None:
         size, device = (self._lists.sizes.entries, self._num_heads), self._spec.device
-        exact = torch.promote_types(self._spec.dtype, torch.float32)
-        self._partial = torch.empty((*size, self._spec.head_dim), dtype=exact, device=device)
-        self._lse = torch.empty(size, dtype=exact, device=device)
+        accumulator = torch.promote_types(self._spec.dtype, torch.float32)
+        self._partial = torch.empty((*size, self._spec.head_dim), dtype=accumulator, device=device)
+        self._lse = torch.empty(size, dtype=accumulator, device=device)
 
     @property
     def _tokens_at_once(self) -> int:

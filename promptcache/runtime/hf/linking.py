@@ -233,9 +233,9 @@ class _Concatenated(Linking):
     def generator(self, model: ModelLayers, positions: RequestPositions) -> Any:
         """Return a view of the model that feeds the own tokens that are not in the cache.
 
-        transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. With
-        drafts, 5.4 cuts the mask to the number of own tokens. The view shares the weights with the model, which is not
-        changed.
+        transformers would cut the own tokens by the length of the cache, which counts stored tokens as well. The mask
+        is made here because, with drafts, transformers 5.4 cuts it to the number of own tokens. The view shares the
+        weights with the model, which is not changed.
         """
         num_stored = positions.num_cached
         prepare = model.hf.prepare_inputs_for_generation
