@@ -25,4 +25,10 @@ def write_to_device(memory: torch.Tensor, numbers: torch.Tensor) -> None:
 
 
 def _pinned(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return numbers.pin_memory() if device.type == "cuda" else numbers
+    """Return the numbers in pinned memory. Numbers that are on a device already stay there.
+
+    A mask may be expanded, so that several of its numbers are one place in memory: PyTorch pins none of these.
+    """
+    if device.type != "cuda" or numbers.device.type != "cpu":
+        return numbers
+    return numbers.contiguous().pin_memory()

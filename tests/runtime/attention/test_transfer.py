@@ -86,14 +86,35 @@ def test_no_step_waits_for_its_inputs(
     assert tensors.num_made == 0
 
 
-def test_numbers_for_a_gpu_are_pinned() -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [torch.arange(6), torch.ones(1, 2, 1, 3).expand(-1, -1, 4, -1), torch.arange(6).view(2, 3).T, torch.arange(6)[::2]],
+    ids=["whole", "expanded", "transposed", "every second"],
+)
+def test_numbers_for_a_gpu_are_pinned(numbers: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy from other memory makes the host wait, whatever it asks for."""
-    numbers, memory = Mock(), Mock(device=CUDA)
+    pinned = []
 
-    assert to_device(numbers, CUDA) is numbers.pin_memory().to.return_value
+    def pin_memory(taken: torch.Tensor) -> torch.Tensor:  # as PyTorch does it on a machine with a GPU
+        pinned.append(torch.empty_strided(taken.shape, taken.stride(), dtype=taken.dtype).copy_(taken))
+        return pinned[-1]
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    memory = Mock(device=CUDA)
     write_to_device(memory, numbers)
 
-    memory.copy_.assert_called_once_with(numbers.pin_memory(), non_blocking=True)
+    (copied,) = pinned
+    memory.copy_.assert_called_once_with(copied, non_blocking=True)
+    assert torch.equal(copied, numbers)
+
+
+def test_numbers_on_a_device_stay_there() -> None:
+    """PyTorch pins only numbers of the host."""
+    numbers, memory = torch.arange(3, device=META), Mock(device=CUDA)
+
+    write_to_device(memory, numbers)
+
+    memory.copy_.assert_called_once_with(numbers, non_blocking=True)
 
 
 def test_numbers_for_the_cpu_are_not_copied() -> None:
