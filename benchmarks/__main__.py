@@ -90,6 +90,29 @@ def chat(
 
 @command.command()
 @with_model
+@modules_option(8)
+@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=512, help="Tokens of each module.")
+@new_option(16, 256)
+@number_option("--clients", 32, "Rows of the batch that is decoded, and clients of the service.")
+@decoded_option
+@repeats_option(5)
+def gpu(
+    chosen: BenchModel,
+    modules: int,
+    module_tokens: int,
+    new: tuple[int, ...],
+    clients: int,
+    tokens: int,
+    repeats: int,
+) -> BenchReport:
+    """TTFT, decoding and many clients on a GPU: plain, a compiled `StaticCache`, and both attention backends."""
+    from benchmarks.gpu import compare_on_gpu
+
+    return compare_on_gpu(chosen.load(), modules, module_tokens, new, clients, tokens, repeats, chosen.progress)
+
+
+@command.command()
+@with_model
 @click.option(
     "--cached",
     metavar="N",

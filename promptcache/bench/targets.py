@@ -102,14 +102,19 @@ def save_shape(shape: str, dtype: torch.dtype, folder: Path) -> None:
     """Save a model of a published shape, with random weights and a tokenizer with one token for each character."""
     model = random_shape(shape, dtype, torch.device("cpu"))
     model.save_pretrained(folder)
+    shape_tokenizer(model.config.vocab_size).save_pretrained(folder)
+
+
+def shape_tokenizer(vocab_size: int) -> Any:
+    """Return a tokenizer of transformers with one token for each character."""
     characters = (code for code in range(sys.maxunicode) if not 0xD800 <= code < 0xE000)
-    vocabulary = {chr(code): index for index, code in zip(range(model.config.vocab_size - 1), characters, strict=False)}
+    vocabulary = {chr(code): index for index, code in zip(range(vocab_size - 1), characters, strict=False)}
     vocabulary[_END_TOKEN] = len(vocabulary)
     tokenizer: Any = Tokenizer(models.WordLevel(vocabulary, unk_token=_END_TOKEN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast: Any = PreTrainedTokenizerFast  # its methods are not annotated
-    fast(tokenizer_object=tokenizer, eos_token=_END_TOKEN).save_pretrained(folder)
+    return fast(tokenizer_object=tokenizer, eos_token=_END_TOKEN)
 
 
 class Target(NamedTuple):
