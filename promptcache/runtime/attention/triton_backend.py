@@ -37,7 +37,7 @@ _FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
 _OWN_STEP = 256  # lists of single tokens have room for so many later ones
 
 WANTED = "PROMPTCACHE_TRITON"
-"""Environment variable that is "1" where these kernels are used."""
+"""Environment variable that is "0" where these kernels are not used."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -227,11 +227,11 @@ def _is_installed() -> bool:
 
 @cache
 def _runs(device: torch.device) -> bool:
-    """Whether the kernels are wanted, and a CUDA device compiles them and computes what matrix products give.
+    """Whether the kernels are not turned off, and a CUDA device compiles them and computes what matrix products give.
 
     Compiling needs more than the package, for example a C compiler. Without it, other backends compute.
     """
-    if os.environ.get(WANTED) != "1":  # off until they were measured on a GPU
+    if os.environ.get(WANTED) == "0":
         return False
     if torch.version.hip is not None or torch.cuda.get_device_capability(device) < _OLDEST or not _is_installed():
         return False
