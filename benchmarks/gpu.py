@@ -39,11 +39,18 @@ from promptcache.bench.targets import TARGETS, load_setup, shape_tokenizer
 from promptcache.bench.workload import Sizes, Workload, workload
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
-from promptcache.runtime import Batch, Model, open_graphs, open_pool
-from promptcache.runtime.attention import TritonBackend, register_backend, unregister_backend
+from promptcache.runtime import (
+    Batch,
+    Model,
+    TritonBackend,
+    open_graphs,
+    open_pool,
+    register_backend,
+    unregister_backend,
+)
 
 
-class Way(NamedTuple):
+class _Contender(NamedTuple):
     """An alternative: how it is made, and the context in which it is made and run. What is made does the work once."""
 
     make: Callable[[], Callable[[], object]]
@@ -76,7 +83,7 @@ def compare_on_gpu(
     """
     rows: list[Mapping[str, Any]] = []
 
-    def measure(what: str, data: Mapping[str, Any], ways: Mapping[str, Way], per: int, repeats: int) -> None:
+    def measure(what: str, data: Mapping[str, Any], ways: Mapping[str, _Contender], per: int, repeats: int) -> None:
         for name, way in ways.items():
             progress(f"{what}: {name}", 0, None)
             seconds = _seconds(way, repeats)
@@ -115,31 +122,31 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["what"], *numbers, row["name"], shown, speed
 
 
-def _ttft(model: Model, work: Workload) -> dict[str, Way]:
+def _ttft(model: Model, work: Workload) -> dict[str, _Contender]:
     return {
         **_stock(model, partial(plain, model, work), partial(compiled, model, work)),
-        "floor": Way(partial(floor, model, work), _torch_kernels),
+        "floor": _Contender(partial(floor, model, work), _torch_kernels),
         **_ours(partial(cached, model, work)),
     }
 
 
-def _decoding(model: Model, work: Workload, num_tokens: int) -> dict[str, Way]:
+def _decoding(model: Model, work: Workload, num_tokens: int) -> dict[str, _Contender]:
     stock = partial(decoding_concatenated, model, work, num_tokens), partial(decoding_compiled, model, work, num_tokens)
     return {**_stock(model, *stock), **_ours(partial(decoding, model, work, num_tokens))}
 
 
-def _decoding_rows(model: Model, work: Workload, *sizes: int) -> dict[str, Way]:
+def _decoding_rows(model: Model, work: Workload, *sizes: int) -> dict[str, _Contender]:
     stock = partial(_decoding_dynamic, model, work, *sizes), partial(_decoding_static, model, work, *sizes)
     return {**_stock(model, *stock), **_ours(partial(_decoding_batch, model, work, *sizes))}
 
 
-def _stock(model: Model, plain: Callable[[], Alternative], static: Callable[[], Alternative]) -> dict[str, Way]:
+def _stock(model: Model, plain: Callable[[], Alternative], static: Callable[[], Alternative]) -> dict[str, _Contender]:
     context = partial(stock_attention, model)
-    return {PLAIN: Way(plain, context), STATIC: Way(static, context)}
+    return {PLAIN: _Contender(plain, context), STATIC: _Contender(static, context)}
 
 
-def _ours(make: Callable[[], Alternative]) -> dict[str, Way]:
-    return {TORCH: Way(make, _torch_kernels), TRITON: Way(make, nullcontext)}
+def _ours(make: Callable[[], Alternative]) -> dict[str, _Contender]:
+    return {TORCH: _Contender(make, _torch_kernels), TRITON: _Contender(make, nullcontext)}
 
 
 def _decoding_batch(model: Model, work: Workload, num_tokens: int, num_rows: int) -> Alternative:
@@ -266,7 +273,7 @@ def _plain_batches(model: Model, sizes: Sizes, num_rows: int, num_tokens: int) -
     }
 
 
-class _FirstToken:
+class _FirstTokenClock:
     """A streamer's clock: a criterion of `generate` that ends nothing and notes when the first token is there."""
 
     def __init__(self) -> None:
@@ -282,7 +289,7 @@ class _FirstToken:
 def _generate(model: Model, num_rows: int, num_prompt: int, num_tokens: int) -> float:
     """Answer `num_rows` prompts of random tokens; return when their first tokens were there."""
     token_ids = torch.randint(97, 123, (num_rows, num_prompt), device=model.device)
-    first = _FirstToken()
+    first = _FirstTokenClock()
     model.hf.generate(
         token_ids,
         attention_mask=torch.ones_like(token_ids),
@@ -297,7 +304,7 @@ def _generate(model: Model, num_rows: int, num_prompt: int, num_tokens: int) -> 
     return first.at
 
 
-def _seconds(way: Way, repeats: int) -> list[float] | None:
+def _seconds(way: _Contender, repeats: int) -> list[float] | None:
     """Return the seconds of each run that counts; None if the device has not enough memory."""
     taken = []
     run: Callable[[], object] | None = None

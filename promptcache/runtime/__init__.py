@@ -6,7 +6,13 @@ Other rooms import from this file only.
 from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.answer_reader import AnswerReader, AnswerSplit, answer_reader
 from promptcache.runtime.async_service import AsyncService, AsyncStream
-from promptcache.runtime.attention import KVView, RequestPositions
+from promptcache.runtime.attention import (
+    KVView,
+    RequestPositions,
+    TritonBackend,
+    register_backend,
+    unregister_backend,
+)
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -147,6 +153,7 @@ __all__ = [
     "Timing",
     "Token",
     "TokenLogprobs",
+    "TritonBackend",
     "Usage",
     "WarmReport",
     "WatchedFidelity",
@@ -194,12 +201,14 @@ __all__ = [
     "reference_inputs",
     "reference_logits",
     "reference_tokens",
+    "register_backend",
     "remove_adapter",
     "save_module_adapter",
     "schema_state",
     "score",
     "several",
     "token_tensor",
+    "unregister_backend",
     "used_tokens",
     "visibility",
     "warm",
