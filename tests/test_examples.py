@@ -141,10 +141,3 @@ def test_the_tour_runs_in_jupyter() -> None:
     tour = nbformat.read(notebook.TOUR, as_version=4)
 
     nbclient.NotebookClient(tour, timeout=300, resources={"metadata": {"path": notebook.TOUR.parent}}).execute()
-
-
-def test_every_example_is_listed() -> None:
-    """The page of the examples names every script and prompt."""
-    page = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-
-    assert [path.name for path in [*ROOT.glob("examples/*.[pi]*"), *PROMPTS] if path.name not in page] == []
