@@ -43,7 +43,7 @@ STAND_INS = (
     "The bridge of the canal is closed on Mondays.",
     "The painter of the old fence is Hanna.",
 )
-"""Texts of stand-ins, for schemas without texts of their own (docs/log.md, 2026-11-25, has the measurements)."""
+"""Texts of stand-ins, for schemas without texts of their own."""
 
 
 def stand_in_ids(schema: CheckedSchema, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -2,7 +2,7 @@
 
 With few new tokens, reading weights takes most of a forward pass. oneDNN reads blocks, and gathers them again at every
 call if the weight is a plain matrix. In float32, a pass over one token does not gather, and small layers are slower
-packed. docs/log.md has the measurements. The plain matrix is dropped, so memory does not grow; only a weight that an
+packed. docs/decisions.md says which. The plain matrix is dropped, so memory does not grow; only a weight that an
 embedding shares is stored twice.
 """
 
