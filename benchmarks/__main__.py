@@ -43,7 +43,6 @@ from promptcache.cli.options import (
     CommandGroup,
     RepairType,
     Size,
-    adapter_option,
     dtype_option,
     model_option,
     prompt_argument,
@@ -377,7 +376,6 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
 )
 @model_option()
 @dtype_option
-@adapter_option
 @click.option(
     "--way",
     "ways",
@@ -402,7 +400,6 @@ def quality(
     num_absent: int,
     model: str,
     dtype: str,
-    adapter: Path | None,
     ways: tuple[Way, ...],
     instruction: str | None,
     max_new_tokens: int | None,
@@ -414,7 +411,7 @@ def quality(
     from benchmarks.quality.comparison import QualitySettings, compare_quality
 
     chosen = sets or ("demo" if model == "demo" else "language",)
-    engine = _engine(show, model, threads, adapter, dtype)
+    engine = _engine(show, model, threads, dtype)
     settings = QualitySettings(
         sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
@@ -426,7 +423,7 @@ def quality(
         max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
-    return compare_quality(engine, settings, show), _engine_data(model, engine, adapter)
+    return compare_quality(engine, settings, show), _engine_data(model, engine)
 
 
 @command.command()
@@ -444,7 +441,6 @@ def quality(
     help="Setting to compare with plain prefill; repeat the option for several.",
 )
 @dtype_option
-@adapter_option
 @threads_option
 @benchmark
 def retrieval(
@@ -456,15 +452,14 @@ def retrieval(
     seed: int,
     repairs: tuple[Repair, ...],
     dtype: str,
-    adapter: Path | None,
     threads: int | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
     """Answers from documents that BM25 finds: plain prefill against members of a collection."""
     from benchmarks.retrieval import compare_retrieval
 
-    engine = _engine(show, model, threads, adapter, dtype)
+    engine = _engine(show, model, threads, dtype)
     report = compare_retrieval(engine, documents, questions, found, seed, [*dict.fromkeys(map(str, repairs))], show)
-    return report, _engine_data(model, engine, adapter)
+    return report, _engine_data(model, engine)
 
 
 @command.command()
@@ -521,22 +516,17 @@ def structured(
     return compare_structured(engine, rows, tokens, repeats, show), _engine_data(model, engine)
 
 
-def _engine(
-    show: Progress, model: str, threads: int | None, adapter: Path | None = None, dtype: str = "auto"
-) -> Engine:
+def _engine(show: Progress, model: str, threads: int | None, dtype: str = "auto") -> Engine:
     from promptcache.engine import Engine
 
     set_threads(threads)
     show_loading(show, model)
-    return Engine.from_pretrained(
-        model, adapter=adapter, dtype=dtype, history_bytes=0
-    )  # each round asks the same prompt again
+    return Engine.from_pretrained(model, dtype=dtype, history_bytes=0)  # each round asks the same prompt again
 
 
-def _engine_data(name: str, engine: Engine, adapter: Path | None = None) -> Mapping[str, str]:
+def _engine_data(name: str, engine: Engine) -> Mapping[str, str]:
     shape = engine.model.shape
-    own = {} if adapter is None else {"adapter": str(adapter)}
-    return {"model": name, **own, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
 
 
 if __name__ == "__main__":

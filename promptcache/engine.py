@@ -166,7 +166,7 @@ class Engine(NamedElsewhere, Unpicklable):
                 the same beginning reuse. It is part of the memory budget of the store. None means a quarter of that
                 budget, or 256 MiB without one; 0 keeps no history.
             pack: Reorder the weights of linear layers for the kernels of a CPU: True all of them, None those for which
-                it pays, False none. Packed layers have no gradients and take no adapters.
+                it pays, False none. Packed layers have no gradients.
             strict_template: Refuse a prompt whose text is not what the chat template writes for its conversation
                 (PC513, PC514). Otherwise the answer has warnings.
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
@@ -254,7 +254,6 @@ class Engine(NamedElsewhere, Unpicklable):
         promote_bytes: int | None = None,
         watch: int = 0,
         max_divergence: float = DEFAULT_MAX_DIVERGENCE,
-        adapter: str | Path | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -270,18 +269,16 @@ class Engine(NamedElsewhere, Unpicklable):
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
             promote, promote_bytes, watch, max_divergence: As for `Engine`.
-            adapter: A folder with an adapter. One of `promptcache adapt` takes part only in modules that have not
-                seen all modules before them; one of peft is merged into the weights.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
-            UnsupportedModel: The model or tokenizer cannot be cached by modules, or the adapter does not fit the model.
+            UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
         source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
         _PACK.check("pack", pack, InvalidValue)
         loaded, tokenizer = load_model(
-            model, device=device, dtype=dtype, context_length=context_length, pack=pack, adapter=adapter, **options
+            model, device=device, dtype=dtype, context_length=context_length, pack=pack, **options
         )
         return cls(
             loaded,
@@ -355,12 +352,7 @@ class Engine(NamedElsewhere, Unpicklable):
         codec = codec_named(keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
         placement = self.positions if schema.positions is None else choose_placement(self.model, schema.positions)
-        model = self.model
-        self._catalog.add(
-            schema_state(
-                schema, self.tokenizer, model.context_length, codec, placement, adapts_pairs=model.adapts_pairs
-            )
-        )
+        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:

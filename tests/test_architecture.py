@@ -38,8 +38,7 @@ MAY_IMPORT = {
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
 FRONT_ENDS = {
-    "adapt": {"bench", "fidelity", "testing"},
-    "cli": {"adapt", "bench", "fidelity", "picture", "scale", "server", "testing"},
+    "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
     "bench": set(),
     "client": set(),

@@ -172,13 +172,7 @@ class _Trials:
             )
             try:
                 old = self._state.layout
-                layout = lay_out(
-                    schema,
-                    self._tokenizer,
-                    placement=old.placement,
-                    max_positions=old.max_positions,
-                    adapts_pairs=old.adapts_pairs,
-                )
+                layout = lay_out(schema, self._tokenizer, placement=old.placement, max_positions=old.max_positions)
             except LanguageError:
                 continue  # the default does not fit
             state = replace(self._state, schema=schema, layout=layout, states=run_states(layout, self._state.codec))

@@ -26,7 +26,6 @@ _OPTIONS = (
     options.model_option(),
     options.device_option,
     options.dtype_option,
-    options.adapter_option,
     options.max_new_tokens_option,
     options.arguments_option,
     options.repair_option,
@@ -51,7 +50,6 @@ class AnswerOptions:
     model: str
     device: str | None
     dtype: str
-    adapter: Path | None
     max_new_tokens: int | None
     arg: tuple[str, ...]
     repair: Repair | None
@@ -98,7 +96,7 @@ class AnswerOptions:
         config = optional_store(self.store, self.limit)
         with progress() as show:
             show_loading(show, self.model)
-            return load_engine(self.model, self.device, self.dtype, config, adapter=self.adapter)
+            return load_engine(self.model, self.device, self.dtype, config)
 
 
 def answer_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -35,7 +35,6 @@ COMMANDS = {
     "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
     "audit": "Show how far a cached request is from plain prefill, why, and what would help.",
     "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.",
-    "adapt": "Train an adapter for modules, so that cached answers are nearer to plain prefill.",
     "serve": "Answer prompts over HTTP, with the API of OpenAI.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
     "cache": "Look into a store of KV: list, verify, pin, clean up.",

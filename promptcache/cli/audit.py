@@ -15,7 +15,6 @@ from promptcache.cli.engine import load_engine
 from promptcache.cli.exits import ending
 from promptcache.cli.files import check_target, files_read, write_made
 from promptcache.cli.options import (
-    adapter_option,
     arguments_option,
     context_option,
     device_option,
@@ -46,7 +45,6 @@ _BAR = 24  # columns of the longest bar
 @model_option()
 @device_option
 @dtype_option
-@adapter_option
 @click.option("--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum number of places to compare.")
 @arguments_option
 @keep_option
@@ -60,7 +58,6 @@ def command(
     model: str,
     device: str | None,
     dtype: str,
-    adapter: Path | None,
     max_new_tokens: int | None,
     arg: tuple[str, ...],
     keep: str,
@@ -80,7 +77,7 @@ def command(
             check_target(html, read)  # before the model runs
         with progress() as show:
             show_loading(show, model)
-            engine = load_engine(model, device, dtype, adapter=adapter)
+            engine = load_engine(model, device, dtype)
             engine.add_schema(request.schema.source, keep=keep)
             show("comparing with plain prefill", 0, None)
             options: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}

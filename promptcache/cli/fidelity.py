@@ -26,7 +26,6 @@ from promptcache.cli.files import (
 )
 from promptcache.cli.options import (
     Output,
-    adapter_option,
     context_option,
     device_option,
     dtype_option,
@@ -55,7 +54,6 @@ _LEAK = "the text of modules that a prompt does not select can change its answer
 @model_option()
 @device_option
 @dtype_option
-@adapter_option
 @click.option(
     "--prompts",
     metavar="N",
@@ -94,7 +92,6 @@ def command(
     model: str,
     device: str | None,
     dtype: str,
-    adapter: Path | None,
     prompts: int,
     seed: int,
     max_new_tokens: int,
@@ -123,7 +120,7 @@ def command(
         from promptcache.fidelity import SETTINGS, Setting, measure_fidelity
 
         chosen = tuple(map(Setting.named, dict.fromkeys(settings))) or SETTINGS
-        engine = load_engine(model, device, dtype, adapter=adapter)
+        engine = load_engine(model, device, dtype)
         fidelity = measure_fidelity(
             engine,
             checked,

@@ -173,12 +173,6 @@ keep_option = click.option(
     help="Codec of the stored KV: as computed, or quantized.",
 )
 device_option = click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")
-adapter_option = click.option(
-    "--adapter",
-    metavar="FOLDER",
-    type=FILE,
-    help="A folder with an adapter, of `promptcache adapt` or of peft.",
-)
 dtype_option = click.option(
     "--dtype",
     type=click.Choice(["auto", "float16", "bfloat16", "float32", "float64"]),

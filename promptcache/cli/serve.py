@@ -27,7 +27,6 @@ from promptcache.cli.options import (
     FILE,
     Decorated,
     Size,
-    adapter_option,
     context_option,
     device_option,
     dtype_option,
@@ -157,7 +156,6 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @model_option()
 @device_option
 @dtype_option
-@adapter_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
 @click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules, history and promotions in memory.")
@@ -335,7 +333,6 @@ def _serve_ray(
         model=str(local_folder(options["model"]) or options["model"]),
         device=options["device"],
         dtype=options["dtype"],
-        adapter=None if options["adapter"] is None else str(options["adapter"].resolve()),
         store=optional_store(options["store"], options["limit"], memory_bytes=options["memory"]),
         num_replicas=replicas,
         num_cpus=max(1, (os.cpu_count() or 1) // replicas),
@@ -454,7 +451,6 @@ def _load(schemas: tuple[CheckedSchema, ...], options: dict[str, Any]) -> Engine
             promote_bytes=options["promote_bytes"],
             watch=options["watch"],
             max_divergence=options["max_kl"] / 1000,
-            adapter=options["adapter"],
         )
     engine.store.probe()
     for each in schemas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, islice, product
 from pathlib import Path
@@ -18,7 +18,6 @@ from promptcache.cli.exits import EnvironmentMissing
 from promptcache.cli.files import read_schemas
 from promptcache.cli.options import (
     Output,
-    adapter_option,
     context_option,
     device_option,
     dtype_option,
@@ -59,7 +58,6 @@ class WarmOptions:
     model: str
     device: str | None
     dtype: Dtype
-    adapter: Path | None
     store: str
     limit: int | None
     keep: str
@@ -98,7 +96,6 @@ class Warmed:
 @model_option()
 @device_option
 @dtype_option
-@adapter_option
 @store_option("Folder or URL to keep KV in.")
 @limit_option
 @keep_option
@@ -111,7 +108,6 @@ def command(
     model: str,
     device: str | None,
     dtype: str,
-    adapter: Path | None,
     store: str,
     limit: int | None,
     keep: str,
@@ -121,9 +117,7 @@ def command(
 
     SCHEMA is a schema file; - is standard input.
     """
-    options = WarmOptions(
-        model=model, device=device, dtype=Dtype(dtype), adapter=adapter, store=store, limit=limit, keep=keep
-    )
+    options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
     checked = read_schemas(schemas, sources)
     if budget:
         estimates = _estimates(checked, options)
@@ -147,12 +141,12 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
         SchemaError: A filler is longer than its slot, or the model has too few positions.
     """
     limits = TokenLimits.of(options.model)
-    stored_bytes, adapts_pairs = _stored_bytes(options, limits.folder), _adapts_pairs(options.adapter)
+    stored_bytes = _stored_bytes(options, limits.folder)
     found = []
     for schema in schemas:
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
-        pairs = (pair.encoding for pair in pair_encodings(replace(layout, adapts_pairs=adapts_pairs), states))
+        pairs = (pair.encoding for pair in pair_encodings(layout, states))
         more = chain((encoding for _, encoding in members), pairs)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
@@ -168,15 +162,6 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
             )
         )
     return tuple(found)
-
-
-def _adapts_pairs(folder: Path | None) -> bool:
-    """Whether the adapter of a folder takes part in modules behind the module before them."""
-    if folder is None:
-        return False
-    from promptcache.runtime import is_for_pairs
-
-    return is_for_pairs(folder)
 
 
 def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
@@ -220,7 +205,7 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tup
     done = []
     with progress() as show:
         show_loading(show, options.model)
-        engine = load_engine(options.model, options.device, options.dtype, config, adapter=options.adapter)
+        engine = load_engine(options.model, options.device, options.dtype, config)
         for schema in schemas:
             engine.add_schema(schema.source, keep=options.keep)
             loss = _loss(engine, schema, options)

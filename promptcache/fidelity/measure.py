@@ -167,14 +167,7 @@ class _SettingPlanner:
         schema, model = setting.apply(self.schema), self.engine.model
         given = schema.positions
         placement = self.engine.positions if given is None else choose_placement(model, given)
-        return schema_state(
-            schema,
-            self.engine.tokenizer,
-            model.context_length,
-            self.codec,
-            placement,
-            adapts_pairs=model.adapts_pairs,
-        )
+        return schema_state(schema, self.engine.tokenizer, model.context_length, self.codec, placement)
 
     def plan(self, state: SchemaState, selection: Selection) -> Plan:
         """Return the plan of a prompt.

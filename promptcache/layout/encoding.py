@@ -27,8 +27,6 @@ class Encoding:
         position_ids: As long as `token_ids`, strictly increasing.
         context: In position order.
         codec: Storage format of the KV: "full", or a lossy codec. KV that attends to lossy KV is different, too.
-        is_adapted: Whether the adapter for modules takes part, if the model has one. It does behind stand-ins, and one
-            for pairs behind the module before, if there are more modules before that one.
         digest: 64 hexadecimal digits.
         whole: The part with all tokens.
     """
@@ -37,7 +35,6 @@ class Encoding:
     position_ids: tuple[int, ...]
     context: tuple[KVPart, ...] = ()
     codec: str = "full"
-    is_adapted: bool = False
     digest: str = field(init=False)
     whole: KVPart = field(init=False)
 
@@ -61,8 +58,7 @@ class Encoding:
 
         Attention is causal: the KV of the first tokens does not depend on the later ones.
         """
-        form = f"{self.codec} adapted" if self.is_adapted else self.codec
-        digest = hashlib.sha256(f"promptcache encoding {DIGEST_VERSION}\n{form}\n{stop}\n".encode())
+        digest = hashlib.sha256(f"promptcache encoding {DIGEST_VERSION}\n{self.codec}\n{stop}\n".encode())
         digest.update(_int64_bytes(self.token_ids[:stop]))
         digest.update(_int64_bytes(self.position_ids[:stop]))
         digest.update(self.context_digest.encode())

@@ -33,7 +33,6 @@ def lay_out(
     *,
     placement: Placement = Placement.CLOSED,
     max_positions: int | None = None,
-    adapts_pairs: bool = False,
     reserves: Mapping[str, int] | None = None,
 ) -> Layout:
     """Assign position IDs to every run and slot of a schema.
@@ -43,7 +42,6 @@ def lay_out(
         tokenizer: Provides the token IDs of texts, and the chat template that writes around turns.
         placement: Where requests have cached text, if the schema does not say.
         max_positions: Positions of the model; None if they are not known.
-        adapts_pairs: Whether an adapter of the model takes part in modules behind the module before them.
         reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
@@ -76,7 +74,6 @@ def lay_out(
         tokenizer=tokenizer.fingerprint,
         placement=placement,
         max_positions=max_positions,
-        adapts_pairs=adapts_pairs,
         stand_ins=stand_in_ids(schema, tokenizer) if placement is Placement.CLOSED else (),
         has_bos=bool(written.beginning.token_ids),
         has_open_turn=schema.has_open_turn,

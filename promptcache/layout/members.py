@@ -127,13 +127,11 @@ class _Contexts:
         yield self._state(run, index, StateKind.PLAIN, self._plain)
         sees = (*self._before, *self._chosen(run.token_ids, taken), *self._behind)
         if sees != self._plain:
-            state = self._state(run, index + 1, StateKind.BEHIND, sees, is_adapted=bool(self._pairs))
+            state = self._state(run, index + 1, StateKind.BEHIND, sees)
             if state.encoding.position_ids[-1] < self._max_positions:
                 yield state
 
-    def _state(
-        self, run: Run, index: int, kind: StateKind, sees: tuple[int, ...], *, is_adapted: bool = False
-    ) -> RunState:
+    def _state(self, run: Run, index: int, kind: StateKind, sees: tuple[int, ...]) -> RunState:
         context = closed_up([self._states[each].encoding.whole for each in sees])
         token_ids = run.token_ids
         encoding = Encoding(
@@ -141,7 +139,6 @@ class _Contexts:
             position_ids=positions_behind(context, len(token_ids)),
             context=context,
             codec=self._codec,
-            is_adapted=is_adapted,
         )
         return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
 

@@ -67,9 +67,8 @@ def num_exact(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> int:
         prefill: In position order.
 
     The tokens of an encoding attended to its whole context and to all lower tokens of the encoding. So a part is exact
-    under four conditions:
+    under three conditions:
 
-    - No adapter for modules took part.
     - No new token is below its last one.
     - It begins its encoding, and stands where it was encoded.
     - The context of its encoding is the list of used parts before it.
@@ -80,7 +79,7 @@ def num_exact(parts: Sequence[KVPart], prefill: Sequence[Prefill]) -> int:
     for index, part in enumerate(parts):
         context = part.encoding.context
         is_first = part.start == part.shift == 0 and len(context) == index and context == tuple(parts[:index])
-        if not is_first or part.encoding.is_adapted or (prefill and prefill[0].start < part.last):
+        if not is_first or (prefill and prefill[0].start < part.last):
             return index
     return len(parts)
 
@@ -90,8 +89,7 @@ def _is_context_exact(index: int, reuse: Sequence[Reuse], prefill: Sequence[Pref
     run = reuse[index].run
     before = tuple(each.part for each in reuse[:index] if each.run != run)
     has_new = bool(prefill) and prefill[0].place < layout.runs[run].start
-    encoding = reuse[index].part.encoding
-    return not has_new and not encoding.is_adapted and encoding.context == before
+    return not has_new and reuse[index].part.encoding.context == before
 
 
 def _shared_out(reuse: Sequence[Reuse], repair: Repair) -> Iterator[tuple[KVPart, int]]:

@@ -116,7 +116,7 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
     Private modules, and members of collections with stand-ins, are passed over. The context are the runs of both plain
-    states, and that run. If these are not all runs before it, an adapter for pairs takes part. The plain state is
+    states, and that run. The plain state is
     returned if there is no such run, or if the model has not enough positions.
 
     Args:
@@ -141,8 +141,7 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
         places = positions_behind(context, len(places))
         if layout.max_positions is not None and places[-1] >= layout.max_positions:
             return own
-    is_adapted = layout.adapts_pairs and len(seen) < len(before)
-    encoding = replace(own.encoding, position_ids=places, context=context, is_adapted=is_adapted)
+    encoding = replace(own.encoding, position_ids=places, context=context)
     sees = tuple(each.index for each in seen)
     return RunState(index=_NONE, run=run.index, kind=StateKind.BEHIND, scaffolds=(), sees=sees, encoding=encoding)
 
@@ -179,7 +178,6 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
     """Yield the encodings of each module behind each module that may be the one before it in a prompt.
 
     These are all that prompts without members of collections use of modules with `sees="previous"`, besides `states`.
-    Where an adapter takes part, a pair that may have more modules before it has an encoding with the adapter, too.
     Modules that a rule forbids together are not left out.
 
     Args:
@@ -215,8 +213,6 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
                 seen = sorted({*own.sees, *previous.sees, index})
                 behind = _behind_previous(layout, run, own, [before[each] for each in seen]).encoding
                 yield Pair(run.module, path, behind)
-                if layout.adapts_pairs and len(seen) < len(before):
-                    yield Pair(run.module, path, replace(behind, is_adapted=True))
 
 
 def find_state(states: Sequence[RunState], run: int, scaffold: str | None, *, behind: bool = False) -> RunState | None:
@@ -284,9 +280,7 @@ class _Maker:
         others = [self._behind.get(index, self._plain[index]) for index in visible if index >= first]
         sees = _without_none((*before, *self._stand_ins_behind(before, num_stand_ins, run.index), *others))
         if sees != self.states[plain].sees:
-            self._behind[run.index] = self._add(
-                run.index, StateKind.BEHIND, sees, run.token_ids, run.places, is_adapted=bool(texts)
-            )
+            self._behind[run.index] = self._add(run.index, StateKind.BEHIND, sees, run.token_ids, run.places)
 
     def add_stand_ins(self, seen: CollectionView, run: int) -> None:
         """Add the stand-ins before members of a collection that do not exist yet, as states of `run`.
@@ -344,8 +338,6 @@ class _Maker:
         sees: tuple[int, ...],
         token_ids: tuple[int, ...],
         places: tuple[int, ...],
-        *,
-        is_adapted: bool = False,
     ) -> int:
         """Add a state of a run, or a stand-in. With closed positions, `places` are not used."""
         known = self._contexts.get(sees)  # share one tuple among equal contexts
@@ -354,9 +346,7 @@ class _Maker:
         sees, context = known
         if self._is_closed:
             places = positions_behind(context, len(token_ids))
-        encoding = Encoding(
-            token_ids=token_ids, position_ids=places, context=context, codec=self._codec, is_adapted=is_adapted
-        )
+        encoding = Encoding(token_ids=token_ids, position_ids=places, context=context, codec=self._codec)
         index = len(self.states)
         self.states.append(RunState(index=index, run=run, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
         return index

@@ -202,8 +202,6 @@ class Layout(Short):
         placement: Where requests have cached text.
         max_positions: Positions of the model, if they are known. An encoding behind stand-ins or earlier modules that
             needs more is left out.
-        adapts_pairs: Whether an adapter of the model takes part in modules behind the module before them. Then such an
-            encoding is not the same where the two begin a prompt and where more modules are before them.
         stand_ins: Token IDs of the texts that runs attend to while they are encoded; none with fixed positions.
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
@@ -223,7 +221,6 @@ class Layout(Short):
     tokenizer: str
     placement: Placement
     max_positions: int | None
-    adapts_pairs: bool
     stand_ins: tuple[tuple[int, ...], ...]
     has_bos: bool
     has_open_turn: bool

@@ -25,16 +25,6 @@ from promptcache.runtime.generate import end_ids, generate
 from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
-from promptcache.runtime.hf.module_adapter import (
-    AdaptedLinear,
-    adapted,
-    adapted_layers,
-    add_adapter,
-    is_for_pairs,
-    layers_to_adapt,
-    remove_adapter,
-    save_module_adapter,
-)
 from promptcache.runtime.hf.options import (
     TEMPERATURE,
     check_for_batch,
@@ -62,7 +52,6 @@ from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
 from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
     Token,
-    adapted_tokens,
     plain_logits,
     reference_inputs,
     reference_logits,
@@ -99,7 +88,6 @@ __all__ = [
     "DTYPES",
     "MAX_LOGPROBS",
     "TEMPERATURE",
-    "AdaptedLinear",
     "AnswerReader",
     "AnswerSplit",
     "AsyncService",
@@ -158,10 +146,6 @@ __all__ = [
     "WarmReport",
     "WatchedFidelity",
     "adapt_tokenizer",
-    "adapted",
-    "adapted_layers",
-    "adapted_tokens",
-    "add_adapter",
     "answer",
     "answer_batch",
     "answer_by_transformers",
@@ -181,8 +165,6 @@ __all__ = [
     "frequent_prefixes",
     "function_schema",
     "generate",
-    "is_for_pairs",
-    "layers_to_adapt",
     "link",
     "linked_inputs",
     "load_model",
@@ -202,8 +184,6 @@ __all__ = [
     "reference_logits",
     "reference_tokens",
     "register_backend",
-    "remove_adapter",
-    "save_module_adapter",
     "schema_state",
     "score",
     "several",

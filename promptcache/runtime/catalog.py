@@ -109,8 +109,6 @@ def schema_state(
     context_length: int,
     codec: Codec = Codec.FULL,
     placement: Placement = Placement.CLOSED,
-    *,
-    adapts_pairs: bool = False,
 ) -> SchemaState:
     """Lay out a schema and create its encodings.
 
@@ -118,12 +116,11 @@ def schema_state(
         context_length: Number of positions of the model.
         codec: The codec of its stored KV.
         placement: Where requests have cached text, if the schema does not say.
-        adapts_pairs: Whether an adapter of the model takes part in modules behind the module before them.
 
     Raises:
         SchemaError: A filler is longer than its slot, or the schema needs more positions than the model has.
     """
-    layout = lay_out(schema, tokenizer, placement=placement, max_positions=context_length, adapts_pairs=adapts_pairs)
+    layout = lay_out(schema, tokenizer, placement=placement, max_positions=context_length)
     states = run_states(layout, codec)
     check_length(layout, states, context_length)
     return SchemaState(schema=schema, layout=layout, states=states, codec=codec, members=declared_members(schema))

@@ -20,7 +20,6 @@ from promptcache.runtime.coalesce import views_only
 from promptcache.runtime.finite import are_finite
 from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.hf.module_adapter import adapted
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.packed_rows import NewTokens, PackedRows
 from promptcache.runtime.segments import Segment, segments_of
@@ -37,10 +36,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Encodings computed in one causal pass: each attends to `context` and to the encodings before it in the chain.
-
-    The adapter for modules takes part in all of them or in none.
-    """
+    """Encodings computed in one causal pass: each attends to `context` and to the encodings before it in the chain."""
 
     context: tuple[KVPart, ...]
     links: tuple[Encoding, ...]
@@ -54,11 +50,6 @@ class Chain:
     def position_ids(self) -> tuple[int, ...]:
         """The positions of all tokens."""
         return tuple(position for link in self.links for position in link.position_ids)
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether the adapter for modules takes part."""
-        return self.links[0].is_adapted
 
     @property
     def num_tokens(self) -> int:
@@ -97,12 +88,7 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
     for encoding in missing:
         last = encoding.context[-1].encoding if encoding.context else None
         links = growing.get(last) if last is not None else None
-        if (
-            links is None
-            or last is None
-            or encoding.context != (*last.context, last.whole)
-            or encoding.is_adapted != last.is_adapted
-        ):
+        if links is None or last is None or encoding.context != (*last.context, last.whole):
             links = []
             started.append(links)
         else:
@@ -115,15 +101,14 @@ def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
 def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
     """Yield batches of chains that one forward pass can compute together, contexts first.
 
-    No chain of a batch is the context of another one, and the adapter for modules takes part in all or in none. A batch
-    has at most `CHUNK_TOKENS` tokens, or one chain.
+    No chain of a batch is the context of another one. A batch has at most `CHUNK_TOKENS` tokens, or one chain.
     """
-    waves: dict[tuple[int, bool], list[Chain]] = {}
+    waves: dict[int, list[Chain]] = {}
     wave_of: dict[Encoding, int] = {}
     for each in all_chains:  # as in `chains`, contexts come first
         wave = 1 + max((wave_of.get(part.encoding, 0) for part in each.context), default=0)
         wave_of.update(dict.fromkeys(each.links, wave))
-        waves.setdefault((wave, each.is_adapted), []).append(each)
+        waves.setdefault(wave, []).append(each)
     for _, wave_chains in sorted(waves.items()):
         batch: list[Chain] = []
         num_tokens = 0
@@ -167,19 +152,18 @@ def compute(
         model.check_vocabulary(chain.token_ids)
     pool, state = views_only(model), model.state
     contexts = [pool.move(segments_of(chain.context, held), state)[0] for chain in batch]
-    with adapted(batch[0].is_adapted):
-        if len(batch) == 1:
-            computed = [_chain_kv(model, batch[0], contexts[0], check)]
-        else:
-            packed = PackedRows(
-                [
-                    NewTokens(segments=context, token_ids=chain.token_ids, positions=np.array(chain.position_ids))
-                    for chain, context in zip(batch, contexts, strict=True)
-                ],
-                model,
-            )
-            packed.encode()
-            computed = [packed.own_kv(row) for row in range(len(batch))]
+    if len(batch) == 1:
+        computed = [_chain_kv(model, batch[0], contexts[0], check)]
+    else:
+        packed = PackedRows(
+            [
+                NewTokens(segments=context, token_ids=chain.token_ids, positions=np.array(chain.position_ids))
+                for chain, context in zip(batch, contexts, strict=True)
+            ],
+            model,
+        )
+        packed.encode()
+        computed = [packed.own_kv(row) for row in range(len(batch))]
     for chain, own in zip(batch, computed, strict=True):
         if not are_finite(states for layer in own for states in layer):
             raise model.not_finite(

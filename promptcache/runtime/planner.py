@@ -223,15 +223,7 @@ class Planner:
         if positions is None or state.schema.name == CHAT_SCHEMA:
             return state
         schema = replace(state.schema, positions=positions)
-        make = partial(
-            schema_state,
-            schema,
-            self._tokenizer,
-            self._context_length,
-            state.codec,
-            positions,
-            adapts_pairs=state.layout.adapts_pairs,
-        )
+        make = partial(schema_state, schema, self._tokenizer, self._context_length, state.codec, positions)
         return self._catalog.placed(state, positions, make)
 
     def _recall(self, key: _PlanKey) -> tuple[SchemaState, Plan] | None:

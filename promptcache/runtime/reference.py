@@ -13,7 +13,6 @@ import torch
 
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.hf.module_adapter import adapted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +97,7 @@ def visibility(tokens: tuple[Token, ...]) -> torch.Tensor:
 def reference_logits(request: RequestTokens, model: Model) -> torch.Tensor:
     """Return the logits `[N, V]` of a request's N new tokens, in position order, from the masked reference."""
     tokens = reference_tokens(request)
-    with adapted(adapted_tokens(tokens)):
-        return _forward(tokens, visibility(tokens), model)[-len(request.token_ids) :]
+    return _forward(tokens, visibility(tokens), model)[-len(request.token_ids) :]
 
 
 @torch.no_grad()
@@ -143,11 +141,6 @@ def reference_inputs(
     mask = model.attention_masks(sees, positions[:, None] - positions[None, :])
     token_ids = token_tensor([token.token_id for token in tokens], model.device)
     return token_ids, positions[None].to(model.device), mask
-
-
-def adapted_tokens(tokens: tuple[Token, ...]) -> torch.Tensor:
-    """Return which tokens the adapter for modules takes part in, bool `[S]`."""
-    return torch.tensor([token.encoding is not None and token.encoding.is_adapted for token in tokens])
 
 
 def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:

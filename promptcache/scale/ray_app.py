@@ -54,7 +54,6 @@ class RayOptions:
         schemas: Files of schemas. They are read when the application is built.
         device: As for `Engine.from_pretrained`.
         dtype: As for `Engine.from_pretrained`.
-        adapter: As for `Engine.from_pretrained`, the same folder on all machines.
         store: The store of each replica; None keeps KV in its memory only.
         num_replicas: Number of replicas at the start.
         max_replicas: Ray adds replicas under load up to this number, and removes them again; None leaves their number
@@ -69,7 +68,6 @@ class RayOptions:
     schemas: Sequence[str] = ()
     device: str | None = None
     dtype: str = "auto"
-    adapter: str | None = None
     store: StoreConfig | None = None
     num_replicas: int = 1
     max_replicas: int | None = None
@@ -92,7 +90,6 @@ class ReplicaActor:
             options.model,
             device=options.device,
             dtype=options.dtype,
-            adapter=options.adapter,
             store=options.store,
         )
         engine.store.probe()

@@ -82,7 +82,7 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
             for index in range(part.start, part.stop)
         }
         has_new = any(place < plan.layout.runs[run].start for _, place in new)
-        is_behind = is_behind or has_new or encoding.is_adapted or context != others
+        is_behind = is_behind or has_new or context != others
         num_first = ceil(Fraction(repair.amount, 100) * len(own)) if repair.is_share else repair.amount
         again |= set(own[:num_first] if is_behind else ())
     return again
@@ -109,8 +109,8 @@ def _seen(token: _Token) -> set[tuple[_Token, int]]:
 
 
 def _is_exact(position: int, token: _Token, in_use: Mapping[int, _Token]) -> bool:
-    """Whether a token has seen the tokens in use before it, and the model's own weights computed its KV."""
-    return not token[0].is_adapted and _seen(token) == _before_it(position, in_use)
+    """Whether a token has seen the tokens in use before it."""
+    return _seen(token) == _before_it(position, in_use)
 
 
 def _before_it(position: int, in_use: Mapping[int, _Token]) -> set[tuple[_Token, int]]:
@@ -200,8 +200,7 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
         places = tuple(range(position, position + len(places)))
         if layout.max_positions is not None and position + len(places) > layout.max_positions:
             return plain
-    is_adapted = layout.adapts_pairs and not seen.issuperset(before)
-    encoding = replace(plain.encoding, position_ids=places, context=tuple(parts), is_adapted=is_adapted)
+    encoding = replace(plain.encoding, position_ids=places, context=tuple(parts))
     return replace(plain, encoding=encoding)
 
 

@@ -111,7 +111,7 @@ def serve(
     store = MemoryStore(model.shape) if store is None else store
     executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
     placement = choose_placement(model, schema.positions)
-    state = schema_state(schema, tokenizer, model.context_length, placement=placement, adapts_pairs=model.adapts_pairs)
+    state = schema_state(schema, tokenizer, model.context_length, placement=placement)
     store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
     return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from promptcache.language import CheckedSchema, check_schema, parse_schema
+from promptcache.language import CheckedSchema
 from promptcache.layout import Level
-from promptcache.runtime import Model
 from promptcache.runtime.coalesce import Pool
 from promptcache.testing.engine_laws import (
     ENGINE_LAWS,
@@ -21,10 +18,8 @@ from promptcache.testing.engine_laws import (
 )
 from promptcache.testing.laws import Law
 from promptcache.testing.service import default_model, serve
-from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
-from tests.module_adapter import add_random_adapter
 
 pytestmark = pytest.mark.law
 
@@ -32,12 +27,6 @@ pytestmark = pytest.mark.law
 _SCHEMA = """<schema name="s">Go. <module name="a">Ann.<module name="b"> Bob.</module></module><module name="c">Cat
 <parameter name="p" length="3"/> sat.</module><union><module name="d">Dog.</module><module name="e">Eel.</module></union>
 And.<module name="f">Fox.</module></schema>"""
-
-
-@cache
-def adapted_model() -> Model:
-    """The default model with an adapter for modules."""
-    return add_random_adapter(tiny_model())
 
 
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
@@ -63,17 +52,6 @@ def test_laws_hold_where_segments_are_coalesced(
     model = default_model()
 
     law.check(serve(schema, model, pool=Pool(model, small_tokens=small_tokens)), selection)
-
-
-@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data())
-@settings(max_examples=law_pairs(0.4))
-def test_laws_hold_with_an_adapter_for_modules(law: Law, data: st.DataObject) -> None:
-    """Every law of one prompt holds if an adapter takes part where modules are encoded behind stand-ins."""
-    schema = check_schema(parse_schema(_SCHEMA))
-    selection = data.draw(strategies.prompts(schema))
-
-    law.check(serve(schema, adapted_model()), selection)
 
 
 @given(data=st.data(), schema=strategies.exact_schemas())

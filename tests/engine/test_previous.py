@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -27,7 +26,6 @@ from tests.conftest import law_examples, law_pairs
 from tests.engine.changing import activate
 from tests.engine.promoting import GREEDY, changing_model
 from tests.layout.samples import choose, read
-from tests.module_adapter import add_random_adapter
 from tests.strategies.collections import collection_schemas
 
 SCHEMA = """
@@ -51,7 +49,6 @@ def engine_of(**options: object) -> Engine:
 
 
 ENGINE = engine_of()
-ADAPTED = add_random_adapter(tiny_model())
 
 
 def prompt(modules: str) -> str:
@@ -87,19 +84,19 @@ SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_s
 
 @pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans())
+@given(data=st.data(), schema=SCHEMAS)
 @settings(max_examples=law_pairs(0.25))
-def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
-    """Every law of one prompt holds for random schemas, with an adapter as well."""
-    law.check(serve(schema, ADAPTED if has_adapter else None), data.draw(strategies.prompts(schema)))
+def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+    """Every law of one prompt holds for random schemas."""
+    law.check(serve(schema), data.draw(strategies.prompts(schema)))
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans())
+@given(data=st.data(), schema=SCHEMAS)
 @settings(max_examples=law_examples(0.5))
-def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
+def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema) -> None:
     """Each run has seen exactly what the independent reference says."""
-    service = serve(schema, ADAPTED if has_adapter else None)
+    service = serve(schema)
     selection = data.draw(strategies.prompts(schema))
     plan = service.plan(selection)
 
@@ -184,28 +181,12 @@ def test_pairs_are_encoded_once() -> None:
     assert engine.generate(prompt("af"), **GREEDY).usage.num_encoded_tokens == len("\nzeta")
 
 
-def test_an_adapter_takes_part_from_the_third_module_on() -> None:
-    """Modules that have seen all before them, the second one among them, are encoded without the adapter."""
-    engine = Engine(ADAPTED, ByteTokenizer())
-    modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="s">Root.{modules}</schema>')
-
-    def adapted(names: str) -> str:
-        plan = engine.plan(prompt(names))
-        return "".join(plan.layout.runs[each.run].module for each in plan.reuse if each.part.encoding.is_adapted)
-
-    assert [adapted(each) for each in ("a", "ab", "bc", "abc", "bcd", "abcd")] == ["", "", "", "c", "d", "cd"]
-    assert not any(part.encoding.is_adapted for part in ENGINE.plan(prompt("abcf")).tokens.parts)
-    assert torch.allclose(engine.logits(prompt("abcd")), engine.reference(prompt("abcd")), atol=1e-4)
-    assert engine.plan(prompt("ab")).level is Level.EXACT
-
-
 @pytest.mark.law
-@given(data=st.data(), schema=of_previous(strategies.schemas(includes=False) | MANY), has_adapter=st.booleans())
+@given(data=st.data(), schema=of_previous(strategies.schemas(includes=False) | MANY))
 @settings(max_examples=law_examples(0.5))
-def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
+def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema) -> None:
     """What a prompt without members reuses was encoded by warming with pairs."""
-    service = serve(schema, ADAPTED if has_adapter else None)
+    service = serve(schema)
     selection = data.draw(strategies.prompts(schema))
     warmed = {pair.encoding for pair in service.state.pair_encodings()}
 
@@ -219,16 +200,6 @@ def test_warmed_pairs_are_not_encoded_again() -> None:
 
     assert plain.num_encoded == plain.num_encodings < pairs.num_encodings == plain.num_encodings + pairs.num_encoded
     for modules in ("abcdef", "af", "bdf", "acf"):
-        assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0
-
-
-def test_warmed_pairs_have_what_prompts_need_with_an_adapter() -> None:
-    """A pair is encoded for the beginning of prompts, without the adapter, and for later places."""
-    engine = Engine(ADAPTED, ByteTokenizer(), history_bytes=0)
-    engine.add_schema(SCHEMA)
-    engine.warm(pairs=True)
-
-    for modules in ("ab", "bc", "abc", "abcdef", "bdf", "acf"):
         assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0
 
 

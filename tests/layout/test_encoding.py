@@ -30,7 +30,6 @@ def encodings(draw: st.DrawFn, depth: int = 2) -> Encoding:
         position_ids=tuple(positions),
         context=tuple(context),
         codec=draw(CODECS),
-        is_adapted=draw(st.booleans()),
     )
 
 
@@ -48,7 +47,6 @@ def like(encoding: Encoding) -> st.SearchStrategy[Encoding]:
         encodings,
         lambda: st.just(rebuilt(encoding)),
         lambda: CODECS.map(lambda codec: replace(encoding, codec=codec)),
-        lambda: st.booleans().map(lambda is_adapted: replace(encoding, is_adapted=is_adapted)),
         lambda: NUMBERS.map(lambda token_id: replace(encoding, token_ids=(*encoding.token_ids[:-1], token_id))),
         lambda: NUMBERS.map(lambda more: replace(encoding, position_ids=(*encoding.position_ids[:-1], 2 + more))),
         lambda: NUMBERS.map(lambda stop: replace(encoding, context=encoding.context[:stop])),
@@ -101,8 +99,7 @@ def swapped(context: tuple[KVPart, ...], at: int, part: KVPart) -> tuple[KVPart,
 def content(encoding: Encoding, stop: int | None = None) -> Hashable:
     """Everything that the KV of an encoding's first tokens depends on, written out in full."""
     context = tuple(map(part_content, encoding.context))
-    form = encoding.codec, encoding.is_adapted
-    return form, encoding.token_ids[:stop], encoding.position_ids[:stop], context
+    return encoding.codec, encoding.token_ids[:stop], encoding.position_ids[:stop], context
 
 
 def part_content(part: KVPart) -> Hashable:

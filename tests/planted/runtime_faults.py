@@ -397,7 +397,7 @@ def _digest_with(patch: Patch, changed: Callable[[Any], Any]) -> None:
 
 def replace_fields(encoding: Any, **fields: Any) -> Any:
     """Return the fields that `digest_until` reads from an encoding, some of them replaced."""
-    names = ("token_ids", "position_ids", "codec", "is_adapted", "context_digest")
+    names = ("token_ids", "position_ids", "codec", "context_digest")
     return SimpleNamespace(**{name: getattr(encoding, name) for name in names} | fields)
 
 

@@ -108,14 +108,3 @@ def assert_alike(first: Mapping[Encoding, KVHandle], second: Mapping[Encoding, K
     for each, run in first.items():
         assert torch.allclose(run.keys, second[each].keys, atol=1e-11)
         assert torch.allclose(run.values, second[each].values, atol=1e-11)
-
-
-def test_one_pass_has_tokens_with_the_adapter_or_without() -> None:
-    """Encodings that one pass could compute are in two passes if the adapter takes part in only one of them."""
-    first = Encoding(token_ids=(1, 2), position_ids=(0, 1))
-    context = (first.whole,)
-    made = [Encoding(token_ids=(each,), position_ids=(2,), context=context, is_adapted=each > 4) for each in (3, 4, 5)]
-
-    found = [[each.is_adapted for each in batch] for batch in batches(chains((first, *made)))]
-
-    assert found == [[False], [False], [True]]  # the first chain has two encodings

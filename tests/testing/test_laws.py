@@ -18,7 +18,7 @@ from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit
 from promptcache.testing.running import check_law, check_laws
 from promptcache.testing.service import serve
 from tests.conftest import law_examples, some_of
-from tests.planted import table  # noqa: F401 # all of them are registered, in the order of the table
+from tests.planted import file_faults, language_faults, layout_faults, runtime_faults  # noqa: F401 # they register
 from tests.planted.registry import FAULTS
 from tests.strategies import InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
 from tests.testing.checker_laws import FAULT_LAWS, grammars_refuse_faults

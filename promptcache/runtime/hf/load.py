@@ -16,7 +16,6 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
-from promptcache.runtime.hf.adapter import check_adapter, with_adapter
 from promptcache.runtime.hf.facts import MODEL_FAULTS, check_causal
 from promptcache.runtime.hf.fingerprint import WeightsLoading
 from promptcache.runtime.hf.model import Model
@@ -37,7 +36,6 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     context_length: int | None = None,
     pack: bool | None = None,
-    adapter: str | Path | None = None,
     **options: Any,
 ) -> tuple[Model, PreTrainedTokenizerBase]:
     """Load a causal language model with its tokenizer.
@@ -49,14 +47,12 @@ def load_model(
             float16 on a CPU.
         context_length: Number of positions to use; None uses all that the model declares.
         pack: As for `Model.pack_weights`.
-        adapter: A folder with an adapter, of `promptcache adapt` or of peft; None for none.
         options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
 
     Raises:
         ModelNotFound: There is no such folder or hub id, or files are missing in it.
-        UnsupportedModel: The model or tokenizer cannot be cached by modules, or the adapter does not fit the model.
+        UnsupportedModel: The model or tokenizer cannot be cached by modules.
     """
-    check_adapter(adapter)
     if options.get("output_loading_info"):
         raise UnsupportedModel(
             "'output_loading_info' does not work here: leave it out, or load the model with "
@@ -84,11 +80,7 @@ def load_model(
     except MODEL_FAULTS as error:
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
     hf.to(where)
-    if adapter is None:
-        origin = loading.finish(hf, options)
-    else:
-        hf, origin = with_adapter(hf, adapter), None  # the weights are not those of the folder
-    model = Model(hf, context_length=context_length, origin=origin)
+    model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
     model.pack_weights(pack)
     return model, tokenizer
 

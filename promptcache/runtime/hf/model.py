@@ -31,7 +31,6 @@ from promptcache.runtime.hf.facts import (
 from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
-from promptcache.runtime.hf.module_adapter import adapted_layers
 from promptcache.runtime.hf.packed import PackedLinear, pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
@@ -121,11 +120,6 @@ class Model:
     def is_packed(self) -> bool:
         """Whether a linear layer is packed."""
         return any(isinstance(each, PackedLinear) for each in self.hf.modules())
-
-    @property
-    def adapts_pairs(self) -> bool:
-        """Whether an adapter takes part in modules behind the module before them."""
-        return any(layer.for_pairs for layer in adapted_layers(self.hf).values())
 
     def pack_weights(self, pack: bool | None) -> None:
         """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
