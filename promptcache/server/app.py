@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError
-from promptcache.server import anthropic_messages, chat, members, prompts, responses, schemas, web
+from promptcache.server import chat, members, prompts, responses, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate, KeyRing
 from promptcache.server.state import ServedEngine, ServerSettings, ServerState
@@ -60,7 +60,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", "x-should-retry"],
         )
-    for each in (chat, anthropic_messages, responses, prompts, members, schemas):
+    for each in (chat, responses, prompts, members, schemas):
         app.include_router(each.router)
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)

@@ -1,6 +1,6 @@
 """Errors as clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status, as OpenAI has them.
 
-The status decides which class the client raises. Under `/v1/messages`, errors have the form of Anthropic's.
+The status decides which class the client raises.
 """
 
 from __future__ import annotations
@@ -41,16 +41,6 @@ _TYPES = {
     403: "permission_error",
     408: "timeout_error",
     429: "rate_limit_error",
-}
-_ANTHROPIC = "/v1/messages"
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
 }
 _CODES = {
     404: "not_found",
@@ -103,16 +93,9 @@ class ApiError(Exception):
             error["diagnostics"] = list(self.diagnostics)
         return {"error": error}
 
-    @property
-    def anthropic_body(self) -> dict[str, Any]:
-        """The error object of Anthropic."""
-        usual = "api_error" if self.status >= 500 else "invalid_request_error"
-        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(self.status, usual), "message": self.message}}
-
-    def response(self, path: str = "/") -> Response:
-        """Return the answer to a request for a path. Escapes keep text that UTF-8 cannot represent."""
-        is_anthropic = path == _ANTHROPIC or path.startswith(f"{_ANTHROPIC}/")
-        content = json.dumps(self.anthropic_body if is_anthropic else self.body, separators=(",", ":"))
+    def response(self) -> Response:
+        """Return the answer to a request. Escapes keep text that UTF-8 cannot represent."""
+        content = json.dumps(self.body, separators=(",", ":"))
         return Response(content, self.status, self.headers, media_type="application/json")
 
 
@@ -180,7 +163,7 @@ def install_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         made = as_api_error(error)
         request.state.record.setdefault("error", made.code)
-        return made.response(request.url.path)
+        return made.response()
 
     async def gone(request: Request, _error: Exception) -> Response:
         request.state.record["error"] = "disconnected"
@@ -197,7 +180,7 @@ def install_handlers(app: FastAPI) -> None:
         if error.status_code in _CODES:
             place = f"{request.method} {shown(request.url.path)}"
             message = f"{place}: {message}; GET / lists the endpoints, such as POST /v1/chat/completions"
-        return ApiError(error.status_code, code, message, headers=headers).response(request.url.path)
+        return ApiError(error.status_code, code, message, headers=headers).response()
 
     async def of_query(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

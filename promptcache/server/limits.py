@@ -165,7 +165,7 @@ class Gate:
             await self._app({**scope, "method": method}, _replaying(body, receive), send_with_id)
         except ApiError as error:
             record["error"] = error.code
-            await error.response(scope["path"])(scope, receive, send_with_id)
+            await error.response()(scope, receive, send_with_id)
         except Exception:
             record["status"] = record["status"] or 500
             record.setdefault("error", "internal_error")
@@ -185,9 +185,7 @@ class Gate:
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            key = headers.get("x-api-key", "")  # as clients of Anthropic send it
-        (digest,) = digests([key.strip()])
+        (digest,) = digests([key.strip() if scheme.lower() == "bearer" else ""])
         if digest in self._ring.keys.admins:
             return Caller(salt=digest, is_admin=True)
         if scope["path"] == _METRICS and self._ring.keys.clients:
@@ -202,7 +200,7 @@ class Gate:
             return Caller(salt=None, is_admin=False)
         if self._ring.keys.clients:
             message = (
-                "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+                "a key is needed: Authorization: Bearer KEY"
                 if not key
                 else "this key is not known here"
             )

@@ -291,7 +291,7 @@ class GenerationBody(StrictBody):
 
 
 class FunctionBody(StrictBody):
-    """A tool as `/v1/messages` and `/v1/responses` have it: without an object `function` in it."""
+    """A tool as `/v1/responses` has it: without an object `function` in it."""
 
     name: str
     description: str | None = None

@@ -29,12 +29,11 @@ _POLICY = (
 are `data:` images, and Chrome writes style attributes when it edits text."""
 
 _ENDPOINTS = """\
-Prompt Cache serves the API of OpenAI here, and messages of Anthropic's. A browser gets a page to try it.
+Prompt Cache serves the API of OpenAI here. A browser gets a page to try it.
 
 POST /v1/chat/completions        a chat; "prompt_cache": {"schema", "use", "fill"} puts modules before it
 POST /v1/completions             the continuation of a text
 POST /v1/responses               the answer to an input, behind an earlier response or not
-POST /v1/messages                a chat in the form of Anthropic's API
 POST /v1/prompts                 the answer to a prompt document
 POST /v1/check, /v1/plan         diagnostics of a document; what a prompt would reuse
 POST /v1/layout.svg              the picture of a schema or prompt

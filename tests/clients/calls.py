@@ -1,4 +1,4 @@
-"""Calls of clients of the APIs of OpenAI and Anthropic, each with the base URL of a server. All of them ask one question.
+"""Calls of clients of the APIs of OpenAI, each with the base URL of a server. All of them ask one question.
 
 A call returns the text of the answer, or raises the error that the client makes of a refusal.
 """
@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import instructor
 import litellm
 import outlines
-from anthropic import Anthropic, AsyncAnthropic
 from instructor.core.exceptions import IncompleteOutputException, InstructorRetryException
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -34,7 +33,6 @@ OPTIONS: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}
 FORMED: dict[str, Any] = {**OPTIONS, "max_tokens": 128}
 RESPONSE: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}
 GREEDY = {"temperature": 0}
-MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "messages": MESSAGES, "extra_body": GREEDY}
 MODULES = {"prompt_cache": {"schema": "travel", "use": ["miami"]}}
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
 ONE_CALL: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
@@ -191,64 +189,6 @@ def openai_responses_tools(url: str) -> str:
     return next(each.name for each in made.output if each.type == "function_call")
 
 
-def anthropic(url: str) -> Anthropic:
-    return Anthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0)
-
-
-def message_text(made: Any) -> str:
-    return "".join(each.text for each in made.content if each.type == "text")
-
-
-def anthropic_create(url: str, **options: Any) -> str:
-    return message_text(anthropic(url).messages.create(**{**MESSAGE, **options}))
-
-
-def anthropic_stream(url: str) -> str:
-    events = anthropic(url).messages.create(**MESSAGE, stream=True)
-    return joined(each.delta.text for each in events if each.type == "content_block_delta")
-
-
-def anthropic_helper(url: str) -> str:
-    with anthropic(url).messages.stream(**MESSAGE) as stream:
-        text = joined(stream.text_stream)
-        made = stream.get_final_message()
-    assert made.usage.output_tokens > 0
-    assert text == message_text(made)
-    return text
-
-
-def anthropic_system(url: str) -> str:
-    system: Any = [{"type": "text", "text": "Answer.", "cache_control": {"type": "ephemeral"}}]
-    made = anthropic(url).messages.create(**MESSAGE, system=system)
-    return message_text(made) and message_text(anthropic(url).messages.create(**MESSAGE))
-
-
-def anthropic_tools(url: str, *, is_stream: bool = False) -> str:
-    tool: Any = {"name": "look_up", "input_schema": TOOL["function"]["parameters"]}
-    options: Any = {**MESSAGE, "max_tokens": 128, "tools": [tool], "tool_choice": {"type": "any"}}
-    if is_stream:
-        with anthropic(url).messages.stream(**options) as stream:
-            made = stream.get_final_message()
-    else:
-        made = anthropic(url).messages.create(**options)
-    assert made.stop_reason == "tool_use"
-    return next(each.name for each in made.content if each.type == "tool_use")
-
-
-def anthropic_async(url: str) -> str:
-    async def ask() -> str:
-        async with AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0) as asked:
-            return message_text(await asked.messages.create(**MESSAGE))
-
-    return asyncio.run(ask())
-
-
-def anthropic_modules(url: str) -> str:
-    made = anthropic(url).messages.create(**{**MESSAGE, "extra_body": {**GREEDY, **MODULES}})
-    assert (made.usage.cache_read_input_tokens or 0) > 0
-    return message_text(made)
-
-
 def lite_tools(url: str) -> str:
     made = litellm.completion(messages=MESSAGES, **lite(url, **ONE_CALL, **_LONGER))
     (call,) = made.choices[0].message.tool_calls
@@ -390,20 +330,6 @@ def structured(url: str, mode: instructor.Mode) -> str:
 
 
 CALLS: Mapping[str, Mapping[str, Call]] = {
-    "anthropic": {
-        "messages.create": anthropic_create,
-        "messages.create(stream=True)": anthropic_stream,
-        "messages.stream": anthropic_helper,
-        "system": anthropic_system,
-        "tools": anthropic_tools,
-        "tools(stream=True)": lambda url: anthropic_tools(url, is_stream=True),
-        "AsyncAnthropic": anthropic_async,
-        "extra_body with modules": anthropic_modules,
-        "image blocks": lambda url: anthropic_create(
-            url, messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]
-        ),
-        "thinking": lambda url: anthropic_create(url, thinking={"type": "enabled", "budget_tokens": 1024}),
-    },
     "openai": {
         "chat.completions.create": lambda url: str(
             client(url).chat.completions.create(messages=MESSAGES, **OPTIONS).choices[0].message.content

@@ -1,4 +1,4 @@
-"""Clients of the APIs of OpenAI and Anthropic as they are: each call is answered, or refused with what to do instead."""
+"""Clients of the API of OpenAI as they are: each call is answered, or refused with what to do instead."""
 
 from __future__ import annotations
 

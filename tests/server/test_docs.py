@@ -17,7 +17,7 @@ CURL = re.findall(r"curl http://127.0.0.1:8000(\S+) -H 'content-type: applicatio
 
 def test_python_runs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """The example with OpenAI's client answers the question."""
-    code, _ = PYTHON  # `tests/clients` has calls of Anthropic's client
+    (code,) = PYTHON
     names: dict[str, object] = {}
     exec(code.replace("http://127.0.0.1:8000", served.url).replace('"none"', '"alice"'), names)
     names["client"].close()  # type: ignore[attr-defined]

@@ -94,7 +94,7 @@ def test_stream_of_calls(tools: Served) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
-    """The arguments end where the answer ends, whole and as a stream, and the finish reason says so, in all three APIs."""
+    """The arguments end where the answer ends, whole and as a stream, and the finish reason says so, in both APIs."""
     client: Any = tools.openai()
     asked = {**CHAT, "tools": TOOLS, "max_tokens": 28, "stream": stream}
     made = client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "weather"}})
@@ -118,15 +118,11 @@ def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
             "temperature": 0,
         }
         response = http.post("/v1/responses", json=body).json()
-        own = [{"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}]
-        body = {"model": "demo", "messages": [QUESTION], "tools": own, "tool_choice": {"type": "any"}, "max_tokens": 28}
-        message = http.post("/v1/messages", json=body).json()
     assert [response["status"], *(response["output"][0][name] for name in ("type", "status"))] == [
         "incomplete",
         "function_call",
         "incomplete",
     ]
-    assert (message["stop_reason"], message["content"][0]["input"]) == ("max_tokens", {})
 
 
 def test_tools_with_a_format(tools: Served) -> None:
