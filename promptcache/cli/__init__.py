@@ -2,7 +2,8 @@
 
 Shared files: `options`, `answer_options`, `completion`, `exits` (exit codes and errors), `output` (plain text),
 `console` (styled text), `plan_counts`, `files` and `sources` (documents and written files), `request` (a prompt with
-its schema, and the tokenizer that measures both), `engine` (model and store). `layout_changes` belongs to `diff`.
+its schema, and the tokenizer that measures both), `engine` (model and store). `against` and `prompt_lengths` belong
+to `layout`.
 """
 
 import atexit

@@ -20,14 +20,11 @@ from promptcache.diagnostics import did_you_mean
 
 COMMANDS = {
     "new": "Write a schema to start from, and a prompt beside it.",
-    "convert": "Make a schema and a prompt of a chat or a plain prompt; update the paper's schemas.",
     "check": "Find mistakes in schemas and prompts, without loading a model.",
     "why": "Explain a diagnostic code: what it means, an example, and how to fix it.",
     "fmt": "Format schemas and prompts; their tokens never change.",
     "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
     "render": "Show exactly what the model will see of a prompt, without loading the model.",
-    "explain": "Show what a schema allows: modules, rules, combinations, the shortest and the longest prompt.",
-    "diff": "Show what a change of a schema costs: slots, encodings, and prompts that stop being valid.",
     "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
     "test": "Check the examples of schemas, and laws over many prompts of each.",
     "collect": "Put files into a collection of a schema, or take members out.",

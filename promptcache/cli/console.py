@@ -67,11 +67,6 @@ def print_lines(lines: Iterable[str | Text], console: Console | None = None) -> 
         console.print(line, markup=False, soft_wrap=True)
 
 
-def xml_lines(xml: str, indent: str) -> Iterator[Text]:
-    """Yield the lines of a document in colour."""
-    yield from (Text(f"{indent}{line}", style="cyan") for line in xml.rstrip("\n").split("\n"))
-
-
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, beside: bool = False) -> None:
     """Print diagnostics with their source lines to stdout, or with `beside` to stderr."""
     sys.stdout.flush()

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from promptcache.cli.completion import complete_prompts
+from promptcache.cli.against import compare_layouts
+from promptcache.cli.completion import complete_prompts, complete_schemas
 from promptcache.cli.console import print_diagnostics, print_lines, stdout
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
@@ -31,6 +32,7 @@ from promptcache.cli.options import (
 )
 from promptcache.cli.output import ROOT, number_text, tell
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
+from promptcache.cli.prompt_lengths import PromptLength, prompt_lengths
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import SchemaError, as_data, counted, listed, size_text
@@ -73,6 +75,12 @@ _ABSENT = "dim"
 @output_file("--html", words="Draw it into a page, with a slot table.")
 @click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
 @repair_option
+@click.option(
+    "--against",
+    metavar="OLD",
+    help="Show only what has changed since this earlier version: encodings that stay, and those to make.",
+    shell_complete=complete_schemas,
+)
 @context_option
 @with_json
 def command(
@@ -84,6 +92,7 @@ def command(
     html: Path | None,
     prompt: str | None,
     repair: Repair | None,
+    against: str | None,
 ) -> Output:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
@@ -102,13 +111,17 @@ def command(
         limits.check(layout, states)
     except SchemaError as error:  # shown with the layout, which says where the positions go
         diagnostics, failed = (*diagnostics, *error.diagnostics), True
-    plan = None
+    lengths, plan = prompt_lengths(layout, tokenizer), None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, states, tokenizer, repair)
         layout, states = with_members(selection, layout, states, tokenizer)
         diagnostics = (*diagnostics, *plan.warnings)
-    view = view_layout(layout, states, facts, count_combinations(checked.rules), plan)
+    change = None
+    if against is not None:
+        old = limits.lay_out(checked_schema(read(against, sources)), check=False)
+        change = compare_layouts(old, limits.lay_out(checked, check=False), facts.token_bytes)
+    view = view_layout(layout, states, facts, count_combinations(checked.rules), lengths, plan)
     pictures = {
         path: draw(layout, plan=plan, token_bytes=facts.token_bytes)
         for path, draw in ((svg, layout_svg), (html, layout_html))
@@ -117,12 +130,15 @@ def command(
     write_made(pictures, files_read(sources, checked))
 
     def show() -> None:
-        print_layout(view, stdout())
+        if change is None:
+            print_layout(view, stdout())
+        else:
+            print_lines(change.lines(), stdout())
         print_diagnostics(diagnostics, beside=True)
         tell(*(f"note: {note}" for note in tokenizer.warnings))
 
     found = [as_data(each) for each in diagnostics]
-    data = {**asdict(view), "notes": tokenizer.warnings, "diagnostics": found}
+    data = {**asdict(view), "against": change and asdict(change), "notes": tokenizer.warnings, "diagnostics": found}
     return Output(data=data, text=show, code=ExitCode.FINDINGS if failed else ExitCode.OK)
 
 
@@ -197,6 +213,7 @@ class LayoutView:
         num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
         num_combinations: Valid sets of modules; at least that many where `combinations_exact` is false.
+        shortest, longest: Tokens of the shortest and of the longest prompt, without text that it adds.
         prompt: None where no prompt was given.
     """
 
@@ -208,6 +225,8 @@ class LayoutView:
     kv_bytes: int
     num_combinations: int
     combinations_exact: bool
+    shortest: PromptLength
+    longest: PromptLength
     root: RootView
     nodes: tuple[NodeView, ...]
     scaffolds: tuple[ScaffoldView, ...]
@@ -215,7 +234,12 @@ class LayoutView:
 
 
 def view_layout(
-    layout: Layout, states: Sequence[RunState], model: ModelFacts, combinations: Count, plan: Plan | None = None
+    layout: Layout,
+    states: Sequence[RunState],
+    model: ModelFacts,
+    combinations: Count,
+    lengths: tuple[PromptLength, PromptLength],
+    plan: Plan | None = None,
 ) -> LayoutView:
     """Return a layout as it is shown.
 
@@ -224,6 +248,7 @@ def view_layout(
         states: What `run_states(layout)` returned.
         model: Says what a token costs.
         combinations: Valid sets of the schema's modules.
+        lengths: Of the shortest and of the longest prompt.
         plan: Of a prompt for this layout.
     """
     viewer = _Viewer(layout, states, model.token_bytes, plan)
@@ -237,6 +262,8 @@ def view_layout(
         kv_bytes=num_tokens * model.token_bytes,
         num_combinations=combinations.number,
         combinations_exact=combinations.exact,
+        shortest=lengths[0],
+        longest=lengths[1],
         root=viewer.root(),
         nodes=tuple(viewer.nodes(layout.tree)),
         scaffolds=tuple(viewer.scaffolds()),
@@ -433,6 +460,10 @@ def _lines(view: LayoutView) -> Iterator[str | Text]:
     more = f", {size_text(view.kv_bytes - once)} of it once more in other contexts" if view.kv_bytes > once else ""
     yield f"to be encoded: {counted(view.num_tokens, 'token')} in {encodings} · {size_text(view.kv_bytes)}{more}"
     yield f"valid combinations of modules: {number_text(view.num_combinations, exact=view.combinations_exact)}"
+    shortest, longest = (
+        f"{'' if each.exact else 'about '}{each.num_tokens:,}" for each in (view.shortest, view.longest)
+    )
+    yield f"prompts without text of their own: {shortest} to {longest} tokens"
     limit = view.model.max_positions
     of = "" if limit is None else f" of {limit:,}"
     yield f"all modules: {view.num_positions:,}{of} positions, slots whole"

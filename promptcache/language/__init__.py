@@ -33,7 +33,6 @@ from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt, parse_prompt, split_question
-from promptcache.language.prompt_for import SlotArguments, prompt_for
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
@@ -44,7 +43,6 @@ from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.answers import output_format
-from promptcache.language.syntax.bare_markup import BareMarkup, bare_markup
 from promptcache.language.syntax.files import Files, ReadFiles, is_template
 from promptcache.language.syntax.member_files import parse_members, write_members
 from promptcache.language.syntax.names import (
@@ -103,7 +101,7 @@ from promptcache.language.syntax.source import (
     source_of,
     with_root_attribute,
 )
-from promptcache.language.syntax.values import accepts_all, refusal
+from promptcache.language.syntax.values import refusal
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.tools import tool_definitions
 from promptcache.lazy import lazy_names
@@ -128,7 +126,6 @@ __all__ = [
     "AnswerFormat",
     "Argument",
     "Assert",
-    "BareMarkup",
     "ChatMessage",
     "ChatMessages",
     "CheckedCollection",
@@ -173,18 +170,15 @@ __all__ = [
     "Schema",
     "Sees",
     "Selection",
-    "SlotArguments",
     "StandIn",
     "Text",
     "Turn",
     "Union",
     "Whitespace",
     "absolute",
-    "accepts_all",
     "ancestors",
     "are_messages",
     "as_name",
-    "bare_markup",
     "check_schema",
     "count_combinations",
     "declared_members",
@@ -215,7 +209,6 @@ __all__ = [
     "place",
     "print_schema",
     "promoted_scaffold",
-    "prompt_for",
     "prompt_grammar",
     "python_pattern",
     "read_document",

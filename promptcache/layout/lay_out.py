@@ -5,7 +5,7 @@ The walk builds the runs and the tree of the layout together. `run_states` compu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
@@ -33,7 +33,6 @@ def lay_out(
     *,
     placement: Placement = Placement.CLOSED,
     max_positions: int | None = None,
-    reserves: Mapping[str, int] | None = None,
 ) -> Layout:
     """Assign position IDs to every run and slot of a schema.
 
@@ -42,7 +41,6 @@ def lay_out(
         tokenizer: Provides the token IDs of texts, and the chat template that writes around turns.
         placement: Where requests have cached text, if the schema does not say.
         max_positions: Positions of the model; None if they are not known.
-        reserves: For paths of modules, positions to reserve in place of the schema's own values.
 
     Returns:
         The layout; equal arguments give equal layouts.
@@ -54,7 +52,7 @@ def lay_out(
     conversations = Conversations(tokenizer)
     texts = turn_texts(schema, conversations) if schema.has_turns else None
     written = SchemaTexts(schema, tokenizer, texts)
-    walk = _Walk(tokenizer, reserves or {}, written)
+    walk = _Walk(tokenizer, written)
     tree = (*walk.add_beginning(schema.source.span), *walk.items(schema.children, _ROOT))
     walk.end_run(_ROOT)
     if walk.faults:
@@ -97,14 +95,13 @@ _ROOT = _Owner("", cached=True)
 class _Walk:
     """State of one walk: the current position, and the pieces of the open run."""
 
-    def __init__(self, tokenizer: Tokenizer, reserves: Mapping[str, int], written: SchemaTexts) -> None:
+    def __init__(self, tokenizer: Tokenizer, written: SchemaTexts) -> None:
         self.runs: list[Run] = []
         self.modules: dict[str, LayoutNode] = {}
         self.collections: dict[str, int] = {}
         self.faults: list[Diagnostic] = []
         self.warnings: list[Diagnostic] = []
         self._tokenizer = tokenizer
-        self._reserves = reserves
         self._written = written
         self._texts = iter(written.texts)
         self._leads = iter(written.leads)
@@ -165,7 +162,7 @@ class _Walk:
         owner = _Owner(module.path, module.cache)
         children = tuple(self.items(module.children, owner))
         self.end_run(owner)
-        reserve = self._reserves.get(module.path, module.reserve)
+        reserve = module.reserve
         if reserve is not None:
             if self._position > start + reserve:
                 self.warnings.append(_over_reserve(module, self._position - start))

@@ -199,11 +199,7 @@ class Gate:
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGE):
             return Caller(salt=None, is_admin=False)
         if self._ring.keys.clients:
-            message = (
-                "a key is needed: Authorization: Bearer KEY"
-                if not key
-                else "this key is not known here"
-            )
+            message = "a key is needed: Authorization: Bearer KEY" if not key else "this key is not known here"
             raise ApiError(401, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
         self._check_host(headers.get("host", ""))
         return Caller(salt=None, is_admin=False)

@@ -48,7 +48,7 @@ def test_files_of_the_right_kind_are_offered() -> None:
     schemas = ["broken.xml", "dead.xml", "support.xml", "travel.xml"]
     prompts = ["prompts/broken.xml", "prompts/lost.xml", "prompts/miami.xml", "prompts/typo.xml"]
 
-    assert offered("promptcache layout ") == offered("promptcache diff travel.xml ") == schemas
+    assert offered("promptcache layout ") == offered("promptcache layout travel.xml --against ") == schemas
     assert offered("promptcache run ") == offered("promptcache render p") == prompts
     assert sorted(offered("promptcache check ")) == sorted([*schemas, *prompts])
 
@@ -65,7 +65,7 @@ def test_shapes_are_offered() -> None:
 
 def test_what_has_been_typed_narrows_files(folder: Path) -> None:
     """A beginning narrows names, and a folder in it is where files are looked for."""
-    assert offered("promptcache explain tr") == ["travel.xml"]
+    assert offered("promptcache layout tr") == ["travel.xml"]
     assert offered("promptcache run prompts/mi") == ["prompts/miami.xml"]
     assert offered("promptcache run ./prompts/mi") == ["./prompts/miami.xml"]
     assert offered(f"promptcache run {folder}/prompts/mi") == [f"{folder}/prompts/miami.xml"]

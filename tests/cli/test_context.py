@@ -33,12 +33,11 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "words",
     [
         "check notes.xml.j2 why.xml.j2",
-        "explain notes.xml.j2",
         "layout notes.xml.j2",
         "render why.xml.j2",
         "run why.xml.j2 --max-new-tokens 1",
         "grammar notes.xml.j2",
-        "diff notes.xml.j2 plain/notes.xml",
+        "layout notes.xml.j2 --against plain/notes.xml",
         "test notes.xml.j2 --prompts 2",
     ],
 )
@@ -106,7 +105,7 @@ def test_a_context_that_nothing_uses_is_refused(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["check notes.xml", "explain notes.xml", "layout notes.xml", "grammar notes.xml", "diff notes.xml notes.xml"],
+    ["check notes.xml", "layout notes.xml", "grammar notes.xml", "layout notes.xml --against notes.xml"],
 )
 def test_a_context_that_nothing_uses_leaves_one_json_value(words: str, command: Command) -> None:
     """If a command finds unused context values at its end, stdout has only its own result."""
@@ -153,26 +152,3 @@ def test_lines_of_included_files_are_shown(command: Command) -> None:
 
     assert 'part.xml:2:30\n  2 |   <module name="a" requires="tidse"/></schema>\n' in result.stdout
     assert 'whole.xml:2:3 included here\n  2 |   <include href="part.xml"/>\n' in result.stdout
-
-
-def test_diff_compares_the_values_of_a_template(command: Command) -> None:
-    """`diff` takes values for each side: the same template with other values has another module."""
-    Path("july.json").write_text(json.dumps({"notes": [{"name": "storms", "text": "Stay in."}]}))
-    both = ("diff", "notes.xml.j2", "notes.xml.j2")
-
-    changed = command(*both, "--old-context", "values.json", "--new-context", "july.json")
-    same = command(*both, "--context", "values.json", "--new-context", "values.json")
-
-    assert (changed.exit_code, same.exit_code) == (1, 0), (changed.output, same.output)
-    assert "+ storms" in changed.stdout
-    assert "- tides" in changed.stdout
-
-
-def test_values_of_one_side_need_a_template_there(command: Command) -> None:
-    """`--new-context` with a plain NEW is a mistake of usage that names the file."""
-    words = ("diff", "notes.xml.j2", "plain/notes.xml", "--context", "values.json", "--new-context", "values.json")
-
-    result = command(*words)
-
-    assert result.exit_code == 2
-    assert "--new-context is for a template, *.xml.j2, and plain/notes.xml is none" in result.stderr

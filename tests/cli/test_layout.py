@@ -12,6 +12,7 @@ import pytest
 
 from promptcache.cli.console import stdout
 from promptcache.cli.layout import LayoutView, print_layout, view_layout
+from promptcache.cli.prompt_lengths import prompt_lengths
 from promptcache.language import check_schema, count_combinations, parse_schema
 from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -36,7 +37,13 @@ def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
-    return view_layout(layout, run_states(layout), facts, count_combinations(layout.schema.rules))
+    return view_layout(
+        layout,
+        run_states(layout),
+        facts,
+        count_combinations(layout.schema.rules),
+        prompt_lengths(layout, ByteTokenizer()),
+    )
 
 
 def nodes(data: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -65,6 +72,7 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
         "scaffold both: plan + rome · 5 tokens once more · 50 B",
         "to be encoded: 42 tokens in 7 encodings · 420 B, 50 B of it once more in other contexts",
         "valid combinations of modules: 6",
+        "prompts without text of their own: 21 to 43 tokens",
         "all modules: 51 of 100 positions, slots whole",
     ]
 
@@ -89,6 +97,40 @@ def test_tokens_and_bytes_add_up() -> None:
 
     assert shown.num_tokens == shown.root.num_tokens + cached + sum(each.num_tokens for each in shown.scaffolds)
     assert shown.kv_bytes == 10 * shown.num_tokens
+
+
+def test_a_changed_schema_says_what_is_encoded_again(command: Command, folder: Path) -> None:
+    """A longer text and a new module are encoded; a removed module is not used any more; nothing else changes."""
+    modules = {"a": "One.", "b": "Two.", "c": "Three."}
+
+    def write(name: str, texts: dict[str, str]) -> None:
+        inside = "".join(f'<module name="{module}">{text}</module>' for module, text in texts.items())
+        (folder / name).write_text(f'<schema name="s">Root.{inside}</schema>')
+
+    write("old.xml", modules)
+    write("new.xml", {"a": "One.", "b": "Two and more.", "d": "Four."})
+
+    same = json.loads(command("layout", "old.xml", "--against", "old.xml", "--json").stdout)["against"]
+    data = json.loads(command("layout", "new.xml", "--against", "old.xml", "--json").stdout)
+    text = command("layout", "new.xml", "--against", "old.xml").stdout
+
+    assert (same["num_dropped"], same["needed"]) == (0, [])
+    found = data["against"]
+    assert {(each["module"], each["is_new"]) for each in found["needed"]} == {("b", False), ("d", True)}
+    assert found["num_dropped"] == 2
+    assert found["num_kept"] == same["num_kept"] - 2
+    assert found["kv_bytes"] == sum(each["num_tokens"] for each in found["needed"]) * data["model"]["token_bytes"]
+    assert "encoded again" in text
+    assert "positions [" not in text
+
+
+def test_lengths_of_prompts_are_exact_where_all_can_be_tried() -> None:
+    """The shortest prompt leaves out what it may; the longest has the longer city and a full slot."""
+    shown = view()
+    root = shown.root.num_tokens
+
+    assert (shown.shortest.num_tokens, shown.shortest.exact) == (root + len("\nRome"), True)
+    assert shown.longest.num_tokens == root + 8 + len(" days\nBy car.\nMiami")
 
 
 def test_combinations_are_counted() -> None:

@@ -19,8 +19,7 @@ pytestmark = pytest.mark.long
 LIGHT = [
     "layout travel.xml",
     "render prompts/miami.xml",
-    "explain travel.xml",
-    "diff travel.xml travel.xml",
+    "layout travel.xml --against travel.xml",
     "test travel.xml --prompts 0",
     "warm travel.xml --budget",
 ]

@@ -12,12 +12,15 @@ import pytest
 from rich.console import Console
 
 from promptcache.cli.layout import print_layout, view_layout
+from promptcache.cli.prompt_lengths import PromptLength
 from promptcache.language import Repair, count_combinations
 from promptcache.layout import make_plan, run_states
 from promptcache.tokenizer import Dtype, ModelFacts
 from tests.cli.conftest import Command
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import plan_of
+
+LENGTHS = PromptLength(num_tokens=1, exact=True), PromptLength(num_tokens=9, exact=True)
 
 
 def test_pictures_are_written_beside_the_tree(command: Command, folder: Path) -> None:
@@ -86,7 +89,7 @@ def test_tokens_are_counted_where_they_belong(modules: str, repair: str) -> None
     plan = make_plan(plan.selection, layout, states, ByteTokenizer(), Repair.parse(repair))
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=None)
 
-    view = view_layout(layout, states, facts, count_combinations(layout.schema.rules), plan)
+    view = view_layout(layout, states, facts, count_combinations(layout.schema.rules), LENGTHS, plan)
 
     assert view.prompt is not None
     added, bos = view.prompt.next_position - view.prompt.start, 1
@@ -108,7 +111,9 @@ def test_the_tree_is_coloured_on_a_terminal(
         '<prompt schema="s"><a p="x"/>Go.</prompt>',
     )
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=None)
-    view = view_layout(plan.layout, run_states(plan.layout), facts, count_combinations(plan.layout.schema.rules), plan)
+    view = view_layout(
+        plan.layout, run_states(plan.layout), facts, count_combinations(plan.layout.schema.rules), LENGTHS, plan
+    )
     stream = io.StringIO()
 
     print_layout(view, Console(file=stream, force_terminal=True, highlight=False))

@@ -25,8 +25,7 @@ COMMANDS = [
     "check travel.xml",
     "layout travel.xml",
     "render prompts/miami.xml",
-    "explain travel.xml",
-    "diff travel.xml travel.xml",
+    "layout travel.xml --against travel.xml",
     "why PC401",
 ]
 

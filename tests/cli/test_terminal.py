@@ -61,9 +61,7 @@ def read_all(descriptor: int) -> bytes:
 STEERING = "\x9b2J\u202e\x7f"
 
 
-@pytest.mark.parametrize(
-    "words", ["layout bad.xml", "explain bad.xml", "render prompts/bad.xml", "check bad.xml prompts/bad.xml"]
-)
+@pytest.mark.parametrize("words", ["layout bad.xml", "render prompts/bad.xml", "check bad.xml prompts/bad.xml"])
 def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTerminal, words: str) -> None:
     """Control characters that XML allows never reach a terminal, in any output that shows document text."""
     text = f'<schema name="bad{STEERING}"><module name="a">{STEERING}<parameter name="p" length="99" default="{STEERING}"/></module></schema>'
@@ -178,7 +176,7 @@ def test_a_temperature_close_to_0_is_one_line(command: Command, name: str) -> No
 )
 def test_what_is_no_file_is_reported(command: Command, name: str, what: str) -> None:
     """A folder, a device and a missing file have different messages."""
-    result = command("explain", name)
+    result = command("layout", name)
 
     assert result.exit_code == 3
     assert f"error[PC010]: {what}" in result.stderr

@@ -6,12 +6,10 @@ Errors of ours are answers. What is left – any other exception, and an asserti
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 
-from promptcache.cli.convert import convert_text
 from promptcache.cli.files import InputDocument
-from promptcache.diagnostics import LanguageError, PromptCacheError, SchemaError
+from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import (
     CheckedSchema,
     check_schema,
@@ -89,23 +87,11 @@ def fuzz_format(data: bytes) -> None:
     assert format_document(formatted) == formatted
 
 
-def fuzz_convert(data: bytes) -> None:
-    """A chat, a marked prompt or a schema becomes documents that are sound."""
-    with suppress(PromptCacheError, UnicodeDecodeError):
-        made = convert_text(data.decode("utf-8-sig"), "made", "d")
-        if made.prompt is not None:  # nothing was known to be wrong with it, so nothing may be
-            try:
-                resolve_prompt(parse_prompt(made.prompt), check_schema(parse_schema(made.schema)))
-            except LanguageError as error:
-                raise AssertionError(f"converted to what has errors: {error}") from error
-
-
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "schema": fuzz_schema,
     "prompt": fuzz_prompt,
     "template": fuzz_template,
     "format": fuzz_format,
-    "convert": fuzz_convert,
 }
 
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from promptcache.language import CheckedSchema, Combinations, check_schema, parse_schema, prompt_for, resolve_prompt
+from promptcache.language import CheckedSchema, Combinations, check_schema, parse_schema, resolve_prompt
 from promptcache.language.rules import combinations
 from promptcache.testing.selection import list_selections
 from tests import strategies
 from tests.conftest import law_examples
+from tests.prompt_for import prompt_for
 
 
 def every(schema: CheckedSchema) -> set[frozenset[str]]:

@@ -13,13 +13,6 @@ from promptcache.language.syntax.source import diagnostic
 
 INT = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_WIDER = {
-    ParameterType.TEXT: {ParameterType.TEXT},
-    ParameterType.LINE: {ParameterType.LINE, ParameterType.TEXT},
-    ParameterType.NUMBER: {ParameterType.NUMBER, ParameterType.LINE, ParameterType.TEXT},
-    ParameterType.INT: {ParameterType.INT, ParameterType.NUMBER, ParameterType.LINE, ParameterType.TEXT},
-}
-"""Types that accept every text of a type; choices are compared one by one."""
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
@@ -51,13 +44,6 @@ def not_of_type(parameter: Parameter | AnswerFormat, text: str) -> tuple[str, st
             message = parameter.message if isinstance(parameter, Parameter) else None
             return message or f"it takes text that matches {parameter.pattern}", None
     return None
-
-
-def accepts_all(parameter: Parameter, old: Parameter) -> bool:
-    """Return whether the type and pattern of a parameter surely accept all texts that those of `old` accept."""
-    if old.type is ParameterType.CHOICE:
-        return all(not_of_type(old, text) or not not_of_type(parameter, text) for text in old.choices)
-    return parameter.type in _WIDER[old.type] and parameter.pattern in {None, old.pattern}
 
 
 def check_type(parameter: Parameter) -> Iterator[Diagnostic]:
