@@ -487,7 +487,7 @@ def idle(
     repeats: int,
     threads: int | None,
 ) -> tuple[BenchReport, Mapping[str, str]]:
-    """TTFT of a service under load, with and without work in idle time: promotions, and pairs ahead of requests."""
+    """TTFT of a service under load, with and without promotions in idle time."""
     check_used(used, modules)
     from benchmarks.idle import compare_idle
     from promptcache.bench.load import LoadSizes

@@ -1,6 +1,6 @@
 """The benchmark of work in idle time: `python -m benchmarks idle`.
 
-A service gets the same requests at the same random times, with and without promotions and pairs ahead of requests. Each
+A service gets the same requests at the same random times, with and without promotions. Each
 round has a new engine, whose modules are encoded and whose pairs are not.
 """
 
@@ -23,7 +23,6 @@ class IdleRound(NamedTuple):
 
     ttft_s: tuple[float, ...]
     num_promoted_requests: int
-    num_pairs: int
 
     @property
     def p50_s(self) -> float:
@@ -60,7 +59,6 @@ def compare_idle(
             *(f"{1e3 * median(each.p50_s for each in found):.1f}", f"{1e3 * median(each.p95_s for each in found):.1f}"),
             f"{1e3 * median(median(each.ttft_s[half:]) for each in found):.1f}",
             f"{median(each.num_promoted_requests for each in found):.0f}",
-            f"{median(each.num_pairs for each in found):.0f}",
         )
         for mode, found in rounds.items()
     ]
@@ -77,7 +75,7 @@ def compare_idle(
         title=f"{num_requests} requests, {rate:g} per second; medians of {repeats} rounds",
         columns=(
             *("promote", "TTFT p50, ms", "TTFT p95, ms", "p50 of the second half, ms"),
-            *("exact by promotion", "pairs encoded ahead"),
+            "exact by promotion",
         ),
         cells=tuple(cells),
         rows=tuple(
@@ -99,4 +97,4 @@ def _round(
         served = open_loop(target.ask, requests, poisson_arrivals(seed, count, rate))
         stats = fresh.stats()
     assert not [each.error for each in served if each.error is not None], "no request fails"
-    return IdleRound(tuple(each.ttft_s for each in served), stats.promotions.num_hits, stats.pairs.num_encoded)
+    return IdleRound(tuple(each.ttft_s for each in served), stats.promotions.num_hits)

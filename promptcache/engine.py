@@ -44,7 +44,6 @@ from promptcache.runtime import (
     Executor,
     Model,
     ModelInputs,
-    PairsAhead,
     Planner,
     Progress,
     Promotion,
@@ -77,7 +76,6 @@ from promptcache.runtime import (
     logits_batch,
     open_graphs,
     open_history,
-    open_pair_encoder,
     open_pool,
     open_promoter,
     promote,
@@ -171,8 +169,7 @@ class Engine(NamedElsewhere, Unpicklable):
                 (PC513, PC514). Otherwise the answer has warnings.
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
-                exact one. The modules that requests select are also encoded behind each other, so that fewer requests
-                wait for a new pair. "off" promotes only what `promote` names.
+                exact one. "off" promotes only what `promote` names.
             promote_bytes: Limit of the KV that is promoted automatically, and of that of such pairs. It is part of the
                 memory budget of the store. None means a quarter of that budget, or 1 GiB without one.
             watch: Compare every N-th request with plain prefill, in idle time, and report in `stats`; 0 compares none.
@@ -223,7 +220,6 @@ class Engine(NamedElsewhere, Unpicklable):
             strict_template=strict_template,
         )
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
-        self._pair_encoder = open_pair_encoder(self._promoter, self._executor, self._catalog)
         self._watcher = open_watcher(self._executor, self.tokenizer, lambda: requests.end_ids, watch, max_divergence)
         self._requests = requests = RequestBuilder(
             self._planner,
@@ -231,7 +227,7 @@ class Engine(NamedElsewhere, Unpicklable):
             self.tokenizer,
             tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
             exact=None if self._promoter is None else self._promoter.exact,
-            notes=[each.note for each in (self._pair_encoder, self._watcher) if each is not None],
+            notes=[] if self._watcher is None else [self._watcher.note],
         )
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
@@ -302,7 +298,7 @@ class Engine(NamedElsewhere, Unpicklable):
         caller. Closing again does nothing.
         """
         self._catalog.close()
-        for each in (self._promoter, self._pair_encoder, self._watcher):
+        for each in (self._promoter, self._watcher):
             if each is not None:
                 each.end()
         for service in tuple(self._services):
@@ -479,7 +475,6 @@ class Engine(NamedElsewhere, Unpicklable):
         """Return figures of the work in idle time: automatic promotion, and comparison with plain prefill."""
         return EngineStats(
             promotions=AutoPromotions() if self._promoter is None else self._promoter.figures,
-            pairs=PairsAhead() if self._pair_encoder is None else self._pair_encoder.figures,
             fidelity=WatchedFidelity() if self._watcher is None else self._watcher.figures,
         )
 

@@ -37,7 +37,6 @@ from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
-from promptcache.runtime.pair_encoder import PairEncoder, PairsAhead, open_pair_encoder
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
     Planner,
@@ -110,8 +109,6 @@ __all__ = [
     "Listener",
     "Model",
     "ModelInputs",
-    "PairEncoder",
-    "PairsAhead",
     "Planner",
     "Pool",
     "PrefixCache",
@@ -171,7 +168,6 @@ __all__ = [
     "logits_batch",
     "open_graphs",
     "open_history",
-    "open_pair_encoder",
     "open_pool",
     "open_promoter",
     "plain_logits",

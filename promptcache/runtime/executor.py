@@ -291,15 +291,14 @@ class Executor:
         if self._forget_unused is not None:
             self._forget_unused(encodings)
 
-    def encode_in_idle_time(self, encoding: Encoding, check: StopCheck, *, persist: bool) -> bool:
-        """Encode one encoding, unless it is stored; return whether it is in memory now.
+    def encode_in_idle_time(self, encoding: Encoding, check: StopCheck) -> bool:
+        """Encode one encoding into memory, unless it is there; return whether it is there now.
 
         It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory
         has no room.
 
         Args:
             check: Called in each layer. What it raises ends the forward pass, and nothing is stored.
-            persist: Whether to look in all tiers of the store, and to write to them. Otherwise only memory is used.
 
         Raises:
             StoreError: The store refuses the KV.
@@ -308,16 +307,15 @@ class Executor:
             return True
         state, recipe = self.follow(), self.recipe(encoding)
         context = [part.encoding for part in encoding.context]
-        lookups = self._get_many([*context, encoding] if persist else context)
+        lookups = self._get_many(context)
         held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
-        if encoding not in held:
-            if any(each not in held for each in context):
-                return False
-            alone = [Chain(context=encoding.context, links=(encoding,))]
-            kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
-            if self.model.state != state:
-                return False
-            self.store.put(recipe, *kv, persist=persist)
+        if any(each not in held for each in context):
+            return False
+        alone = [Chain(context=encoding.context, links=(encoding,))]
+        kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
+        if self.model.state != state:
+            return False
+        self.store.put(recipe, *kv, persist=False)
         return not self.absent([encoding])
 
     def _check(self, check: StopCheck) -> None:

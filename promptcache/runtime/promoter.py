@@ -197,7 +197,7 @@ class Promoter:
         is_kept = is_added = False
         self._catalog.hold(node)
         try:
-            is_kept = self._executor.encode_in_idle_time(node, check, persist=False)
+            is_kept = self._executor.encode_in_idle_time(node, check)
         except Interrupted:
             raise
         except Exception:  # noqa: BLE001 - a promotion costs no answer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Short
-from promptcache.runtime.pair_encoder import PairsAhead
 from promptcache.runtime.promoter import AutoPromotions
 
 
@@ -30,10 +29,8 @@ class EngineStats(Short):
 
     Attributes:
         promotions: Automatic promotion; all figures are 0 with `promote="off"`.
-        pairs: Modules that were encoded behind others ahead of requests; as above.
         fidelity: Comparison of requests with plain prefill; nothing was compared with `watch=0`.
     """
 
     promotions: AutoPromotions = field(default_factory=AutoPromotions)
-    pairs: PairsAhead = field(default_factory=PairsAhead)
     fidelity: WatchedFidelity = field(default_factory=WatchedFidelity)

@@ -51,10 +51,6 @@ class ServerMetrics(ServiceObserver):
             lambda: stats().promotions.num_combinations
         )
         gauge("promoted_bytes", "KV of promotions.").set_function(lambda: stats().promotions.nbytes)
-        gauge("pairs_encoded", "Pairs of modules that were encoded ahead of requests.").set_function(
-            lambda: stats().pairs.num_encoded
-        )
-        gauge("pair_bytes", "KV of these.").set_function(lambda: stats().pairs.nbytes)
         gauge("watched_requests", "Requests that were compared with plain prefill.").set_function(
             lambda: stats().fidelity.num_compared
         )

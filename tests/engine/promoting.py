@@ -54,9 +54,7 @@ def engine_of(model: Any, **options: Any) -> Engine:
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
     assert made._promoter is not None
-    assert made._pair_encoder is not None
     made._promoter.end()
-    made._pair_encoder.end()
     return made
 
 
@@ -127,12 +125,6 @@ class PromotingEngine(RuleBasedStateMachine):
         """Do a piece of work in idle time."""
         assert self.engine._promoter is not None
         self.engine._promoter.work(never)
-
-    @rule()
-    def encode_pairs(self) -> None:
-        """Encode a pair of modules in idle time."""
-        assert self.engine._pair_encoder is not None
-        self.engine._pair_encoder.work(never)
 
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
     def interrupt(self, prompt: str, num_layers: int) -> None:
