@@ -10,7 +10,7 @@ import pytest
 from transformers import LogitsProcessorList
 
 from promptcache import Choice, Prompt, Regex
-from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
 from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, XML, engine_of, tool
 from tests.engine.test_reasoning import Says
@@ -134,6 +134,22 @@ def test_tools_of_a_schema_are_its_modules() -> None:
     assert plan.num_reused_tokens == engine.plan(prompt).num_reused_tokens
     assert not plan.warnings
     assert "<tool_response>\n7 degrees <|end|> & rain\n</tool_response>" in engine.render(later)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ({"name": "\ud83d", "arguments": "{}"}, "function.name=.* is not allowed"),
+        ({"name": "weather", "arguments": r'{"city": "\ud83d"}'}, "function.arguments=.* is not allowed"),
+        ({"name": "weather", "arguments": '{"city": NaN}'}, "function.arguments is not JSON"),
+        ({"name": "weather", "arguments": '{"city": ' + "[" * 300 + "]" * 300 + "}"}, "function.arguments has more than 64 lists"),
+    ],
+)
+def test_bad_calls_of_a_message_are_refused(function: dict[str, str], words: str) -> None:
+    """Calls that no template can write are refused with their place."""
+    answer = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    with pytest.raises(InvalidValue, match=rf"messages\[1\].tool_calls\[0\].{words}"):
+        ENGINE.plan([QUESTION, answer, RESULT])
 
 
 @pytest.mark.parametrize(
