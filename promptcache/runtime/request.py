@@ -116,7 +116,7 @@ class RequestSettings:
         called = tuple(each for each in tools if self.tool_choice in ("auto", "required", each.name))
         several = self.parallel_tool_calls and self.tool_choice in ("auto", "required")
         calls = ToolCalls(called, reader.call_style, several=several)
-        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output)
+        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output, reader.text_start)
 
     @property
     def format_reason(self) -> str:
@@ -371,7 +371,13 @@ class RequestBuilder:
     ) -> TokenMatcher:
         """Return the state of a format behind the given tokens of the answer."""
         ends = end_ids(options, self.end_ids)
-        matcher = self._grammars.matcher(output, ends, reader.reasoning_tags, reader.reasoning_is_open)
+        matcher = self._grammars.matcher(
+            output,
+            ends,
+            None if reader.reasoning_is_closed else reader.reasoning_tags,
+            is_open=reader.reasoning_is_open,
+            before="" if isinstance(output, ToolCalls | CallsOrText) else reader.text_start,
+        )
         if not all(map(matcher.add, given)):
             raise InvalidGeneration("the tokens of the answer that are given do not have its format")
         return matcher
