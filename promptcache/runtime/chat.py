@@ -210,7 +210,7 @@ class Chat(Unpicklable):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
         tools = read_tools(settings.tools)
         turns = tuple(
-            each if _is_as_saved(each, tokenizer, tools) else _tokenized_again(each, tokenizer) for each in turns
+            each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
         )
         try:
             settings = replace(settings, repair=saved.repair, positions=saved.positions)
@@ -277,9 +277,9 @@ class Chat(Unpicklable):
         self.turns, self.question = (*before, turn), None
 
 
-def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer, tools: Sequence[Tool]) -> bool:
+def _is_as_saved(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
-    text = whole_text(tokenizer.decode, turn.token_ids)
+    tokenizer, text = requests.tokenizer, whole_text(requests.text(requests.end_ids), turn.token_ids)
     said = (turn.reasoning, turn.answer, turn.tool_calls)
     names = frozenset(each.name for each in turn.tool_calls)
     reader = AnswerReader(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
@@ -144,6 +144,11 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
         raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
 
 
+def _text(tokenizer: Tokenizer, ends: frozenset[int], token_ids: Sequence[int]) -> str:
+    """Return the text of an answer without the tokens that end it."""
+    return tokenizer.decode([each for each in token_ids if each not in ends])
+
+
 def _is_chat(prompt: PromptSource) -> bool:
     """Whether the chat template writes all of a prompt."""
     return isinstance(prompt, list | tuple) or (isinstance(prompt, Prompt) and prompt.schema == CHAT_SCHEMA)
@@ -270,9 +275,11 @@ class RequestBuilder:
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
-        configured: Any = getattr(self.executor.model.hf.generation_config, "eos_token_id", None)
-        declared = [configured] if isinstance(configured, int) else list(configured or ())
-        return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+        return tuple(sorted({*self.tokenizer.eos_ids, *self.executor.model.end_ids}))
+
+    def text(self, ends: Sequence[int]) -> Callable[[Sequence[int]], str]:
+        """Return what turns the tokens of an answer into text, without those that end it."""
+        return partial(_text, self.tokenizer, frozenset(ends))
 
     def build(self, prompt: PromptSource, settings: RequestSettings, given: Sequence[int] = ()) -> Request:
         """Return the request of a prompt.
@@ -349,7 +356,7 @@ class RequestBuilder:
             max_new_tokens=limit,
             options=options if self._hf_tokenizer is None else {"tokenizer": self._hf_tokenizer, **options},
             started=started,
-            text=self.tokenizer.decode,
+            text=self.text(end_ids(options, self.end_ids)),
             reader=reader,
             changes=changes,
             num_given=len(given),

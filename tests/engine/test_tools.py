@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import LogitsProcessorList
 
-from promptcache import Choice, Prompt, Regex
+from promptcache import Choice, Engine, Prompt, Regex
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
 from tests.engine.calling import (
@@ -302,3 +303,15 @@ def test_wrong_results_are_refused(text: str | None, options: dict[str, Any], me
     with pytest.raises(PromptCacheError, match=message):
         chat.say(text, **options)
     assert len(chat.turns) == 1
+
+
+def test_an_end_token_of_a_request_is_no_text() -> None:
+    """A special token that ends this answer is not in its text, whole or streamed, nor one of the configuration."""
+    controls = (each for each in ENGINE.tokenizer.control_ids if each not in ENGINE.tokenizer.eos_ids)
+    end = next(each for each in controls if ENGINE.tokenizer.decode((each,)))
+    asked: dict[str, Any] = {"eos_token_id": end, "logit_bias": {end: 100.0}, "max_new_tokens": 4, "do_sample": False}
+    assert ENGINE.generate([QUESTION], **asked).text == ""
+    assert "".join(ENGINE.stream([QUESTION], **asked)) == ""
+    model = copy.deepcopy(ENGINE.model.hf)
+    model.generation_config.eos_token_id = [end]
+    assert Engine(model, TOKENIZER).tokenizer.decode((end,)) == ""
