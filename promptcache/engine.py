@@ -190,7 +190,7 @@ class Engine(NamedElsewhere, Unpicklable):
         FLAG.check("strict_template", strict_template, InvalidValue)
         self.model = own_model = as_model(model, context_length)
         self.model.pack_weights(pack)
-        self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer)
+        self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer
         choose_linking(self.model)
         self.positions = choose_placement(self.model, positions)

@@ -32,6 +32,7 @@ _CALLS = Kind("a list of calls of tools", lambda value: isinstance(value, list |
 _ROLES: Mapping[str, Role] = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 _TOOL = "tool"
 _OF_TOOLS = (_TOOL, "function")
+_MAX_DEPTH = 64
 _RESULT_FIELDS = ("tool_call_id", "name")
 _REASONING = ("reasoning_content", "reasoning")
 _NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking", "thinking_blocks")
@@ -102,21 +103,35 @@ def _call(call: Any, place: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         form = '{"type": "function", "function": {"name": …, "arguments": …}}'
         raise InvalidValue(f"{place}={shown(call)} is not a call of a tool: {form} is expected")
+    TEXT.check(f"{place}.function.name", function["name"], InvalidValue)
     arguments = function.get("arguments") or {}
     try:
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        _json(arguments)
+        TEXT.check(f"{place}.function.arguments", _json(arguments), InvalidValue)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue(f"{place}.function.arguments is not JSON: {error}") from None
     if not isinstance(arguments, Mapping):
         raise InvalidValue(
             f"{place}.function.arguments={shown(arguments)} is not allowed: JSON of an object is expected"
         )
+    if _is_deeper(arguments, _MAX_DEPTH):
+        raise InvalidValue(f"{place}.function.arguments has more than {_MAX_DEPTH} lists and objects inside each other")
     made = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     if call.get("id") is None:
         return made
     TEXT.check(f"{place}.id", call["id"], InvalidValue)
     return {"id": call["id"], **made}
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether a value in JSON has more lists and objects inside each other than `most`."""
+    level = [value]
+    for _ in range(most + 1):
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, Mapping | list | tuple)]
+        if not level:
+            return False
+    return True
 
 
 def _json(value: Any) -> str:

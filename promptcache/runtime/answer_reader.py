@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from promptcache.layout import Plan
 from promptcache.runtime.call_style import call_style
-from promptcache.runtime.reasoning import ReasoningSplit, SplitText, Tags, is_open_in
+from promptcache.runtime.channels import ChannelSplit, has_channels
+from promptcache.runtime.reasoning import ReasoningSplit, SplitText, Tags, last_tag
 from promptcache.structured import CallSplit, CallStream, CallStyle, Tool, ToolCall
 from promptcache.tokenizer import Tokenizer
 
@@ -24,7 +25,7 @@ class AnswerParts(NamedTuple):
 class AnswerSplit:
     """Splits the text of an answer, piece by piece."""
 
-    def __init__(self, reasoning: ReasoningSplit, calls: CallSplit | None) -> None:
+    def __init__(self, reasoning: ReasoningSplit | ChannelSplit, calls: CallSplit | None) -> None:
         self._reasoning, self._calls = reasoning, calls
 
     @property
@@ -65,12 +66,18 @@ class AnswerReader:
     Attributes:
         reasoning_tags: The texts around reasoning, or None.
         reasoning_is_open: Whether the prompt ends with the first of them.
+        reasoning_is_closed: Whether the prompt ends with the second of them.
+        has_channels: Whether reasoning, text and calls are channels.
+        text_start: What the template writes in front of the text, behind reasoning.
         tool_names: The tools that the answer may call.
         call_style: How the model writes calls.
     """
 
     reasoning_tags: Tags | None = None
     reasoning_is_open: bool = False
+    reasoning_is_closed: bool = False
+    has_channels: bool = False
+    text_start: str = ""
     tool_names: frozenset[str] = frozenset()
     call_style: CallStyle = field(default_factory=CallStyle)
 
@@ -78,6 +85,8 @@ class AnswerReader:
         """Return a splitter for one answer; one that streams calls has those that are cut, too."""
         kind = CallStream if streams_calls else CallSplit
         calls = kind(self.tool_names, self.call_style) if self.tool_names else None
+        if self.has_channels:
+            return AnswerSplit(ChannelSplit(), calls)
         return AnswerSplit(ReasoningSplit(self.reasoning_tags, is_open=self.reasoning_is_open), calls)
 
     def parts(self, text: str) -> AnswerParts:
@@ -90,10 +99,18 @@ class AnswerReader:
 
 
 def answer_reader(tokenizer: Tokenizer, plan: Plan, tools: Sequence[Tool] = ()) -> AnswerReader:
-    """Return the reader of the answers to a prompt."""
+    """Return the reader of the answers to a prompt.
+
+    Raises:
+        InvalidGeneration: The answers may call tools, and the form of calls is not known.
+    """
+    tags, tag = tokenizer.reasoning_tags, last_tag(plan, tokenizer)
     return AnswerReader(
-        reasoning_tags=tokenizer.reasoning_tags,
-        reasoning_is_open=is_open_in(plan, tokenizer),
+        reasoning_tags=tags,
+        reasoning_is_open=tags is not None and tag == tags[0],
+        reasoning_is_closed=tags is not None and tag == tags[1],
+        has_channels=has_channels(tokenizer),
+        text_start=tokenizer.answer_start,
         tool_names=frozenset(each.name for each in tools),
-        call_style=call_style(tokenizer).of(tools) if tools else CallStyle(),
+        call_style=call_style(tokenizer, tools) if tools else CallStyle(),
     )

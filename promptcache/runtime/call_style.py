@@ -1,62 +1,158 @@
-"""The text that a chat template writes for calls of tools."""
+"""How a model writes calls of tools, learned from what its chat template writes for known calls."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from promptcache.diagnostics import TemplateRefusal
-from promptcache.structured import FUNCTION, CallStyle
+from promptcache.diagnostics import InvalidGeneration, TemplateRefusal
+from promptcache.structured import CALL_ID, CallStyle, Elements, Tool, common_start
 from promptcache.tokenizer import Before, Markup, Tokenizer
 
-_QUESTION, _NAMES, _KEY = "TEXT0QUESTION", ("name0of0tool", "name1of0tool"), "key0of0tool"
-_OPENING = '{"name": "'
-_JSON = rf'(", "(?:arguments|parameters)": )\{{"{_KEY}": "value"\}}'
-_XML = rf"(>\n)<parameter={_KEY}>\nvalue\n</parameter>\n"
+_QUESTION = "TEXT0QUESTION"
+_NAMES, _KEYS, _TEXT, _NUMBERS = (
+    ("name0of0tool", "name1of0tool"),
+    ("key0of0tool", "key1of0tool"),
+    "text0of0tool",
+    (70707, 80808),
+)
+_JSON = rf'\{{\s*"{_KEYS[0]}"\s*:\s*"{_TEXT}"\s*\}}'
 
 
-def call_style(tokenizer: Tokenizer) -> CallStyle:
-    """Return the style of calls of a tokenizer's chat template; that of plain JSON if it writes none."""
-    single, double = (_written(tokenizer, _NAMES[:count]) for count in (1, 2))
+def call_style(tokenizer: Tokenizer, tools: Sequence[Tool]) -> CallStyle:
+    """Return the style of calls of a tokenizer's chat template; that of plain JSON if it knows no tools.
+
+    Raises:
+        InvalidGeneration: The template writes calls in a form that cannot be derived from it, or none.
+    """
+    writer = _CallWriter(tokenizer)
+    one = writer.text([{_KEYS[0]: _TEXT}])
+    writes_call = one is not None and (_NAMES[0] in one or _TEXT in one)
+    if not writes_call and not writer.writes_tools:
+        return CallStyle().of(tools)
+    style = None if one is None else _json_style(writer, one) or _element_style(writer)
+    if style is None:
+        reason = "writes calls of tools in an unknown form" if writes_call else "writes tools, and no calls of them"
+        raise InvalidGeneration(
+            f"tools do not work with this model: its chat template {reason}, so calls cannot be found in answers; "
+            "leave `tools` out, and describe the tools and the form of calls in a message"
+        )
+    return style.of(tools)
+
+
+def _json_style(writer: _CallWriter, one: str) -> CallStyle | None:
+    """Return the style of calls whose arguments are JSON; None if they are something else."""
+    single = re.fullmatch(rf"(.*){_NAMES[0]}(.*?){_JSON}(.*)", one, re.DOTALL)
     if single is None:
-        return CallStyle()
-    is_xml = single[0].endswith(FUNCTION)
-    head, middle, tail = single
+        return None
+    head, middle, tail = single.groups()
+    two = writer.text([{_KEYS[0]: _TEXT}] * 2)
+    double = re.fullmatch(rf"(.*){_NAMES[0]}.*?{_JSON}(.*){_NAMES[1]}(.*?){_JSON}(.*)", two or "", re.DOTALL)
     if double is None:
-        return CallStyle(head=head, middle=middle, tail=tail, is_xml=is_xml)
-    return CallStyle(head=double[0], middle=middle, tail=double[-1], joint=double[2], is_xml=is_xml)
+        return writer.style(head=head, middle=middle, tail=tail)
+    return writer.style(head=double[1], middle=middle, joint=double[2], tail=double[4])
 
 
-def _written(tokenizer: Tokenizer, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the texts before, between and behind names and arguments of calls; None if they are no JSON or XML."""
-    calls = [
-        {"type": "function", "id": "call00000", "function": {"name": each, "arguments": {_KEY: "value"}}}
-        for each in names
-    ]
-    user: dict[str, Any] = {"role": "user", "content": _QUESTION}
-    answer: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
-    with suppress(TemplateRefusal):
-        asked = tokenizer.render_chat([user], generation_prompt=True)
-        rendered = tokenizer.render_chat([user, answer], generation_prompt=False)
-        header = asked.partition(_QUESTION)[2]
-        said = rendered.partition(_QUESTION)[2]
-        if not said.startswith(header):
+def _element_style(writer: _CallWriter) -> CallStyle | None:
+    """Return the style of calls whose arguments are written one by one; None if they are something else."""
+    (name, other), (key, more), (number, last) = _NAMES, _KEYS, map(str, _NUMBERS)
+    texts = writer.cut([{key: _TEXT}], name, key, _TEXT)
+    numbers = writer.cut([{key: _NUMBERS[0]}], name, key, number)
+    pair = writer.cut([{key: _NUMBERS[0], more: _NUMBERS[1]}], name, key, number, more, last)
+    empty = writer.cut([{}], name)
+    if texts is None or numbers is None or pair is None or empty is None:
+        return None
+    head, middle, equals, tail = numbers
+    opening, closing = texts[2].removeprefix(equals), texts[3].removesuffix(tail)
+    elements = Elements(equals=equals, between=pair[3], quotes=(opening, closing), empty_tail=empty[1])
+    calls = writer.cut([{key: _NUMBERS[0]}, {}], name, key, number, other)
+    empties = writer.cut([{}, {}], name, other)
+    several = calls is not None and empties is not None
+    style = writer.style(
+        head=head,
+        middle=middle,
+        tail=tail,
+        joint=calls[3] if calls is not None and several else None,
+        elements=replace(elements, empty_joint=empties[1] if empties is not None and several else None),
+    )
+    ends = common_start(elements.between, tail, style.joint or tail)  # a text without quotes ends with it
+    return style if equals and "\\" not in equals and (opening or ends) else None
+
+
+class _CallWriter:
+    """Writes answers with calls as a chat template does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def text(self, arguments: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return an answer with calls, without reasoning and without its end; None if the template refuses it."""
+        calls = [
+            {"type": "function", "id": CALL_ID, "function": {"name": name, "arguments": each}}
+            for name, each in zip(_NAMES, arguments, strict=False)
+        ]
+        answer: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
+        try:
+            asked = self._render()
+            rendered = self._render(answer)
+        except TemplateRefusal:
             return None
-        text = _shown(tokenizer, said.removeprefix(header))
-        for body in (_JSON, _XML):
-            pattern = "(.*)" + rf"{body}(.*)".join(map(re.escape, names)) + rf"{body}(.*)"
-            found = re.fullmatch(pattern, text, re.DOTALL)
-            if found is None:
-                continue
-            has_tag = found[1].endswith(FUNCTION) and found[1].strip() != FUNCTION
-            if has_tag or _OPENING in found[1]:
-                return found.groups()
-    return None
+        header, said = asked.rpartition(_QUESTION)[2], rendered.rpartition(_QUESTION)[2]
+        for tag in self._tokenizer.reasoning_tags or ():
+            header = header.partition(tag)[0]  # a block that the prompt opens or closes is no part of calls
+        header = header if said.startswith(header) else header.rstrip()
+        return self._shown(said.removeprefix(header)) if said.startswith(header) else None
+
+    @property
+    def writes_tools(self) -> bool:
+        """Whether the template writes definitions of tools."""
+        try:
+            return _NAMES[0] in self._render()
+        except TemplateRefusal:
+            return False
+
+    def _render(self, *answer: Mapping[str, Any]) -> str:
+        """Return a question with an answer, or with the beginning of one."""
+        parameters = {"type": "object", "properties": {each: {"type": "string"} for each in _KEYS}}
+        tools = [
+            {"type": "function", "function": {"name": each, "description": each, "parameters": parameters}}
+            for each in _NAMES
+        ]
+        messages = [{"role": "user", "content": _QUESTION}, *answer]
+        return self._tokenizer.render_chat(messages, generation_prompt=not answer, options={"tools": tools})
+
+    def cut(self, arguments: Sequence[Mapping[str, Any]], *marks: str) -> tuple[str, ...] | None:
+        """Return an answer with calls, cut at marks that it has once and in this order; None if it does not."""
+        text = self.text(arguments)
+        found = None if text is None else re.fullmatch("(.*)" + "(.*)".join(marks) + "(.*)", text, re.DOTALL)
+        if found is None or any(found[0].count(each) != 1 for each in marks):
+            return None
+        return found.groups()
+
+    def style(self, **texts: Any) -> CallStyle:
+        """Return a style with the control tokens in its texts."""
+        style = CallStyle(**texts)
+        elements = style.elements
+        written = [style.head, style.middle, style.joint, style.tail]
+        if elements is not None:
+            written += [elements.equals, elements.between, *elements.quotes, elements.empty_joint, elements.empty_tail]
+        return replace(style, controls=control_tokens(self._tokenizer, *filter(None, written)))
+
+    def _shown(self, text: str) -> str:
+        """Return what an answer shows of a text of the template: behind its reasoning, up to its end."""
+        _, closing = self._tokenizer.reasoning_tags or ("", "")
+        if closing and closing in text:
+            text = text.rpartition(closing)[2].lstrip()
+        (token_ids,) = self._tokenizer.tokenize_parts([Markup(text)], Before.CONTROL)
+        stop = next((index for index, each in enumerate(token_ids) if each in self._tokenizer.eos_ids), len(token_ids))
+        return self._tokenizer.decode(token_ids[:stop])
 
 
-def _shown(tokenizer: Tokenizer, text: str) -> str:
-    """Return what an answer shows of a text of the template: up to its end, without special tokens."""
-    (token_ids,) = tokenizer.tokenize_parts([Markup(text)], Before.CONTROL)
-    stop = next((index for index, each in enumerate(token_ids) if each in tokenizer.eos_ids), len(token_ids))
-    return tokenizer.decode(token_ids[:stop])
+def control_tokens(tokenizer: Tokenizer, *texts: str) -> dict[str, int]:
+    """Return the written forms of the control tokens that a template writes in texts, with their IDs."""
+    found = {
+        each for (ids,) in (tokenizer.tokenize_parts([Markup(text)], Before.TEXT) for text in texts) for each in ids
+    }
+    return {tokenizer.detokenize((each,)): each for each in sorted(found & tokenizer.control_ids)}

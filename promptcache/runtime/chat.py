@@ -31,6 +31,7 @@ from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, o
 from promptcache.layout import RequestTokens
 from promptcache.runtime.answer_reader import AnswerReader
 from promptcache.runtime.call_style import call_style
+from promptcache.runtime.channels import has_channels
 from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.hf.options import check_for_stream
@@ -40,7 +41,7 @@ from promptcache.runtime.serving import answer
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn, chat_message, turn_messages
-from promptcache.structured import CallStyle, read_tools
+from promptcache.structured import CallStyle, Tool, read_tools
 from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
@@ -207,7 +208,10 @@ class Chat(Unpicklable):
         known = executor.model.num_known_tokens
         if any(each >= known for turn in turns for each in turn.token_ids):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
-        turns = tuple(each if _is_as_saved(each, tokenizer) else _tokenized_again(each, tokenizer) for each in turns)
+        tools = read_tools(settings.tools)
+        turns = tuple(
+            each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
+        )
         try:
             settings = replace(settings, repair=saved.repair, positions=saved.positions)
             chat = cls(requests, saved.prompt, settings, turns)
@@ -273,15 +277,16 @@ class Chat(Unpicklable):
         self.turns, self.question = (*before, turn), None
 
 
-def _is_as_saved(turn: ChatTurn, tokenizer: Tokenizer) -> bool:
+def _is_as_saved(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]) -> bool:
     """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
-    text = whole_text(tokenizer.decode, turn.token_ids)
+    tokenizer, text = requests.tokenizer, whole_text(requests.text(requests.end_ids), turn.token_ids)
     said = (turn.reasoning, turn.answer, turn.tool_calls)
     names = frozenset(each.name for each in turn.tool_calls)
     reader = AnswerReader(
         reasoning_tags=tokenizer.reasoning_tags,
+        has_channels=has_channels(tokenizer),
         tool_names=names,
-        call_style=call_style(tokenizer) if names else CallStyle(),
+        call_style=call_style(tokenizer, tools) if names else CallStyle(),
     )
     return any(replace(reader, reasoning_is_open=each).parts(text) == said for each in (False, True))
 

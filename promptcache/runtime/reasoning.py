@@ -83,13 +83,14 @@ class ReasoningSplit:
         return text
 
 
-def is_open_in(plan: Plan, tokenizer: Tokenizer) -> bool:
-    """Return whether a prompt ends with the tag that begins reasoning."""
+def last_tag(plan: Plan, tokenizer: Tokenizer) -> str | None:
+    """Return the tag of reasoning with which a prompt ends: that which opens a block, or that which closes it."""
     tags = tokenizer.reasoning_tags
     if tags is None:
-        return False
+        return None
     ids: Sequence[int] = plan.prefill[-1].token_ids[-_NUM_LAST_TOKENS:]
-    return tokenizer.detokenize(ids).rstrip().endswith(tags[0])
+    end = tokenizer.detokenize(ids).rstrip()
+    return next((each for each in tags if end.endswith(each)), None)
 
 
 def _num_open(text: str, closing: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
@@ -116,7 +116,7 @@ class RequestSettings:
         called = tuple(each for each in tools if self.tool_choice in ("auto", "required", each.name))
         several = self.parallel_tool_calls and self.tool_choice in ("auto", "required")
         calls = ToolCalls(called, reader.call_style, several=several)
-        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output)
+        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output, reader.text_start)
 
     @property
     def format_reason(self) -> str:
@@ -142,6 +142,11 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
             else "put its definition into a module of the schema (promptcache.retrieval.tool_member)"
         )
         raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
+
+
+def _text(tokenizer: Tokenizer, ends: frozenset[int], token_ids: Sequence[int]) -> str:
+    """Return the text of an answer without the tokens that end it."""
+    return tokenizer.decode([each for each in token_ids if each not in ends])
 
 
 def _is_chat(prompt: PromptSource) -> bool:
@@ -270,9 +275,11 @@ class RequestBuilder:
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
-        configured: Any = getattr(self.executor.model.hf.generation_config, "eos_token_id", None)
-        declared = [configured] if isinstance(configured, int) else list(configured or ())
-        return tuple(sorted({*self.tokenizer.eos_ids, *declared}))
+        return tuple(sorted({*self.tokenizer.eos_ids, *self.executor.model.end_ids}))
+
+    def text(self, ends: Sequence[int]) -> Callable[[Sequence[int]], str]:
+        """Return what turns the tokens of an answer into text, without those that end it."""
+        return partial(_text, self.tokenizer, frozenset(ends))
 
     def build(self, prompt: PromptSource, settings: RequestSettings, given: Sequence[int] = ()) -> Request:
         """Return the request of a prompt.
@@ -349,7 +356,7 @@ class RequestBuilder:
             max_new_tokens=limit,
             options=options if self._hf_tokenizer is None else {"tokenizer": self._hf_tokenizer, **options},
             started=started,
-            text=self.tokenizer.decode,
+            text=self.text(end_ids(options, self.end_ids)),
             reader=reader,
             changes=changes,
             num_given=len(given),
@@ -371,7 +378,13 @@ class RequestBuilder:
     ) -> TokenMatcher:
         """Return the state of a format behind the given tokens of the answer."""
         ends = end_ids(options, self.end_ids)
-        matcher = self._grammars.matcher(output, ends, reader.reasoning_tags, reader.reasoning_is_open)
+        matcher = self._grammars.matcher(
+            output,
+            ends,
+            None if reader.reasoning_is_closed else reader.reasoning_tags,
+            is_open=reader.reasoning_is_open,
+            before="" if isinstance(output, ToolCalls | CallsOrText) else reader.text_start,
+        )
         if not all(map(matcher.add, given)):
             raise InvalidGeneration("the tokens of the answer that are given do not have its format")
         return matcher

@@ -5,10 +5,9 @@ llguidance computes a mask from the grammar of the format and the bytes of all t
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from promptcache.diagnostics import InvalidGeneration
-from promptcache.structured import LIMITS, OutputFormat, grammar_text, refused_format
+from promptcache.structured import LIMITS, OutputFormat, grammar_text, literal, refused_format
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Whether each token may come next, `[V]`."""
@@ -66,21 +65,30 @@ class TokenMatcher:
 class TokenGrammars:
     """Compiled grammars of output formats for one tokenizer. Thread-safe."""
 
-    def __init__(self, tokens: Sequence[bytes], tokenize: Callable[[str], Sequence[int]]) -> None:
+    def __init__(
+        self, tokens: Sequence[bytes], tokenize: Callable[[str], Sequence[int]], controls: Mapping[str, int]
+    ) -> None:
         """Create grammars; this takes about a second for a vocabulary of 150,000 tokens.
 
         Args:
             tokens: The bytes of each token, `[V]`; empty for tokens that are no text.
+            controls: Written forms of control tokens that the template writes in answers, with their IDs.
             tokenize: Returns the token IDs of a text.
         """
-        self._num_tokens = len(tokens)
+        self._num_tokens, self._controls = len(tokens), controls
         # llguidance needs an end token. It gets one of its own, behind all others, because requests choose theirs.
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary([*tokens, b"<end>"], tokenize)))
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
     def matcher(
-        self, output: OutputFormat, ends: Sequence[int], reasoning_tags: tuple[str, str] | None, is_open: bool
+        self,
+        output: OutputFormat,
+        ends: Sequence[int],
+        reasoning_tags: tuple[str, str] | None,
+        *,
+        is_open: bool,
+        before: str = "",
     ) -> TokenMatcher:
         """Return a matcher at the start of an answer.
 
@@ -90,13 +98,14 @@ class TokenGrammars:
             reasoning_tags: The texts around reasoning, which may come before the answer and has any form; None if there
                 is none.
             is_open: Whether the prompt ends with the first of them.
+            before: Text between the reasoning and the answer.
 
         Raises:
             InvalidGeneration: llguidance does not support the format, or no answer has it.
         """
         if not ends:
             raise InvalidGeneration("the format of the answer needs an end token, and 'eos_token_id' names none")
-        start = _start(reasoning_tags, is_open)
+        start = self._start(reasoning_tags, is_open, before)
         grammar = grammar_text(output, {"lark_grammar": start})
         with self._lock:
             compiled = self._compiled.get(grammar)
@@ -112,16 +121,19 @@ class TokenGrammars:
                 self._compiled.popitem(last=False)
             return TokenMatcher(compiled.deep_copy(), self._num_tokens, ends)
 
-
-def _start(tags: tuple[str, str] | None, is_open: bool) -> str:
-    """Return the grammar of an answer with its reasoning; `@body` is that of the format."""
-    if tags is None:
-        return "start: @body"
-    opening, closing = map(json.dumps, tags)
-    reasoning = f"reasoning[suffix={closing}]: /(.|\\n)*/\n{_SPACE}"
-    if is_open:
-        return f"start: reasoning space @body\n{reasoning}"
-    return f"start: (space {opening} reasoning space)? @body\n{reasoning}"
+    def _start(self, tags: tuple[str, str] | None, is_open: bool, before: str) -> str:
+        """Return the grammar of an answer with its reasoning; `@body` is that of the format."""
+        body = f"{literal(before, self._controls)} @body" if before else "@body"
+        if tags is None:
+            return f"start: {body}"
+        opening, closing = (literal(each, self._controls) for each in tags)
+        if closing.startswith("<["):  # no text has a control token
+            reasoning = f"reasoning: reasoning_text {closing}\nreasoning_text: /(.|\\n)*/\n{_SPACE}"
+        else:
+            reasoning = f"reasoning[suffix={closing}]: /(.|\\n)*/\n{_SPACE}"
+        if is_open:
+            return f"start: reasoning space {body}\n{reasoning}"
+        return f"start: (space {opening} reasoning space)? {body}\n{reasoning}"
 
 
 class _Vocabulary:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from promptcache.runtime.attention import to_device
+from promptcache.runtime.call_style import control_tokens
 from promptcache.runtime.token_grammars import Mask, TokenGrammars, TokenMatcher
 from promptcache.tokenizer import Tokenizer
 
@@ -19,12 +20,11 @@ def token_grammars(tokenizer: Tokenizer, num_tokens: int) -> TokenGrammars:
         num_tokens: Number of tokens of the model. It may be larger than that of the tokenizer.
     """
 
-    def text(token_id: int) -> bytes:
-        if token_id in tokenizer.control_ids and not tokenizer.decode((token_id,)):
-            return b""  # answers leave out special tokens
-        return tokenizer.token_bytes(token_id)
-
-    return TokenGrammars([text(token_id) for token_id in range(num_tokens)], tokenizer.tokenize)
+    tokens = [
+        b"" if token_id in tokenizer.control_ids else tokenizer.token_bytes(token_id) for token_id in range(num_tokens)
+    ]
+    controls = control_tokens(tokenizer, *(tokenizer.reasoning_tags or ()), tokenizer.answer_start)
+    return TokenGrammars(tokens, tokenizer.tokenize, controls)
 
 
 def masked(logits: torch.Tensor, masks: Sequence[Mask | None]) -> torch.Tensor:

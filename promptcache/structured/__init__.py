@@ -4,6 +4,9 @@ This room never imports torch or numpy, and knows no model.
 """
 
 from promptcache.structured.call_stream import CallPiece, CallStream
+from promptcache.structured.call_style import CALL_ID, CallStyle, Elements, common_start
+from promptcache.structured.calls import CallSplit, parse_calls
+from promptcache.structured.forced_calls import CallsOrText, ToolCalls
 from promptcache.structured.formats import (
     LIMITS,
     Choice,
@@ -13,24 +16,14 @@ from promptcache.structured.formats import (
     Regex,
     check_format,
     grammar_text,
+    literal,
     refused_format,
 )
-from promptcache.structured.tools import (
-    FUNCTION,
-    MAX_TOOLS,
-    CallsOrText,
-    CallSplit,
-    CallStyle,
-    Tool,
-    ToolCall,
-    ToolCalls,
-    parse_calls,
-    read_tools,
-)
+from promptcache.structured.tools import MAX_TOOLS, Tool, ToolCall, read_tools
 from promptcache.structured.types import read_output
 
 __all__ = [
-    "FUNCTION",
+    "CALL_ID",
     "LIMITS",
     "MAX_TOOLS",
     "CallPiece",
@@ -39,6 +32,7 @@ __all__ = [
     "CallStyle",
     "CallsOrText",
     "Choice",
+    "Elements",
     "Grammar",
     "JSONSchema",
     "OutputFormat",
@@ -47,7 +41,9 @@ __all__ = [
     "ToolCall",
     "ToolCalls",
     "check_format",
+    "common_start",
     "grammar_text",
+    "literal",
     "parse_calls",
     "read_output",
     "read_tools",

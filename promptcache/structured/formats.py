@@ -6,6 +6,7 @@ A format is a grammar of llguidance, which reads JSON schemas, regular expressio
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,6 +232,19 @@ def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
     if len(text) > _MAX_CHARACTERS:
         raise refused_format(f"it has {len(text)} characters, and the limit is {_MAX_CHARACTERS}")
     return text
+
+
+def literal(text: str, controls: Mapping[str, int]) -> str:
+    """Return a text in the notation of Lark.
+
+    Args:
+        controls: Written forms of control tokens, with their IDs. They are these tokens, and never text.
+    """
+    if not controls or not text:
+        return json.dumps(text)
+    forms = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    pieces = filter(None, re.split(f"({forms})", text))
+    return " ".join(f"<[{controls[each]}]>" if each in controls else json.dumps(each) for each in pieces)
 
 
 def refused_format(fault: str) -> InvalidGeneration:

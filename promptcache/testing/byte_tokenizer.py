@@ -59,6 +59,11 @@ class ByteTokenizer:
         return ()
 
     @property
+    def answer_start(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
     def reasoning_tags(self) -> None:
         """None."""
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -26,7 +27,20 @@ PLAIN_TEMPLATE = """{{ tokenizer_prefix }}
 module follows, which models rarely see before a word. `tokenizer_prefix` is what the tokenizer puts before every text.
 """
 
-_REASONING_ENDS = ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")
+_REASONING = (
+    *((each.replace("/", "", 1), each) for each in ("</think>", "[/THINK]", "</reasoning>", "</seed:think>")),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought", "<channel|>"),
+)
+"""Texts around reasoning, for templates that do not write it."""
+
+_REASONING_FIELDS = ("reasoning_content", "thinking")
+_ARGUMENTS = {"key0of0call": "value0of0call"}
+
+CHANNEL = "<|channel|>"
+"""Begins the name of a channel in the form of OpenAI (harmony)."""
+
+_ROLE = "<|start|>assistant"
 
 # Errors of templates for conversations that they do not support.
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -55,6 +69,49 @@ class ChatTemplate:
         self, messages: ChatMessages, *, generation_prompt: bool, options: Mapping[str, Any], date: datetime
     ) -> str:
         """Return a rendered conversation. Arguments and errors are those of `Tokenizer.render_chat`."""
+        return self._rendered([self._as_read(each) for each in messages], generation_prompt, options, date)
+
+    def _as_read(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a message with the fields that this template reads."""
+        if message.get("tool_calls") and self._joins_arguments:
+            calls = [
+                {**call, "function": {**call["function"], "arguments": _tojson(call["function"]["arguments"])}}
+                for call in message["tool_calls"]
+            ]
+            message = {**message, "tool_calls": calls}
+        if message.get(_REASONING_FIELDS[0]) and self._reasoning_field != _REASONING_FIELDS[0]:
+            message = {**message, self._reasoning_field: message[_REASONING_FIELDS[0]]}
+        return message
+
+    @cached_property
+    def _joins_arguments(self) -> bool:
+        """Whether the arguments of a call are a text, because the template does not write JSON of an object."""
+        return not self._writes_call(_ARGUMENTS) and self._writes_call(_tojson(_ARGUMENTS))
+
+    def _writes_call(self, arguments: object) -> bool:
+        """Whether the template writes a call with arguments, and not as Python prints them."""
+        call = {"type": "function", "id": "call00000", "function": {"name": "name0of0call", "arguments": arguments}}
+        text = self._probe({"role": "assistant", "content": "", "tool_calls": [call]})
+        return all(each in text for pair in _ARGUMENTS.items() for each in pair) and str(_ARGUMENTS) not in text
+
+    @cached_property
+    def _reasoning_field(self) -> str:
+        """The field of a message that the template reads as reasoning."""
+        answer = {"role": "assistant", "content": "TEXT0ANSWER"}
+        found = (
+            each for each in _REASONING_FIELDS if "TEXT0REASONING" in self._probe({**answer, each: "TEXT0REASONING"})
+        )
+        return next(found, _REASONING_FIELDS[0])
+
+    def _probe(self, answer: Mapping[str, Any]) -> str:
+        """Return a conversation that ends with an answer; "" if the template refuses it."""
+        with suppress(TemplateRefusal):
+            return self._rendered([{"role": "user", "content": "TEXT0QUESTION"}, answer], False, {}, FROZEN_DATE)
+        return ""
+
+    def _rendered(
+        self, messages: ChatMessages, generation_prompt: bool, options: Mapping[str, Any], date: datetime
+    ) -> str:
         given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": generation_prompt}
         try:
             return self._template.render(strftime_now=date.strftime, **self._special_tokens, **{**given, **options})
@@ -62,23 +119,43 @@ class ChatTemplate:
             raise TemplateRefusal(f"the chat template refuses this conversation: {first_line(error)}") from error
 
 
-def reasoning_tags(template: ChatTemplate) -> tuple[str, str] | None:
+def answer_start(template: ChatTemplate) -> str:
+    """Return what a chat template writes between the beginning of an answer and its text, without reasoning."""
+    user, answer = {"role": "user", "content": "TEXT0QUESTION"}, {"role": "assistant", "content": "TEXT0ANSWER"}
+    with suppress(TemplateRefusal):
+        header, said = (
+            template.render(messages, generation_prompt=is_asked, options={}, date=FROZEN_DATE).partition(
+                "TEXT0QUESTION"
+            )[2]
+            for messages, is_asked in (([user], True), ([user, answer], False))
+        )
+        if said.startswith(header):
+            return said.removeprefix(header).partition("TEXT0ANSWER")[0]
+    return ""
+
+
+def reasoning_tags(template: ChatTemplate, start: str) -> tuple[str, str] | None:
     """Return the texts that a chat template writes around reasoning; None if it knows none.
 
-    A template either renders `reasoning_content` of a message, or cuts reasoning out of its content.
+    A template either renders the reasoning of a message, or cuts reasoning out of its content.
+
+    Args:
+        start: What the template writes in front of an answer, see `answer_start`.
     """
+    if CHANNEL in start:
+        return start.replace("final", "analysis"), f"<|end|>{_ROLE}"
     answer = {"role": "assistant", "content": "TEXT0ANSWER", "reasoning_content": "TEXT0REASONING"}
     messages = [{"role": "user", "content": "TEXT0QUESTION"}, answer]
     with suppress(TemplateRefusal):
         rendered = template.render(messages, generation_prompt=False, options={}, date=FROZEN_DATE)
-        found = re.search(r"(\S+)\s*TEXT0REASONING\s*(\S*/\S+?)\s*TEXT0ANSWER", rendered)
-        if found is not None and found[1].endswith(_opening(found[2])):
-            return _opening(found[2]), found[2]
-    return next(((_opening(closing), closing) for closing in _REASONING_ENDS if closing in template.source), None)
-
-
-def _opening(closing: str) -> str:
-    return closing.replace("/", "", 1)
+        before = re.escape(start.strip())
+        found = re.search(rf"(\S+)\s*TEXT0REASONING\s*(\S+?)\s*{before}\s*TEXT0ANSWER", rendered)
+        if found is not None:
+            known = next((each for each in _REASONING if each[1] == found[2]), None)
+            opening = found[2].replace("/", "", 1) if known is None else known[0]
+            if opening != found[2] and found[1].endswith(opening):
+                return opening, found[2]
+    return next((each for each in _REASONING if each[1] in template.source), None)
 
 
 class _Generation(Extension):

@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from promptcache.diagnostics import TemplateRefusal, UnsupportedModel
 from promptcache.language import ChatMessages, Role
-from promptcache.tokenizer.chat_template import PLAIN_TEMPLATE, ChatTemplate, reasoning_tags
+from promptcache.tokenizer.chat_template import CHANNEL, PLAIN_TEMPLATE, ChatTemplate, answer_start, reasoning_tags
 from promptcache.tokenizer.conversation import Conversations
 from promptcache.tokenizer.files import default_template, read_tokenizer_files
 from promptcache.tokenizer.rules import RuleData, whole_text_rules, with_declared_tokens
@@ -32,15 +32,20 @@ class HubTokenizer:
         self._fingerprint = fingerprint
         variables = parts.special_tokens if source is not None else {"tokenizer_prefix": parts.prefix}
         self._template = ChatTemplate(PLAIN_TEMPLATE if source is None else source, variables)
-        self._reasoning_tags = reasoning_tags(self._template)
+        start = answer_start(self._template)
+        self._reasoning_tags = reasoning_tags(self._template, start)
         self._bos_ids = parts.prefix_ids
         self._bos_form = parts.bos
         talks = self._talks()
         markers = parts.turn_markers("".join(written for written, _ in talks))
-        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers, self._reasoning_tags or ())
+        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers)
         (ending,) = self._text.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
         self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
+        self._answer_start = self._control_start(start)
+        (frame,) = self._text.tokenize_parts([Markup(self._answer_start)], Before.CONTROL)
+        frame = () if CHANNEL in self._answer_start else frame  # it tells the channels apart
+        self._hidden_ids = frozenset((*self._eos_ids, *parts.edge_ids, *self.control_ids.intersection(frame)))
         self._warnings = tuple(self._whitespace_warnings())
 
     def _talks(self) -> list[tuple[str, str]]:
@@ -142,6 +147,11 @@ class HubTokenizer:
         return self._warnings
 
     @property
+    def answer_start(self) -> str:
+        """What the template writes in front of the text of an answer, behind its reasoning; "" if this is nothing."""
+        return self._answer_start
+
+    @property
     def reasoning_tags(self) -> tuple[str, str] | None:
         """The texts around the reasoning of an answer; None if the chat template knows none."""
         return self._reasoning_tags
@@ -159,8 +169,8 @@ class HubTokenizer:
         return self._text.detokenize(token_ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer without special tokens, like `decode(skip_special_tokens=True)`."""
-        return self._text.decode(token_ids)
+        """Return the text of an answer, without the tokens at its edges; see `Tokenizer.decode`."""
+        return self._text.decode([each for each in token_ids if each not in self._hidden_ids])
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""
@@ -176,6 +186,13 @@ class HubTokenizer:
     ) -> str:
         """Return a conversation as the chat template renders it."""
         return self._template.render(messages, generation_prompt=generation_prompt, options=options, date=date)
+
+    def _control_start(self, start: str) -> str:
+        """Return what the template writes in front of an answer, without reasoning; "" if it has no control token."""
+        _, closing = self._reasoning_tags or ("", "")
+        start = start.rpartition(closing)[2].lstrip() if closing else start
+        (token_ids,) = self._text.tokenize_parts([Markup(start)], Before.CONTROL)
+        return start if self.control_ids.intersection(token_ids) else ""
 
     def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:
         """Return the control token that closes the last turn of a conversation, or an empty tuple."""
@@ -208,6 +225,13 @@ class _Parts:
         """Return the token of a written form, or nothing."""
         token_id = self._backend.token_to_id(form)
         return () if token_id is None else (token_id,)
+
+    @property
+    def edge_ids(self) -> tuple[int, ...]:
+        """The tokens that are before and behind texts: BOS, EOS, padding, and what the tokenizer adds."""
+        forms = (self.special_tokens.get(f"{each}_token", "") for each in ("bos", "eos", "pad"))
+        added = {*self._backend.encode("x").ids} - {*self._backend.encode("x", add_special_tokens=False).ids}
+        return (*added, *(token_id for form in forms for token_id in self.ids_of(form)))
 
     def turn_markers(self, written: str) -> Iterator[str]:
         """Yield the written forms of added tokens that only the chat template writes, around turns.

@@ -73,7 +73,6 @@ class TextTokenizer:
         rules: Mapping[str, Any],
         special_tokens: Iterable[str],
         controls: Iterable[str],
-        shown: Iterable[str] = (),
     ) -> None:
         """Create a tokenizer of text.
 
@@ -81,14 +80,12 @@ class TextTokenizer:
             rules: A `tokenizer.json`.
             special_tokens: Written forms of further special tokens.
             controls: Written forms of tokens that are no special tokens, and that only a chat template writes.
-            shown: Written forms of special tokens that `decode` keeps.
         """
         self._rules = whole_text_rules(rules)
         self._encoder = _Encoder(self._rules)
         self._backend = self._encoder.inner
         declared = (token["content"] for token in rules["added_tokens"] if token["special"])
         special = self._find((*declared, *special_tokens))
-        self._hidden_ids = frozenset(special.values()) - frozenset(self._find(shown).values())
         unknown = unknown_piece(rules)
         self._controls = {
             token_id: form for form, token_id in (special | self._find(controls)).items() if form != unknown
@@ -139,9 +136,8 @@ class TextTokenizer:
         return "".join(parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer, like `decode(skip_special_tokens=True)` of transformers, with shown tokens."""
-        kept = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
-        return str(self._encoder.start.decode(kept, skip_special_tokens=False))
+        """Return the text of an answer, like `decode` of transformers, with special tokens in their written form."""
+        return str(self._encoder.start.decode(list(token_ids), skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, which may be a part of a character."""

@@ -60,6 +60,10 @@ class Tokenizer(Protocol):
         """Warnings about this tokenizer."""
 
     @property
+    def answer_start(self) -> str:
+        """What the template writes in front of the text of an answer, behind its reasoning; "" if this is nothing."""
+
+    @property
     def reasoning_tags(self) -> tuple[str, str] | None:
         """The texts around the reasoning of an answer, such as `<think>` and `</think>`; None without reasoning."""
 
@@ -80,7 +84,11 @@ class Tokenizer(Protocol):
         """Return the text of `token_ids`, control tokens in their written form."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer without special tokens, like `decode(skip_special_tokens=True)`."""
+        """Return the text of an answer.
+
+        End tokens, BOS and padding are left out, and what stands in front of every answer. Other special tokens are in
+        their written form: they separate the parts of an answer.
+        """
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token in UTF-8, also those of a token that is a part of a character."""
@@ -112,6 +120,7 @@ class PlainTokenizer(ABC):
     bos_ids: tuple[int, ...] = ()
     bos_form = ""
     reasoning_tags = None
+    answer_start = ""
     eos_ids: tuple[int, ...] = ()
     control_ids: frozenset[int] = frozenset()
     warnings: tuple[str, ...] = ()

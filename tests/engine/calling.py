@@ -28,6 +28,16 @@ XML = HERMES.replace(
     "</function>\n</tool_call>",
 )
 """Calls as Qwen3-Coder writes them."""
+WRITES_THINKING = HERMES.replace(
+    "{% for call in",
+    "{% if m.role == 'assistant' and loop.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{% for call in",
+).replace("assistant\n{% endif %}", "assistant\n{% if closed %}<think>\n\n</think>\n\n{% endif %}{% endif %}")
+"""Writes a block of reasoning into the last answer, and a closed one on request, as Qwen3 does."""
+OPENS_THINKING = HERMES.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}").replace(
+    "{{ m.content }}{% for call", "{{ m.content.split('</think>')[-1] }}{% for call"
+)
+"""Begins a block of reasoning in the prompt, as QwQ does."""
 QUESTION = {"role": "user", "content": "How warm is it in Oslo?"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,22 @@ from typing import Any
 import pytest
 from transformers import LogitsProcessorList
 
-from promptcache import Choice, Prompt, Regex
-from promptcache.diagnostics import InvalidGeneration, PromptCacheError, TemplateRefusal
+from promptcache import Choice, Engine, Prompt, Regex
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError, TemplateRefusal
 from promptcache.retrieval import tool_member
-from tests.engine.calling import CALL, CALLED, HERMES, QUESTION, RESULT, TOOLS, XML, engine_of, tool
+from tests.engine.calling import (
+    CALL,
+    CALLED,
+    HERMES,
+    OPENS_THINKING,
+    QUESTION,
+    RESULT,
+    TOOLS,
+    WRITES_THINKING,
+    XML,
+    engine_of,
+    tool,
+)
 from tests.engine.test_reasoning import Says
 
 ENGINE, TOKENIZER = engine_of(HERMES)
@@ -70,6 +83,50 @@ def test_a_forced_call_is_a_call(choice: str) -> None:
     assert answer.text == ""
     assert choice in ("required", call.name)
     assert json.loads(call.arguments) in ([{"city": "Oslo"}, {"city": "Rome"}] if call.name == "weather" else [{}])
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("template", "closed", "reasoning"),
+    [
+        (WRITES_THINKING, False, "<think>\nI look.\n</think>\n\n"),
+        (WRITES_THINKING, False, ""),
+        (WRITES_THINKING, True, ""),
+        (OPENS_THINKING, False, "I look.\n</think>\n\n"),
+    ],
+)
+def test_calls_behind_reasoning(template: str, closed: bool, reasoning: str, choice: str) -> None:
+    """Calls of models that reason are those of the template, called freely or forced, behind a block or without one."""
+    engine, _ = engine_of(template)
+    text = f'{reasoning}<tool_call>\n{{"name": "weather", "arguments": {{"city": "Oslo"}}}}\n</tool_call>'
+    says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
+    asked: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "template_kwargs": {"closed": closed}}
+    answer = engine.generate([QUESTION], **asked, **says)
+    assert [(each.name, json.loads(each.arguments)) for each in answer.tool_calls] == [("weather", {"city": "Oslo"})]
+    assert (answer.text, answer.reasoning) == ("", "I look." if reasoning else None)
+
+
+def test_a_closed_block_is_not_opened_again() -> None:
+    """Behind a block of reasoning that the prompt closes, a forced answer is a call at once."""
+    engine, _ = engine_of(WRITES_THINKING)
+    asked: dict[str, Any] = {"tools": TOOLS, "tool_choice": "required", "template_kwargs": {"closed": True}}
+    answer = engine.generate([QUESTION], **asked, parallel_tool_calls=False, max_new_tokens=100)
+    assert engine.tokenizer.decode(answer.token_ids).startswith('<tool_call>\n{"name": "')
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(r'"\ud83d"', "\N{REPLACEMENT CHARACTER}"), ("NaN", None), ("[-Infinity, 1e999]", [None, None])],
+)
+def test_a_chat_goes_on_after_a_bad_call(tmp_path: Path, value: str, expected: Any) -> None:
+    """What JSON does not have becomes what it has, so that results can be given and the chat can be saved."""
+    chat = ENGINE.chat(tools=[tool("weather", city={})])
+    text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": {value}}}}}\n</tool_call>'
+    (call,) = chat.say("How warm is it?", **saying(text)).tool_calls
+    assert json.loads(call.arguments) == {"city": expected}
+    chat.say(results=["7"], max_new_tokens=2)
+    chat.save(tmp_path / "chat.json")
+    assert ENGINE.load_chat(tmp_path / "chat.json", tools=[tool("weather", city={})]).turns == chat.turns
 
 
 def test_calls_in_xml() -> None:
@@ -134,6 +191,25 @@ def test_tools_of_a_schema_are_its_modules() -> None:
     assert plan.num_reused_tokens == engine.plan(prompt).num_reused_tokens
     assert not plan.warnings
     assert "<tool_response>\n7 degrees <|end|> & rain\n</tool_response>" in engine.render(later)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ({"name": "\ud83d", "arguments": "{}"}, "function.name=.* is not allowed"),
+        ({"name": "weather", "arguments": r'{"city": "\ud83d"}'}, "function.arguments=.* is not allowed"),
+        ({"name": "weather", "arguments": '{"city": NaN}'}, "function.arguments is not JSON"),
+        (
+            {"name": "weather", "arguments": '{"city": ' + "[" * 300 + "]" * 300 + "}"},
+            "function.arguments has more than 64 lists",
+        ),
+    ],
+)
+def test_bad_calls_of_a_message_are_refused(function: dict[str, str], words: str) -> None:
+    """Calls that no template can write are refused with their place."""
+    answer = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    with pytest.raises(InvalidValue, match=rf"messages\[1\].tool_calls\[0\].{words}"):
+        ENGINE.plan([QUESTION, answer, RESULT])
 
 
 @pytest.mark.parametrize(
@@ -227,3 +303,15 @@ def test_wrong_results_are_refused(text: str | None, options: dict[str, Any], me
     with pytest.raises(PromptCacheError, match=message):
         chat.say(text, **options)
     assert len(chat.turns) == 1
+
+
+def test_an_end_token_of_a_request_is_no_text() -> None:
+    """A special token that ends this answer is not in its text, whole or streamed, nor one of the configuration."""
+    controls = (each for each in ENGINE.tokenizer.control_ids if each not in ENGINE.tokenizer.eos_ids)
+    end = next(each for each in controls if ENGINE.tokenizer.decode((each,)))
+    asked: dict[str, Any] = {"eos_token_id": end, "logit_bias": {end: 100.0}, "max_new_tokens": 4, "do_sample": False}
+    assert ENGINE.generate([QUESTION], **asked).text == ""
+    assert "".join(ENGINE.stream([QUESTION], **asked)) == ""
+    model = copy.deepcopy(ENGINE.model.hf)
+    model.generation_config.eos_token_id = [end]
+    assert Engine(model, TOKENIZER).tokenizer.decode((end,)) == ""

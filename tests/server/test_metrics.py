@@ -38,8 +38,6 @@ GAUGES = {
     "store_bytes",
     "promoted_combinations",
     "promoted_bytes",
-    "pairs_encoded",
-    "pair_bytes",
     "watched_requests",
     "watched_divergence_nats",
 }

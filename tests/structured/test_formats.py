@@ -18,7 +18,7 @@ from promptcache.runtime.token_grammars import TokenGrammars
 from promptcache.structured import OutputFormat, check_format, read_output
 
 END = 256
-GRAMMARS = TokenGrammars([*(bytes([each]) for each in range(256)), b""], lambda text: [*text.encode()])
+GRAMMARS = TokenGrammars([*(bytes([each]) for each in range(256)), b""], lambda text: [*text.encode()], {})
 """Grammars over bytes, with an end token behind them."""
 
 
@@ -52,7 +52,7 @@ class Pair(TypedDict):
 
 def accepts(output: OutputFormat, text: str, tags: tuple[str, str] | None = None, *, is_open: bool = False) -> bool:
     """Whether each byte of a text may come next, and then an end token."""
-    matcher = GRAMMARS.matcher(output, [END], tags, is_open)
+    matcher = GRAMMARS.matcher(output, [END], tags, is_open=is_open)
     for token_id in [*text.encode(), END]:
         if not matcher.mask()[token_id]:
             return False

@@ -18,6 +18,7 @@ from promptcache.structured import (
     CallStream,
     CallStyle,
     Choice,
+    Elements,
     JSONSchema,
     OutputFormat,
     Regex,
@@ -253,10 +254,15 @@ NOTES = read_tools(
 )
 XML = CallStyle(
     head="<tool_call>\n<function=",
-    middle=">\n",
-    joint="</function>\n</tool_call>\n<tool_call>\n<function=",
-    tail="</function>\n</tool_call>",
-    is_xml=True,
+    middle=">\n<parameter=",
+    joint="\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=",
+    tail="\n</parameter>\n</function>\n</tool_call>",
+    elements=Elements(
+        equals=">\n",
+        between="\n</parameter>\n<parameter=",
+        empty_joint=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
+        empty_tail=">\n</function>\n</tool_call>",
+    ),
 ).of(NOTES)
 
 

@@ -85,10 +85,13 @@ def load_model(
     return model, tokenizer
 
 
-def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer:
+def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequence[int] = ()) -> Tokenizer:
     """Return our tokenizer with the vocabulary, rules and chat template of a transformers tokenizer.
 
     Our own tokenizers are returned as they are.
+
+    Args:
+        end_ids: Tokens that end an answer according to the model.
 
     Raises:
         UnsupportedModel: `tokenizer` is neither, has no fast backend, or has several chat templates without a default.
@@ -103,7 +106,7 @@ def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> Tokenizer
             f"{type(tokenizer).__name__} has no fast (Rust) tokenizer behind it; convert it to a tokenizer.json first"
         )
     config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
-    return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template)
+    return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
 
 
 def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:

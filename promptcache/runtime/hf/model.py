@@ -91,6 +91,12 @@ class Model:
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
 
     @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer according to the generation configuration."""
+        configured: Any = getattr(self.hf.generation_config, "eos_token_id", None)
+        return (configured,) if isinstance(configured, int) else tuple(configured or ())
+
+    @property
     def device(self) -> torch.device:
         """The device of the model's inputs."""
         device: torch.device = self.hf.device
