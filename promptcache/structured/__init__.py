@@ -5,7 +5,6 @@ This room never imports torch or numpy, and knows no model.
 
 from promptcache.structured.call_stream import CallPiece, CallStream
 from promptcache.structured.formats import (
-    LIMITS,
     Choice,
     Grammar,
     JSONSchema,
@@ -15,6 +14,7 @@ from promptcache.structured.formats import (
     grammar_text,
     refused_format,
 )
+from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 from promptcache.structured.tools import (
     FUNCTION,
     MAX_TOOLS,
@@ -31,7 +31,6 @@ from promptcache.structured.types import read_output
 
 __all__ = [
     "FUNCTION",
-    "LIMITS",
     "MAX_TOOLS",
     "CallPiece",
     "CallSplit",
@@ -39,7 +38,9 @@ __all__ = [
     "CallStyle",
     "CallsOrText",
     "Choice",
+    "CompiledGrammar",
     "Grammar",
+    "GrammarCache",
     "JSONSchema",
     "OutputFormat",
     "Regex",

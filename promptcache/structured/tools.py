@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -163,6 +163,11 @@ class ToolCalls(OutputFormat):
         ]
         return {"lark_grammar": "\n".join(rules)}
 
+    @property
+    def inner(self) -> Iterable[tuple[str, OutputFormat]]:
+        """The parameters of the tools."""
+        return ((f"tools: the parameters of {shown(each.name)}", each.parameters) for each in self.tools)
+
     def _value(self, text: str) -> tuple[ToolCall, ...]:
         content, calls = parse_calls(text, {each.name for each in self.tools}, self.style)
         if content or not calls:
@@ -237,6 +242,11 @@ class CallsOrText(OutputFormat):
     def parts(self) -> Sequence[Mapping[str, Any]]:
         """Both grammars."""
         return ({"name": "calls", **self.calls.grammar}, {"name": "text", **self.text.grammar})
+
+    @property
+    def inner(self) -> Iterable[tuple[str, OutputFormat]]:
+        """The calls; the text was checked."""
+        return (("the calls of tools", self.calls),)
 
     def _value(self, text: str) -> Any:
         return self.calls.parse(text) if self.calls.accepts(text) else self.text.parse(text)
