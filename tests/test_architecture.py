@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "diagnostics": set(),
     "lazy": set(),
     "locks": set(),
-    "structured": {"diagnostics"},
+    "structured": {"diagnostics", "locks"},
     "language": {"diagnostics", "lazy", "locks", "structured"},
     "tokenizer": {"diagnostics", "language"},
     "layout": {"diagnostics", "language", "tokenizer"},

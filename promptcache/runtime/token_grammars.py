@@ -5,8 +5,6 @@ llguidance computes a mask from the grammar of the format and the bytes of all t
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -15,27 +13,37 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from promptcache.diagnostics import InvalidGeneration
-from promptcache.structured import LIMITS, OutputFormat, grammar_text, literal, refused_format
+from promptcache.structured import (
+    CompiledGrammar,
+    GrammarCache,
+    OutputFormat,
+    grammar_text,
+    literal,
+    refused_format,
+)
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Whether each token may come next, `[V]`."""
 
-_MAX_COMPILED = 64
-"""Number of compiled grammars that are kept, those used last."""
-
 _SPACE = r"space: /[ \n]{0,4}/"
+
+_MAX_FORCED = 256
+"""Characters of a text that has to come, of which each mask tokenizes the beginning. A mask needs its first token."""
 
 
 class TokenMatcher:
     """The state of one answer in its grammar. Not thread-safe."""
 
-    def __init__(self, matcher: LLMatcher, num_tokens: int, ends: Sequence[int]) -> None:
-        self._matcher, self._num_tokens = matcher, num_tokens
+    def __init__(
+        self, compiled: CompiledGrammar, num_tokens: int, ends: Sequence[int], matcher: LLMatcher | None = None
+    ) -> None:
+        self._compiled, self._num_tokens = compiled, num_tokens
+        self._matcher = matcher or compiled.matcher()
         self._ends = np.array([each for each in ends if each < num_tokens], dtype=np.intp)
 
     def copy(self) -> TokenMatcher:
         """Return a matcher in the same state."""
-        return TokenMatcher(self._matcher.deep_copy(), self._num_tokens, self._ends.tolist())
+        return TokenMatcher(self._compiled, self._num_tokens, self._ends.tolist(), self._matcher.deep_copy())
 
     def mask(self) -> Mask:
         """Return the tokens that may come next: an end token exactly where the answer is complete.
@@ -77,9 +85,7 @@ class TokenGrammars:
         """
         self._num_tokens, self._controls = len(tokens), controls
         # llguidance needs an end token. It gets one of its own, behind all others, because requests choose theirs.
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary([*tokens, b"<end>"], tokenize)))
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._lock = threading.Lock()
+        self._cache = GrammarCache(LLTokenizer(TokenizerWrapper(_Vocabulary([*tokens, b"<end>"], tokenize))))
 
     def matcher(
         self,
@@ -102,24 +108,18 @@ class TokenGrammars:
 
         Raises:
             InvalidGeneration: llguidance does not support the format, or no answer has it.
+            QueueFull: The formats of other answers take too much memory.
         """
         if not ends:
             raise InvalidGeneration("the format of the answer needs an end token, and 'eos_token_id' names none")
         start = self._start(reasoning_tags, is_open, before)
         grammar = grammar_text(output, {"lark_grammar": start})
-        with self._lock:
-            compiled = self._compiled.get(grammar)
-        if compiled is None:
-            compiled = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-            if compiled.is_error():
-                raise refused_format(compiled.get_error())
-            TokenMatcher(compiled, self._num_tokens, ends).mask()  # also prepares what all copies share
-        with self._lock:
-            self._compiled[grammar] = compiled
-            self._compiled.move_to_end(grammar)
-            while len(self._compiled) > _MAX_COMPILED:
-                self._compiled.popitem(last=False)
-            return TokenMatcher(compiled.deep_copy(), self._num_tokens, ends)
+        compiled = self._cache.compiled(grammar)
+        if fault := compiled.fault:
+            raise refused_format(fault, output)
+        matcher = TokenMatcher(compiled, self._num_tokens, ends)
+        matcher.mask()  # finds out whether an end token leaves no other one
+        return matcher
 
     def _start(self, tags: tuple[str, str] | None, is_open: bool, before: str) -> str:
         """Return the grammar of an answer with its reasoning; `@body` is that of the format."""
@@ -147,4 +147,4 @@ class _Vocabulary:
         self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
-        return list(self._tokenize(text))
+        return list(self._tokenize(text[:_MAX_FORCED]))

@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from promptcache.diagnostics import PromptCacheError, QueueFull
+from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
 from promptcache.layout import Plan
 from promptcache.runtime import (
     DEFAULT_NEW_TOKENS,
@@ -36,6 +36,7 @@ from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServedTicket, ServerState
+from promptcache.structured import check_format
 
 KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets an event that says nothing."""
@@ -96,6 +97,19 @@ class ServerRequest:
             made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
             yield made if self.reuse else prefilled(made)
 
+    def check_format(self) -> None:
+        """Refuse a format that is not supported. The event loop does not wait for this.
+
+        Raises:
+            ApiError: Names the field.
+        """
+        output, place = self.form.get("output"), self.body.format_name
+        try:
+            if output is not None:
+                check_format(output)
+        except InvalidGeneration as error:
+            raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
+
     @property
     def settings(self) -> RequestSettings:
         """The settings that decide about the text of the prompts and of the answers."""
@@ -144,6 +158,7 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
         PromptCacheError: As `respond`, for a prompt or an option that is not valid.
     """
     _check(question, state)
+    question.check_format()
     (plan,) = question.plans(state)
     question.limit(plan, state)
     return plan
@@ -215,6 +230,9 @@ class _Responder:
                     tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
             except QueueFull:
                 self._check_waiting_tokens()
+                raise
+            except InvalidGeneration:
+                self._question.check_format()  # an error that names the field
                 raise
 
         try:

@@ -136,7 +136,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 _JSON_PATH = re.compile(
-    r"(messages|prompt_cache|prompt|input|instructions|system|previous_response_id)\b[^\s=:]*|(temperature|top_p|top_k|repetition_penalty)(?==)"
+    r"(messages|prompt_cache|prompt|input|instructions|system|previous_response_id|tools)\b[^\s=:]*|(temperature|top_p|top_k|repetition_penalty)(?==)"
 )
 
 

@@ -82,6 +82,7 @@ class RowEvents:
             self._watcher.cancel()
         for ticket in self._tickets:
             ticket.cancel()
+        self._tickets.clear()  # their listeners hold this object, and each of them a compiled format
 
     def _add(self, row: int, item: RowItem) -> None:
         if self._closed:

@@ -21,11 +21,11 @@ from pydantic import (
     model_validator,
 )
 
-from promptcache.diagnostics import InvalidGeneration, InvalidValue, shown
+from promptcache.diagnostics import InvalidValue, shown
 from promptcache.language import Repair
 from promptcache.runtime import MAX_LOGPROBS
 from promptcache.server.errors import ApiError
-from promptcache.structured import MAX_TOOLS, OutputFormat, check_format, read_output, read_tools
+from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
 MAX_CHOICES = 16
 """Limit of `n`."""
@@ -130,31 +130,16 @@ class ResponseFormatBody(StrictBody):
 
     @property
     def output(self) -> OutputFormat | None:
-        """The format of the answer.
+        """The format of the answer. It is not checked here, because that takes time.
 
         Raises:
-            ApiError: There is no schema, or it is not supported.
+            ApiError: There is no schema.
         """
         if self.type == "text":
             return None
         if self.type == "json_schema" and self.json_schema is None:
             raise ApiError(400, "invalid_value", "response_format.json_schema is missing", param="response_format")
-        schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_object
-        return json_format(schema, "response_format")
-
-
-def json_format(schema: dict[str, Any], place: str) -> OutputFormat:
-    """Return the format of answers that have a JSON schema.
-
-    Raises:
-        ApiError: The schema is not supported; names the place.
-    """
-    try:
-        output = read_output(schema)
-        check_format(output)
-    except InvalidGeneration as error:
-        raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
-    return output
+        return read_output({"type": "object"} if self.json_schema is None else self.json_schema.schema_object)
 
 
 def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored: Collection[str]) -> Any:
@@ -232,6 +217,11 @@ class GenerationBody(StrictBody):
     def limit_name(self) -> str:
         """The field with the limit, for errors."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def format_name(self) -> str:
+        """The field with the format of the answer, for errors."""
+        return "response_format"
 
     @property
     def form(self) -> dict[str, Any]:

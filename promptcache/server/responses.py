@@ -23,13 +23,12 @@ from promptcache.server.models import (
     StrictBody,
     WholeNumber,
     definitions,
-    json_format,
     without_others,
 )
 from promptcache.server.response_form import ResponseForm
 from promptcache.server.response_memory import Conversation, ResponseMemory
 from promptcache.server.state import ServerState
-from promptcache.structured import MAX_TOOLS, OutputFormat
+from promptcache.structured import MAX_TOOLS, OutputFormat, read_output
 
 router = APIRouter()
 
@@ -110,7 +109,7 @@ class _TextFormat(JSONSchemaBody):
     def output(self) -> OutputFormat | None:
         if self.type == "text":
             return None
-        return json_format({"type": "object"} if self.type == "json_object" else self.schema_object, "text.format")
+        return read_output({"type": "object"} if self.type == "json_object" else self.schema_object)
 
 
 class _TextOptions(StrictBody):
@@ -159,6 +158,10 @@ class _ResponseSettings(GenerationBody):
     @property
     def limit_name(self) -> str:
         return "max_output_tokens"
+
+    @property
+    def format_name(self) -> str:
+        return "text.format"
 
 
 @router.post("/v1/responses")

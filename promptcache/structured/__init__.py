@@ -8,7 +8,6 @@ from promptcache.structured.call_style import CALL_ID, CallStyle, Elements, comm
 from promptcache.structured.calls import CallSplit, parse_calls
 from promptcache.structured.forced_calls import CallsOrText, ToolCalls
 from promptcache.structured.formats import (
-    LIMITS,
     Choice,
     Grammar,
     JSONSchema,
@@ -19,12 +18,12 @@ from promptcache.structured.formats import (
     literal,
     refused_format,
 )
+from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 from promptcache.structured.tools import MAX_TOOLS, Tool, ToolCall, read_tools
 from promptcache.structured.types import read_output
 
 __all__ = [
     "CALL_ID",
-    "LIMITS",
     "MAX_TOOLS",
     "CallPiece",
     "CallSplit",
@@ -32,8 +31,10 @@ __all__ = [
     "CallStyle",
     "CallsOrText",
     "Choice",
+    "CompiledGrammar",
     "Elements",
     "Grammar",
+    "GrammarCache",
     "JSONSchema",
     "OutputFormat",
     "Regex",

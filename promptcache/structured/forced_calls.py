@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,11 @@ class ToolCalls(OutputFormat):
         style = self.style
         rules = _element_rules(self) if style.elements is not None else _json_rules(self)
         return {"lark_grammar": "\n".join(rules)}
+
+    @property
+    def inner(self) -> Iterable[tuple[str, OutputFormat]]:
+        """The parameters of the tools."""
+        return ((f"tools: the parameters of {shown(each.name)}", each.parameters) for each in self.tools)
 
     def _value(self, text: str) -> tuple[ToolCall, ...]:
         content, calls = parse_calls(text, {each.name for each in self.tools}, self.style)
@@ -171,6 +176,11 @@ class CallsOrText(OutputFormat):
     def parts(self) -> Sequence[Mapping[str, Any]]:
         """Both grammars."""
         return ({"name": "calls", **self.calls.grammar}, {"name": "text", **self.text.grammar})
+
+    @property
+    def inner(self) -> Iterable[tuple[str, OutputFormat]]:
+        """The calls; the text was checked."""
+        return (("the calls of tools", self.calls),)
 
     def _value(self, text: str) -> Any:
         names = {each.name for each in self.calls.tools}

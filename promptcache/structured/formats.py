@@ -10,24 +10,46 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
+from llguidance import LLTokenizer, regex_to_lark
 
 from promptcache.diagnostics import TEXT, InvalidGeneration, InvalidOutput, first_line, shown
+from promptcache.structured.grammars import CompiledGrammar, GrammarCache
 
-_WHITE_SPACE = r"\n?[ ]{0,20}"
-"""White space between the parts of JSON. It is bounded, because some models never end it."""
+_WHITE_SPACE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""White space in JSON, as options of llguidance: one space or none behind `:` and `,`. Small models never end more."""
 
-_MAX_CHARACTERS = 1_000_000
-"""Limit of a grammar. A JSON schema of this size compiles in about half a second."""
+_MAX_CHARACTERS = 250_000
+"""Limit of the text of a grammar."""
 
 _ASCII = "dws"
 """Classes of characters, such as `\\d`, that are ASCII only, as in patterns of parameters."""
 
-LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-"""Limits of one grammar in memory (a state has up to two kilobytes) and in steps."""
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+"""Values of `format` in JSON schemas that answers have. Others are annotations, as JSON Schema says."""
+
+_ANNOTATIONS = ("$comment", "default", "description", "examples", "title")
+_VALUES = ("const", "enum")
+_NAMED = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+"""Keywords of JSON Schema that allow the same answers without them; that have values; that have schemas by name."""
+
+_REASONS = (
+    (re.compile("NoExtension|Regex is empty"), "no answer has it"),
+    (
+        re.compile("coerce_one_of"),
+        "the schemas of 'oneOf' have to exclude each other, such as by a 'const'; use 'anyOf'",
+    ),
+    (
+        re.compile("too (big|large|many|complex)|Current row has|panic", re.IGNORECASE),
+        "it is too large: fewer or shorter choices, properties, texts and repetitions are needed",
+    ),
+)
+"""Our words for messages of llguidance that are about its own options, or about what a grammar became."""
+
+_PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
+_MAX_REASON = 300
 
 
 class OutputFormat(ABC):
@@ -45,15 +67,20 @@ class OutputFormat(ABC):
         """Further grammars, each with a `name`, by which `grammar` refers to it."""
         return ()
 
+    @property
+    def inner(self) -> Iterable[tuple[str, OutputFormat]]:
+        """The formats that it is made of, with their names in errors."""
+        return ()
+
     def accepts(self, text: str) -> bool:
-        """Whether a text has the format. For JSON this also limits white space, as in answers.
+        """Whether a text has the format. JSON has one space or none behind `:` and `,`, as in answers.
 
         Raises:
             InvalidGeneration: llguidance does not support the format.
             InvalidOutput: `text` is not text.
         """
         TEXT.check("text", text, InvalidOutput)
-        matcher = _compiled(grammar_text(self)).deep_copy()
+        matcher = _compiled(self).matcher()
         return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
 
     def parse(self, text: str) -> Any:
@@ -189,15 +216,15 @@ class JSONSchema(OutputFormat):
 
     @property
     def grammar(self) -> Mapping[str, Any]:
-        """The schema, with bounded white space.
+        """The schema without annotations, with bounded white space.
 
         An object that lists its properties has no others, unless the schema says so: small models never end them.
         """
-        schema = json.loads(self.schema)
-        if '"allOf"' not in self.schema:  # its parts add properties to each other
-            schema = _closed(schema)
+        read = json.loads(self.schema)
+        is_closed = '"allOf"' not in self.schema  # its parts add properties to each other
+        schema = _read({} if read is True else read, is_closed=is_closed)
         if isinstance(schema, dict):
-            schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE}
+            schema["x-guidance"] = _WHITE_SPACE
         return {"json_schema": schema}
 
     def _value(self, text: str) -> Any:
@@ -211,12 +238,12 @@ def check_format(output: OutputFormat) -> None:
         InvalidGeneration: It is not valid, has a keyword that is not supported, is too large, or no text has it; says
             which.
     """
-    _compiled(grammar_text(output))
+    _compiled(output)
 
 
 def may_begin(output: OutputFormat, text: str) -> bool:
     """Whether a text of a format may begin with a text. Errors are those of `check_format`."""
-    return bool(_compiled(grammar_text(output)).deep_copy().consume_tokens([*text.encode()]))
+    return bool(_compiled(output).matcher().consume_tokens([*text.encode()]))
 
 
 def grammar_text(output: OutputFormat, *outer: Mapping[str, Any]) -> str:
@@ -247,29 +274,52 @@ def literal(text: str, controls: Mapping[str, int]) -> str:
     return " ".join(f"<[{controls[each]}]>" if each in controls else json.dumps(each) for each in pieces)
 
 
-def refused_format(fault: str) -> InvalidGeneration:
-    """Return the error for a format that llguidance refuses, with its message."""
+def refused_format(
+    fault: str, output: OutputFormat | None = None, name: str = "the format of the answer"
+) -> InvalidGeneration:
+    """Return the error for a format that llguidance refuses.
+
+    Args:
+        fault: The message of llguidance.
+        output: The format, of which the inner one is named that is the reason; None if its start was not refused.
+        name: What the format is, for the error.
+    """
+    for inner_name, inner in () if output is None else output.inner:
+        if own := _bytes().compiled(grammar_text(inner)).fault:
+            return refused_format(own, inner, inner_name)
+    return InvalidGeneration(f"{name} cannot be used: {_reason(fault, is_own=isinstance(output, Grammar))}")
+
+
+def _reason(fault: str, *, is_own: bool) -> str:
+    """Return a message of llguidance in words for the author of a format.
+
+    Args:
+        fault: The message.
+        is_own: Whether the author wrote the grammar, so that its places and lines say something.
+    """
+    for sign, words in _REASONS:
+        if sign.search(fault):
+            return words
     reason = fault.removesuffix("<non-verbose/>").strip()
-    if reason.startswith("NoExtension"):
-        reason = "no answer has it"
-    return InvalidGeneration(f"the format of the answer cannot be used: {reason}")
+    if is_own:
+        return reason
+    first, *others = _PLACE.sub("", reason).splitlines() or [""]
+    reason = " ".join([first, *(each.removeprefix("error: ") for each in others if each.startswith("error:"))])
+    return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON // 2]}…{reason[-_MAX_REASON // 2 :]}"
 
 
-@lru_cache(maxsize=16)
-def _compiled(grammar: str) -> LLMatcher:
-    """Return a matcher of the bytes of a text, at its start. It must not be changed."""
-    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
-    if not matcher.is_error():
-        matcher.compute_bitmask()  # finds out whether there is any text
-    if matcher.is_error():
-        raise refused_format(matcher.get_error())
-    return matcher
+def _compiled(output: OutputFormat) -> CompiledGrammar:
+    """Return a format as a grammar over the bytes of a text."""
+    compiled = _bytes().compiled(grammar_text(output))
+    if fault := compiled.fault:
+        raise refused_format(fault, output)
+    return compiled
 
 
 @cache
-def _bytes() -> LLTokenizer:
-    """Return a tokenizer whose tokens are bytes, by their values."""
-    return LLTokenizer("byte")
+def _bytes() -> GrammarCache:
+    """Return the grammars over a tokenizer whose tokens are bytes, by their values."""
+    return GrammarCache(LLTokenizer("byte"))
 
 
 def _check_text(output: OutputFormat, text: object) -> None:
@@ -277,17 +327,28 @@ def _check_text(output: OutputFormat, text: object) -> None:
         raise InvalidGeneration(f"{type(output).__name__}({shown(text)}) is not allowed: it takes text")
 
 
-def _closed(schema: Any) -> Any:
-    """Return a JSON schema in which objects that list their properties have no others."""
+def _read(schema: Any, *, is_closed: bool, is_named: bool = False) -> Any:
+    """Return a JSON schema without annotations.
+
+    Args:
+        schema: The schema, or a part of it.
+        is_closed: Whether objects that list their properties have no others.
+        is_named: Whether the keys of `schema` are names, and no keywords.
+    """
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_read(each, is_closed=is_closed) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    if is_named:
+        return {name: _read(each, is_closed=is_closed) for name, each in schema.items()}
     made = {
-        name: value if name in ("const", "enum", "default", "examples") else _closed(value)
+        name: value if name in _VALUES else _read(value, is_closed=is_closed, is_named=name in _NAMED)
         for name, value in schema.items()
+        if name not in _ANNOTATIONS and (name != "format" or value in _FORMATS)
     }
-    properties, required = made.get("properties"), made.get("required") or []
-    if made.get("type") == "object" and isinstance(properties, dict) and all(each in properties for each in required):
-        made.setdefault("additionalProperties", False)
+    match made:
+        case {"type": "object", "properties": dict(properties)} if is_closed:
+            required = made.get("required", [])
+            if isinstance(required, list) and set(map(str, required)) <= set(properties):
+                made.setdefault("additionalProperties", False)
     return made

@@ -57,7 +57,8 @@ class Masks(LogitsProcessor):
     """The masks of llguidance, from a new matcher and llguidance's own reading of the tokenizer in each step."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        bounded = {**schema, "x-guidance": {"whitespace_pattern": r"\n?[ ]{0,20}"}}
+        spaces = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+        bounded = {**schema, "x-guidance": spaces}
         self._grammar = llguidance.LLMatcher.grammar_from_json_schema(bounded)
         self._num_before: int | None = None
 

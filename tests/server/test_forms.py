@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
+import weakref
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -13,8 +16,9 @@ from pydantic import BaseModel
 from promptcache import Prompt, Schema
 from promptcache.language import check_schema, resolve_prompt, tool_definitions
 from promptcache.server import ServerSettings, create_app
+from promptcache.structured import CompiledGrammar, GrammarCache
 from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
-from tests.server.conftest import Served, running
+from tests.server.conftest import Served, running, wait_until
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
 SCHEMA: dict[str, Any] = {
@@ -22,6 +26,12 @@ SCHEMA: dict[str, Any] = {
     "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
     "required": ["city", "days"],
     "additionalProperties": False,
+}
+
+
+SET_TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"a": {"uniqueItems": True}}}},
 }
 
 
@@ -168,6 +178,11 @@ def test_results_of_tools(tools: Served) -> None:
             "response_format",
             "Unimplemented keys",
         ),
+        (
+            {"tools": [tool("f"), SET_TOOL], "tool_choice": "required"},
+            "tools",
+            "the parameters of 'weather' cannot be used: Unimplemented keys",
+        ),
     ],
 )
 def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any], param: str | None, words: str) -> None:
@@ -176,6 +191,49 @@ def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any],
         tools.openai().chat.completions.create(**CHAT, **changes)
     assert words in found.value.message
     assert found.value.param == param
+
+
+def test_formats_are_compiled_outside_of_the_loop(own_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format that takes long stops no other client: neither the event loop nor the thread of the steps compiles it."""
+    threads, compiled = set[str](), GrammarCache.compiled
+
+    def noted(cache: GrammarCache, grammar: str) -> CompiledGrammar:
+        threads.add(threading.current_thread().name)
+        return compiled(cache, grammar)
+
+    monkeypatch.setattr(GrammarCache, "compiled", noted)
+    form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
+    wrong = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"not": {}}}}
+    with own_server.http() as client:
+        assert client.post("/v1/chat/completions", json={**CHAT, "response_format": form}).status_code == 200
+        for path in ("/v1/chat/completions", "/v1/plan"):
+            refused = client.post(path, json={**CHAT, "response_format": wrong})
+            assert refused.json()["error"]["param"] == "response_format"
+    assert threads
+    assert all(each.startswith("AnyIO worker thread") for each in threads)
+
+
+def test_answers_that_have_ended_hold_no_format(own_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a large format is free once its answers have ended, and others have taken its place in the cache."""
+    made, compiled = list[weakref.ref[CompiledGrammar]](), GrammarCache.compiled
+
+    def noted(cache: GrammarCache, grammar: str) -> CompiledGrammar:
+        found = compiled(cache, grammar)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(GrammarCache, "compiled", noted)
+    gc.disable()
+    try:
+        with own_server.http() as client:
+            for character in "abcdef":
+                form = {"name": "text", "schema": {"const": character * 50_000}}
+                asked = {**CHAT, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": form}}
+                assert client.post("/v1/chat/completions", json=asked).status_code == 200
+        assert len(made) == 6
+        wait_until(lambda: all(each() is None for each in made[:4]), timeout_s=10)
+    finally:
+        gc.enable()
 
 
 def test_a_model_without_tools_says_so(own_server: Served) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
+import random
 import threading
+import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from llguidance import LLTokenizer
+from pydantic import BaseModel, SecretStr
 from typing_extensions import TypedDict
 
 from promptcache import Choice, Grammar, JSONSchema, Regex
-from promptcache.diagnostics import InvalidGeneration, InvalidOutput
+from promptcache.diagnostics import InvalidGeneration, InvalidOutput, QueueFull
 from promptcache.runtime.token_grammars import TokenGrammars
-from promptcache.structured import OutputFormat, check_format, read_output
+from promptcache.structured import CompiledGrammar, GrammarCache, OutputFormat, check_format, read_output
 
+FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 END = 256
 GRAMMARS = TokenGrammars([*(bytes([each]) for each in range(256)), b""], lambda text: [*text.encode()], {})
 """Grammars over bytes, with an end token behind them."""
@@ -42,6 +48,14 @@ class Colour(enum.StrEnum):
 
     RED = "red"
     BLUE = "blue"
+
+
+class Upload(BaseModel):
+    """A model whose JSON schema has values of `format` that are annotations only."""
+
+    file: Path
+    key: SecretStr
+    data: bytes
 
 
 class Pair(TypedDict):
@@ -71,7 +85,7 @@ def accepts(output: OutputFormat, text: str, tags: tuple[str, str] | None = None
         (JSONSchema('{"type": "integer"}'), "12", 12),
         ({"type": "array", "items": {"type": "boolean"}}, "[true, false]", [True, False]),
         (Person, '{"name": "Ann", "age": 3}', Person(name="Ann", age=3)),
-        (Person, '{\n  "name": "Ann",\n  "age": 3\n}', Person(name="Ann", age=3)),
+        (Person, '{"name":"Ann","age":3}', Person(name="Ann", age=3)),
         (Point, '{"x": 1}', Point(1)),
         (Pair, '{"left": 1}', {"left": 1}),
         (list[int], "[1, 2]", [1, 2]),
@@ -81,6 +95,15 @@ def accepts(output: OutputFormat, text: str, tags: tuple[str, str] | None = None
             {"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["b"]}]},
             '{"a": 1, "b": 1}',
             {"a": 1, "b": 1},
+        ),
+        ({"type": "string", "format": "path"}, '"a/b"', "a/b"),
+        ({"type": "integer", "format": "int32"}, "3", 3),
+        ({"type": "string", "format": ["no text"]}, '""', ""),
+        (Upload, '{"file": "/tmp", "key": "k", "data": "d"}', Upload(file="/tmp", key="k", data="d")),
+        (
+            {"type": "object", "properties": {"format": {"const": "path"}, "title": {"enum": [{"title": 1}]}}},
+            '{"format": "path", "title": {"title": 1}}',
+            {"format": "path", "title": {"title": 1}},
         ),
         (Literal["yes", "no"], '"no"', "no"),
         (Colour, '"red"', Colour.RED),
@@ -107,6 +130,13 @@ def test_an_answer_of_the_format_has_its_value(output: Any, text: str, value: ob
         (Person, '{"name": "Ann"}'),
         (Person, '{"name": "Ann", "age": 3, "city": "Rome"}'),
         (Person, '{"name":' + " " * 50 + '"Ann", "age": 3}'),
+        (Person, '{"name":  "Ann", "age": 3}'),
+        (Person, '{"name": "Ann"                    ,"age": 3}'),
+        (Person, '{ "name": "Ann", "age": 3}'),
+        (Person, '{"name":\n"Ann", "age": 3}'),
+        (JSONSchema("true"), "[1,  2]"),
+        ({"type": "object", "properties": {"a": {"type": "null"}, "title": {}}, "required": ["title"]}, '{"a": null}'),
+        *(({"type": "string", "format": each}, '"x y"') for each in FORMATS),
         (Point, "{}"),
         ({"type": "integer"}, " 1 x"),
         ({"type": "object", "properties": {"a": {"type": "null"}}}, '{"a": null, "b": 1}'),
@@ -136,6 +166,16 @@ def test_a_text_without_the_format_has_no_value(output: Any, text: str, message:
         read_output(output).parse(text)
 
 
+LARGE = (
+    {"const": "a" * 200_000},
+    {"const": "a" * 900_000},
+    {"type": "string", "pattern": f"^{'ab' * 100_000}$"},
+    {"type": "object", "properties": {f"p{each}": {"type": "integer"} for each in range(5000)}},
+    Regex("a*b" * 40_000),
+)
+"""Formats that took hundreds of megabytes or many seconds."""
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [
@@ -145,20 +185,25 @@ def test_a_text_without_the_format_has_no_value(output: Any, text: str, message:
         ({"not": {"type": "string"}}, 'cannot be used: Unimplemented keys: \\["not"\\]'),
         ({"type": "strin"}, "cannot be used: Invalid type: strin"),
         ({"$ref": "#"}, "no answer has it"),
+        ({"type": "object", "properties": {}, "required": [[]]}, "cannot be used: "),
         ({"$ref": "file:///etc/passwd"}, "cannot be used: Resource"),
         ({"enum": [{1, 2}]}, "cannot be written as JSON"),
         (False, "output=False is not allowed"),
         (Regex("a("), "cannot be used: .*invalid regex"),
         (Regex("[0-9]+", also="[a-z]"), "no answer has it"),
         (Regex(r"a\b"), "lookarounds not supported"),
-        (Grammar("start: other"), "unknown name"),
-        ({"enum": [f"value {each}" for each in range(100_000)]}, "the limit is 1000000|too big"),
+        (Grammar("start: other"), r'unknown name: "other"\n   1 \| start: other'),
+        (Regex("a("), r'cannot be used: invalid regex "a\(" \(in regex\): regex parse error: unclosed group$'),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "'oneOf' have to exclude each other, .*; use 'anyOf'$"),
+        ({"type": "string", "format": "date", "pattern": "x"}, "cannot be used: no answer has it$"),
+        ({"enum": [f"value {each}" for each in range(100_000)]}, "the limit is 250000$"),
+        *((each, "cannot be used: it is too large: fewer or shorter choices|the limit is 250000$") for each in LARGE),
         (object(), "is not allowed: a type"),
         (threading.Event, "has no JSON schema"),
     ],
 )
 def test_a_format_that_is_not_possible_is_refused_by_name(output: Any, message: str) -> None:
-    """The error says what is wrong, before anything is computed."""
+    """The error says what is wrong, before anything is computed, and quotes no grammar that the library wrote."""
     with pytest.raises(InvalidGeneration, match=message):
         GRAMMARS.matcher(read_output(output), [END], None, is_open=False)
     with pytest.raises(InvalidGeneration, match=message):
@@ -264,3 +309,59 @@ def test_checking_needs_no_tokenizer() -> None:
     for check in (check_format, lambda output: output.accepts("a")):
         with pytest.raises(InvalidGeneration, match="Invalid type"):
             check(strin)
+
+
+def test_answers_share_states_and_never_use_them_up() -> None:
+    """A format whose answers have reached the limit of its states is compiled again for the next answer."""
+    output = Regex("(.|\n)*a(.|\n){2000}b(.|\n)*c(.|\n){300}")
+    matcher, texts = GRAMMARS.matcher(output, [END], None, is_open=False), random.Random(0).choices(b"abcd", k=20_000)
+    with pytest.raises(InvalidGeneration, match="too large"):
+        [(matcher.add(token_id), matcher.mask()) for token_id in texts]
+    assert GRAMMARS.matcher(output, [END], None, is_open=False).mask().any()
+
+
+def test_a_mask_tokenizes_little_of_a_text_that_has_to_come() -> None:
+    """A long text in a format stops no other answer; the masks are those of its tokens as a whole."""
+    lengths, text = list[int](), "".join(random.Random(0).choices("abcdef ", k=3000))
+    pairs = {bytes(each): 256 + number for number, each in enumerate(itertools.product(b"abcdef ", repeat=2))}
+
+    def tokenize(part: str) -> list[int]:
+        lengths.append(len(part))
+        return [
+            pairs[part[at : at + 2].encode()] if part[at + 1 : at + 2] else ord(part[at])
+            for at in range(0, len(part), 2)
+        ]
+
+    end = 256 + len(pairs)
+    grammars = TokenGrammars([*(bytes([each]) for each in range(256)), *pairs, b""], tokenize, {})
+    matcher, made = grammars.matcher(Choice([text]), [end], None, is_open=False), list[int]()
+    while not matcher.mask()[end]:
+        made.append(int(matcher.mask().argmax()))
+        assert matcher.mask().sum() == 1
+        assert matcher.add(made[-1])
+    assert made == tokenize(text)
+    assert max(lengths[:-1]) <= 256
+
+
+def grammar(size: int, number: int) -> str:
+    """Return a grammar of about `size` characters."""
+    return json.dumps({"grammars": [{"lark_grammar": f'start: "{number}{"a" * size}"'}]})
+
+
+def test_kept_grammars_are_bounded_in_number_and_bytes() -> None:
+    """Grammars that no answer uses are dropped: the oldest of many small ones, and of few large ones."""
+    for size, most in ((10, 16), (50_000, 2)):
+        cache = GrammarCache(LLTokenizer("byte"))
+        made = [weakref.ref(cache.compiled(grammar(size, number))) for number in range(20)]
+        assert [each() is not None for each in made] == [False] * (20 - most) + [True] * most
+
+
+def test_grammars_of_answers_are_bounded_in_bytes() -> None:
+    """Answers that wait or run hold their grammars; more than the limit are refused until some of them end."""
+    cache = GrammarCache(LLTokenizer("byte"))
+    made = list[CompiledGrammar]()
+    with pytest.raises(QueueFull, match=r"the formats of other answers take \d+ bytes, and this one \d+"):
+        made.extend(cache.compiled(grammar(50_000, number)) for number in range(40))
+    assert len(made) > 10
+    made.clear()
+    assert not cache.compiled(grammar(50_000, 99)).fault

@@ -25,10 +25,11 @@ from promptcache.structured import (
     Tool,
     ToolCall,
     ToolCalls,
+    check_format,
     parse_calls,
     read_tools,
 )
-from tests.structured.test_formats import accepts
+from tests.structured.test_formats import END, GRAMMARS, accepts
 
 HERMES = CallStyle(
     head='<tool_call>\n{"name": "', joint='}\n</tool_call>\n<tool_call>\n{"name": "', tail="}\n</tool_call>"
@@ -227,6 +228,19 @@ def test_forced_calls(style: CallStyle, text: str, expected: bool) -> None:
     assert accepts(output, text) is expected
     if expected:
         assert output.parse(text)
+
+
+def test_a_tool_with_parameters_that_are_not_possible_is_named() -> None:
+    """Also if a text is another choice. Nothing of the grammar of the calls is quoted."""
+    sets = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    calls = ToolCalls(
+        (*TOOLS, *read_tools([{"type": "function", "function": {"name": "h", "parameters": sets}}])), HERMES
+    )
+    message = r"^tools: the parameters of 'h' cannot be used: Unimplemented keys: \[\"uniqueItems\"\]$"
+    for output in (calls, CallsOrText(calls, Choice(["yes"]))):
+        for check in (check_format, lambda output: GRAMMARS.matcher(output, [END], None, is_open=False)):
+            with pytest.raises(InvalidGeneration, match=message):
+                check(output)
 
 
 def test_one_forced_call() -> None:

@@ -110,9 +110,7 @@ def answer_faults(answer: AnswerFormat) -> Iterator[Diagnostic]:
             _check(output)
     except InvalidGeneration as error:
         attribute = next((name for name in ("src", "pattern", "choices") if getattr(answer, name)), "type")
-        first, *others = str(error).splitlines()
-        reasons = (line.removeprefix("error:") for line in others if line.startswith("error:"))
-        yield diagnostic("PC227", first + "".join(reasons), place(answer, attribute))
+        yield diagnostic("PC227", str(error), place(answer, attribute))
 
 
 def answer_refusal(answer: AnswerFormat, text: str) -> tuple[str, str | None] | None:
@@ -126,7 +124,7 @@ def answer_refusal(answer: AnswerFormat, text: str) -> tuple[str, str | None] | 
         json.loads(text)
     except ValueError as error:
         return f"it is not JSON: {error}", None
-    return "it is not JSON of the schema as models write it", None
+    return "it is not JSON of the schema as models write it, with one space behind ':' and ',' or none", None
 
 
 @lru_cache(maxsize=64)
