@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -36,20 +35,15 @@ from promptcache.cli.bench import (
 )
 from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import show_loading
-from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import (
-    FILE,
     HELP,
     CommandGroup,
     RepairType,
-    Size,
     dtype_option,
     model_option,
     prompt_argument,
 )
-from promptcache.cli.serve import check_server_installed
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair
 
 if TYPE_CHECKING:
@@ -254,92 +248,6 @@ def prompt(
     engine.add_schema(checked.source)
     source = document.path or document.data.decode("utf-8-sig")
     return compare_prompt(engine, source, repeats, show), _engine_data(model, engine)
-
-
-@command.command()
-@click.option(
-    "--replicas",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
-    multiple=True,
-    default=(10, 100, 1000),
-    help="Replicas; repeat the option to compare numbers.",
-)
-@number_option("--requests", 100, "Requests for each replica; the first 30 % do not count.")
-@number_option("--schemas", 10, "Schemas for each replica.")
-@number_option("--modules", 8, "Modules of each schema.")
-@number_option("--used", 4, "Modules of each request.")
-@number_option("--module-tokens", 256, "Tokens of each module; words, where costs are measured.")
-@number_option("--new", 32, "Tokens of a request's own text; words, where costs are measured.")
-@number_option("--tokens", 64, "Tokens of each answer.")
-@click.option(
-    "--skew", type=click.FloatRange(0, 4), default=1.1, help="Zipf exponent of schemas and modules; 0 is none."
-)
-@click.option(
-    "--busy",
-    type=click.FloatRange(0, 2, min_open=True),
-    default=0.5,
-    help="Requests, as a fraction of what a replica can answer with all modules in memory.",
-)
-@click.option(
-    "--memory",
-    metavar="SIZE",
-    type=Size(),
-    help="Memory of each replica for modules; default: for twice its share of the schemas.",
-)
-@click.option("--seed", type=int, default=0, help="Seed of the requests.")
-@click.option(
-    "--costs", metavar="FILE", type=FILE, help="JSON with the costs of a replica; default: measure them with --model."
-)
-@click.option("--check", is_flag=True, help="Compare the simulation with one and two real replicas of --model.")
-@model_option()
-@threads_option
-@benchmark
-def scale(
-    show: Progress,
-    replicas: tuple[int, ...],
-    costs: Path | None,
-    check: bool,
-    model: str,
-    threads: int | None,
-    **own: Any,
-) -> tuple[BenchReport, Mapping[str, str]]:
-    """Simulated: hit rates and TTFT of many replicas behind a balancer, by how it chooses a replica."""
-    check_used(own["used"], own["modules"])
-    for name in ("skew", "busy"):
-        if not isfinite(own[name]):
-            raise UsageMistake(f"--{name} {own[name]}: not a finite number")
-    if check and costs is not None:
-        raise UsageMistake("--check measures the costs of --model itself, so it does not take --costs")
-    from benchmarks.fleet import Traffic
-    from benchmarks.scale import ScaleSizes, check_scale, compare_scale, measured_costs, read_costs
-
-    one = Traffic(
-        num_requests=own["requests"],
-        rate=1.0,
-        num_schemas=own["schemas"],
-        num_modules=own["modules"],
-        num_used=own["used"],
-        module_tokens=own["module_tokens"],
-        new_tokens=own["new"],
-        answer_tokens=own["tokens"],
-        skew=own["skew"],
-        seed=own["seed"],
-    )
-    sizes = ScaleSizes(one=one, busy=own["busy"], memory_bytes=own["memory"])
-    if costs is not None:
-        try:
-            given = read_costs(costs.read_text(encoding="utf-8-sig"))
-        except InvalidValue as error:
-            raise UsageMistake(f"--costs {costs}: {error}") from None
-        return compare_scale(given, sizes, [*dict.fromkeys(replicas)], show), {"costs": str(costs)}
-    check_server_installed()
-    set_threads(threads)
-    show_loading(show, model)
-    if check:
-        return check_scale(model, sizes, threads, show), {"model": model}
-    found, sizes = measured_costs(model, sizes, threads, show)
-    return compare_scale(found, sizes, [*dict.fromkeys(replicas)], show), {"model": model}
 
 
 def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Way, ...]:
