@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.audit import DEFAULT_MAX_DIVERGENCE, Audit, audit, open_watcher
+from promptcache.audit import Audit, audit
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
@@ -58,7 +58,6 @@ from promptcache.runtime import (
     Stream,
     TemplateOptions,
     WarmReport,
-    WatchedFidelity,
     adapt_tokenizer,
     answer,
     answer_batch,
@@ -144,8 +143,6 @@ class Engine(NamedElsewhere, Unpicklable):
         strict_template: bool = False,
         promote: str = "off",
         promote_bytes: int | None = None,
-        watch: int = 0,
-        max_divergence: float = DEFAULT_MAX_DIVERGENCE,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -170,16 +167,12 @@ class Engine(NamedElsewhere, Unpicklable):
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
                 exact one. "off" promotes only what `promote` names.
-            promote_bytes: Limit of the KV that is promoted automatically, and of that of such pairs. It is part of the
+            promote_bytes: Limit of the KV that is promoted automatically. It is part of the
                 memory budget of the store. None means a quarter of that budget, or 1 GiB without one.
-            watch: Compare every N-th request with plain prefill, in idle time, and report in `stats`; 0 compares none.
-            max_divergence: The limit of the mean divergence of the requests that are compared, in nats. A warning is
-                logged above it.
 
         Raises:
-            InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote`, `promote_bytes`, `watch` or
-                `max_divergence` has a value that is not allowed; or `promote` is "auto" and the store has a class of
-                the caller's own.
+            InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote` or `promote_bytes` has a value
+                that is not allowed; or `promote` is "auto" and the store has a class of the caller's own.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -220,14 +213,12 @@ class Engine(NamedElsewhere, Unpicklable):
             strict_template=strict_template,
         )
         self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
-        self._watcher = open_watcher(self._executor, self.tokenizer, lambda: requests.end_ids, watch, max_divergence)
-        self._requests = requests = RequestBuilder(
+        self._requests = RequestBuilder(
             self._planner,
             self._executor,
             self.tokenizer,
             tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
             exact=None if self._promoter is None else self._promoter.exact,
-            notes=[] if self._watcher is None else [self._watcher.note],
         )
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
@@ -248,8 +239,6 @@ class Engine(NamedElsewhere, Unpicklable):
         strict_template: bool = False,
         promote: str = "off",
         promote_bytes: int | None = None,
-        watch: int = 0,
-        max_divergence: float = DEFAULT_MAX_DIVERGENCE,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -264,7 +253,7 @@ class Engine(NamedElsewhere, Unpicklable):
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
-            promote, promote_bytes, watch, max_divergence: As for `Engine`.
+            promote, promote_bytes: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -286,8 +275,6 @@ class Engine(NamedElsewhere, Unpicklable):
             strict_template=strict_template,
             promote=promote,
             promote_bytes=promote_bytes,
-            watch=watch,
-            max_divergence=max_divergence,
         )
 
     def close(self) -> None:
@@ -298,9 +285,8 @@ class Engine(NamedElsewhere, Unpicklable):
         caller. Closing again does nothing.
         """
         self._catalog.close()
-        for each in (self._promoter, self._watcher):
-            if each is not None:
-                each.end()
+        if self._promoter is not None:
+            self._promoter.end()
         for service in tuple(self._services):
             service.close()
         self.clear_history()
@@ -472,11 +458,8 @@ class Engine(NamedElsewhere, Unpicklable):
                 return number
 
     def stats(self) -> EngineStats:
-        """Return figures of the work in idle time: automatic promotion, and comparison with plain prefill."""
-        return EngineStats(
-            promotions=AutoPromotions() if self._promoter is None else self._promoter.figures,
-            fidelity=WatchedFidelity() if self._watcher is None else self._watcher.figures,
-        )
+        """Return figures of the work in idle time: automatic promotion."""
+        return EngineStats(promotions=AutoPromotions() if self._promoter is None else self._promoter.figures)
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""

@@ -16,10 +16,8 @@ from promptcache.audit.report import (
     Rung,
     largest_first,
 )
-from promptcache.audit.watch import DEFAULT_MAX_DIVERGENCE, open_watcher
 
 __all__ = [
-    "DEFAULT_MAX_DIVERGENCE",
     "EQUAL_GAIN",
     "Advice",
     "AdviceKind",
@@ -34,6 +32,5 @@ __all__ = [
     "joined_ids",
     "largest_first",
     "mean_divergence",
-    "open_watcher",
     "prompt_pieces",
 ]

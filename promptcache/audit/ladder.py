@@ -26,7 +26,7 @@ from promptcache.layout import (
     recompute,
     runs_in_use,
 )
-from promptcache.runtime import Executor, Model, StopCheck, checked_cache, token_tensor
+from promptcache.runtime import Executor, Model, token_tensor
 from promptcache.tokenizer import Tokenizer
 
 
@@ -57,20 +57,14 @@ class Ladder:
         tokenizer: Tokenizer,
         eos_ids: Sequence[int],
         max_new_tokens: int,
-        check: StopCheck | None = None,
     ) -> None:
-        """Compute the greedy answer after plain prefill.
-
-        Args:
-            check: Called in each layer of plain prefill. What it raises ends it.
-        """
-        self._check = check
+        """Compute the greedy answer after plain prefill."""
         self.plan = plan
         self.model = executor.model
         self.pieces = tuple(prompt_pieces(plan, tokenizer))
         self._executor = executor
         self.whole_ids = joined_ids(self.pieces, tokenizer)
-        self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens, check)
+        self.answer_ids = _greedy(self.model, self.whole_ids, eos_ids, max_new_tokens)
         self.num_places = len(self.answer_ids)
         self._plain = self._predictions(self.whole_ids, range(len(self.whole_ids)))
 
@@ -126,7 +120,7 @@ class Ladder:
         """Return log-probabilities `[places, V]` from plain prefill of a prompt and the answer."""
         answer = self.answer_ids[:-1]
         after = range(positions[-1] + 1, positions[-1] + 1 + len(answer))
-        logits = _plain_logits(self.model, (*token_ids, *answer), (*positions, *after), self.num_places, self._check)
+        logits = _plain_logits(self.model, (*token_ids, *answer), (*positions, *after), self.num_places)
         return logits.double().log_softmax(-1)
 
     def _linked(self, tokens: RequestTokens, executor: Executor) -> torch.Tensor:
@@ -240,12 +234,10 @@ def _leaves(nodes: Sequence[LayoutNode | LayoutLeaf]) -> Iterator[LayoutLeaf]:
 
 
 @torch.no_grad()
-def _plain_logits(
-    model: Model, token_ids: Sequence[int], positions: Sequence[int], num_last: int, check: StopCheck | None
-) -> torch.Tensor:
+def _plain_logits(model: Model, token_ids: Sequence[int], positions: Sequence[int], num_last: int) -> torch.Tensor:
     """Return the logits `[num_last, V]` of the last tokens, from one plain causal pass at explicit positions."""
     start = len(token_ids) - num_last
-    cache = checked_cache(model.plain_cache(model.shape.num_layers), check)
+    cache = model.plain_cache(model.shape.num_layers)
     if start:
         tokens, places, mask = _inputs(model, token_ids, positions, 0, start)
         model.encode(tokens, places, cache, mask)
@@ -254,11 +246,9 @@ def _plain_logits(
 
 
 @torch.no_grad()
-def _greedy(
-    model: Model, token_ids: Sequence[int], eos_ids: Sequence[int], max_new_tokens: int, check: StopCheck | None
-) -> tuple[int, ...]:
+def _greedy(model: Model, token_ids: Sequence[int], eos_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
     """Return the most probable continuation of a prompt, the end token included."""
-    cache = checked_cache(model.plain_cache(model.shape.num_layers), check)
+    cache = model.plain_cache(model.shape.num_layers)
     all_ids, start = list(token_ids), 0
     while len(all_ids) < len(token_ids) + max_new_tokens and not (start and all_ids[-1] in eos_ids):
         stop = len(all_ids)

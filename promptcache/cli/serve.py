@@ -163,24 +163,10 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     "--promote",
     type=click.Choice(["auto", "off"]),
     default="auto",
-    help="In idle time, encode modules together that are used together again, and pairs of modules; not with --ray.",
+    help="In idle time, encode modules together that are used together again; not with --ray.",
 )
 @click.option(
     "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
-)
-@click.option(
-    "--watch",
-    metavar="N",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Compare every N-th request with plain prefill, in idle time; not with --ray.",
-)
-@click.option(
-    "--max-kl",
-    metavar="MILLINATS",
-    type=click.FloatRange(min=0),
-    default=100.0,
-    help="With --watch, warn if compared requests are further from plain prefill in the mean.",
 )
 @keep_option
 @context_option
@@ -310,8 +296,6 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
         raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
     if options["schema_folder"] is not None:
         raise UsageMistake("--schema-folder needs a server without --ray: clients add no schemas there")
-    if options["watch"]:
-        raise UsageMistake("--watch needs a server without --ray")
     is_default = click.get_current_context().get_parameter_source("promote") is ParameterSource.DEFAULT
     if options["promote_bytes"] is not None or (options["promote"] == "auto" and not is_default):
         raise UsageMistake("--promote auto and --promote-bytes need a server without --ray: replicas promote nothing")
@@ -449,8 +433,6 @@ def _load(schemas: tuple[CheckedSchema, ...], options: dict[str, Any]) -> Engine
             store,
             promote=options["promote"],
             promote_bytes=options["promote_bytes"],
-            watch=options["watch"],
-            max_divergence=options["max_kl"] / 1000,
         )
     engine.store.probe()
     for each in schemas:

@@ -76,7 +76,7 @@ from promptcache.runtime.serving import (
     logits_batch,
     score,
 )
-from promptcache.runtime.stats import EngineStats, WatchedFidelity
+from promptcache.runtime.stats import EngineStats
 from promptcache.runtime.step_graphs import open_graphs
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import IncrementalText, whole_text
@@ -141,7 +141,6 @@ __all__ = [
     "TritonBackend",
     "Usage",
     "WarmReport",
-    "WatchedFidelity",
     "adapt_tokenizer",
     "answer",
     "answer_batch",

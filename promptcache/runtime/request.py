@@ -174,7 +174,6 @@ class Request:
         exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
             use. None for a request that is always answered by `plan`.
         promoted: Whether `plan` is such an exact plan.
-        notes: Each is called with the plan that is used, when the request begins.
         output: The format of the answer; None if it may be any text.
         changes: Changes of logits before all other processing.
         num_given: How many of the prompt's last tokens belong to the answer.
@@ -194,7 +193,6 @@ class Request:
     history: bool = True
     exact: Callable[[Plan, str | None], Plan | None] | None = None
     promoted: bool = False
-    notes: Sequence[Callable[[Plan], None]] = ()
     output: OutputFormat | None = None
     changes: LogitChanges = field(default_factory=LogitChanges)
     num_given: int = 0
@@ -221,18 +219,11 @@ MAX_LOST_TOKENS = 256
 
 
 def begun(request: Request, executor: Executor) -> Request:
-    """Return the request with the plan that is used, and note it.
+    """Return the request with the plan that is used.
 
     This is its exact plan if the combination that it reuses is promoted. A request that would lose much history stays
     as it is, such as the next turn of a long conversation that began before the promotion.
     """
-    used = _with_promoted(request, executor)
-    for note in used.notes:
-        note(used.plan)
-    return used
-
-
-def _with_promoted(request: Request, executor: Executor) -> Request:
     plan = None if request.exact is None else request.exact(request.plan, request.salt)
     if plan is None:
         return request
@@ -260,17 +251,16 @@ class RequestBuilder:
         tokenizer: Tokenizer,
         hf_tokenizer: Any = None,
         exact: Callable[[Plan, str | None], Plan | None] | None = None,
-        notes: Sequence[Callable[[Plan], None]] = (),
     ) -> None:
         """Create a builder.
 
         Args:
             hf_tokenizer: A tokenizer of transformers, for options that need one; None if there is none.
-            exact, notes: As in `Request`.
+            exact: As in `Request`.
         """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
         self._hf_tokenizer = hf_tokenizer
-        self._exact, self._notes = exact, notes
+        self._exact = exact
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -364,7 +354,6 @@ class RequestBuilder:
             seed=settings.seed,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
-            notes=self._notes,
             output=output,
             matcher=None if form is None else self._matcher(form, options, reader, given),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import nan
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -51,12 +50,6 @@ class ServerMetrics(ServiceObserver):
             lambda: stats().promotions.num_combinations
         )
         gauge("promoted_bytes", "KV of promotions.").set_function(lambda: stats().promotions.nbytes)
-        gauge("watched_requests", "Requests that were compared with plain prefill.").set_function(
-            lambda: stats().fidelity.num_compared
-        )
-        gauge("watched_divergence_nats", "Mean KL divergence of plain prefill from the last of these.").set_function(
-            lambda: nan if (mean := stats().fidelity.divergence) is None else mean
-        )
         if store is not None:
             registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "endpoint")

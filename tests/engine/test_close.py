@@ -101,9 +101,9 @@ def test_what_works_after_the_end() -> None:
 
 
 def test_nothing_of_an_engine_runs_after_its_end() -> None:
-    """Threads of services, promotion and watching have ended, and no KV is left in memory."""
+    """Threads of services and promotion have ended, and no KV is left in memory."""
     before = set(threading.enumerate())
-    with opened(promote="auto", watch=1) as engine:
+    with opened(promote="auto") as engine:
         services = [engine.service(), engine.service()]
         items: queue.Queue[Any] = queue.Queue()
         services[0].submit(PROMPT, items.put, **GREEDY)

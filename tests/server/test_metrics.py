@@ -38,8 +38,6 @@ GAUGES = {
     "store_bytes",
     "promoted_combinations",
     "promoted_bytes",
-    "watched_requests",
-    "watched_divergence_nats",
 }
 HISTOGRAMS = {
     "request_queue_time_seconds",

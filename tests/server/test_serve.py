@@ -100,7 +100,6 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--replicas", "2"], 2, "is for --ray"),
         (["--ray", "--port", "0"], 2, "name a port"),
         (["--ray", "--admin-key-file", "keys"], 2, "a start with other schemas"),
-        (["--ray", "--watch", "3"], 2, "a server without --ray"),
         (["--ray", "--promote", "auto"], 2, "a server without --ray"),
         (["--ray", "--promote-bytes", "1GiB"], 2, "a server without --ray"),
         (["--promote", "off", "--promote-bytes", "1GiB"], 2, "needs --promote auto"),
