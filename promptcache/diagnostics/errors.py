@@ -13,6 +13,7 @@ PromptCacheError
 │   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
 │   └── NotFinite            the model computes infinities or NaN for a text; also a FloatingPointError
 ├── TemplateRefusal          the chat template does not render a conversation
+│   └── TextNotInPlace       it renders the conversation, and does not write each text once and in its place
 ├── InvalidOutput            an answer without the format that was asked for; also a ValueError
 ├── ContextLengthExceeded    positions or generated tokens beyond those of the model
 ├── ServiceError
@@ -121,6 +122,10 @@ class NotFinite(ModelError, FloatingPointError):
 
 class TemplateRefusal(PromptCacheError):
     """The chat template of the model does not render a conversation. The message has its reason."""
+
+
+class TextNotInPlace(TemplateRefusal):
+    """The chat template does not write each text of a conversation once and in its place."""
 
 
 class ContextLengthExceeded(PromptCacheError):

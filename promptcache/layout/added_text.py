@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, Severity, Span, TemplateRefusal
+from promptcache.diagnostics import (
+    ContextLengthExceeded,
+    Diagnostic,
+    PromptError,
+    Severity,
+    Span,
+    TemplateRefusal,
+    TextNotInPlace,
+)
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -25,7 +33,7 @@ from promptcache.language import (
     Selection,
 )
 from promptcache.layout.seam import Seam, sliced
-from promptcache.layout.turns import refused
+from promptcache.layout.turns import moved, refused
 from promptcache.layout.types import Layout, Origin
 from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer, min_num_tokens
 
@@ -195,7 +203,9 @@ class _OwnTurns:
         except TemplateRefusal as refusal:
             if self._is_own and (whole := self._whole()) is not None:
                 return whole
-            self.warnings.append(refused(refusal, self._selection.span))
+            if not isinstance(refusal, TextNotInPlace):
+                raise PromptError([refused(refusal, self._selection.span, roles)]) from None
+            self.warnings.append(moved(refusal, self._selection.span))
             return self._parts(self._framed_gaps(), self._turns)
         parts = self._parts(gaps, self._turns)
         if self._text_of(parts) == rendered:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
-from promptcache.diagnostics import Diagnostic, Severity, Span, TemplateRefusal
+from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span, TemplateRefusal, TextNotInPlace
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Role
 from promptcache.layout.types import SchemaTurn
 from promptcache.tokenizer import Conversations, Frame
@@ -23,7 +23,7 @@ class TurnTexts:
     Attributes:
         preamble: What begins every conversation: BOS, and for some models a system text of the template's own.
         turns: The schema's turns in document order, those of absent modules included.
-        warnings: Conversations that the template refuses.
+        warnings: Conversations whose texts the template moves.
     """
 
     preamble: str
@@ -32,29 +32,52 @@ class TurnTexts:
 
 
 def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts:
-    """Return what the chat template writes before and around the turns of a schema."""
+    """Return what the chat template writes before and around the turns of a schema.
+
+    Raises:
+        SchemaError: The template refuses turns that are present together (PC512).
+    """
     found = tuple(_turns(schema.children, ""))
     frames: dict[int, Frame] = {}
     warnings: list[Diagnostic] = []
+    faults: list[Diagnostic] = []
     preamble = ""
     for owner in dict.fromkeys(("", *(owner for _, owner in found))):
         present = schema.guaranteed[owner] | {""}
         there = [(index, turn) for index, (turn, of) in enumerate(found) if of in present]
         try:
             before, around = _framed([turn for _, turn in there], conversations)
-        except TemplateRefusal as refusal:
+        except TextNotInPlace as refusal:
             before, around = conversations.bos, [conversations.frame(turn.role) for _, turn in there]
-            refusals = (refused(refusal, turn.span) for index, turn in there if found[index][1] == owner)
-            warnings += islice(refusals, 1)
+            warnings += islice((moved(refusal, turn.span) for index, turn in there if found[index][1] == owner), 1)
+        except TemplateRefusal as refusal:
+            roles = [turn.role for _, turn in there]
+            faults += islice(
+                (refused(refusal, turn.span, roles) for index, turn in there if found[index][1] == owner), 1
+            )
+            continue
         of_owner = zip(there, around, strict=True)
         frames |= {index: frame for (index, _), frame in of_owner if found[index][1] == owner}
         preamble = preamble if owner else before
+    if faults:
+        raise SchemaError(faults)
     turns = tuple(SchemaTurn(turn=turn, owner=owner, frame=frames[index]) for index, (turn, owner) in enumerate(found))
     return TurnTexts(preamble=preamble, turns=turns, warnings=tuple(warnings))
 
 
-def refused(refusal: TemplateRefusal, span: Span) -> Diagnostic:
-    """Return the warning for a conversation that the template does not render."""
+def refused(refusal: TemplateRefusal, span: Span, roles: Sequence[Role]) -> Diagnostic:
+    """Return the error for a conversation of turns with these roles that the template does not render."""
+    if any(role is following for role, following in pairwise(roles)):
+        advice = "write the texts of adjacent turns of one role as one turn"
+    elif Role.SYSTEM in roles:
+        advice = "write the text of the system turn at the beginning of the first user turn"
+    else:
+        advice = "begin with a user turn, and let user and assistant turns alternate"
+    return Diagnostic(code="PC512", message=str(refusal), span=span, help=advice)
+
+
+def moved(refusal: TextNotInPlace, span: Span) -> Diagnostic:
+    """Return the warning for a conversation whose texts the template does not write in their places."""
     return Diagnostic(
         code="PC513",
         message=f"{refusal}; each turn is written as the template writes one of its role elsewhere",

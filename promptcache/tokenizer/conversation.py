@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from promptcache.diagnostics import TemplateRefusal
+from promptcache.diagnostics import TemplateRefusal, TextNotInPlace
 from promptcache.language import Role
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Tokenizer
 
@@ -63,7 +63,8 @@ class Conversations:
         """Return the text before, between and after the contents of a conversation.
 
         Raises:
-            TemplateRefusal: The template does not render the conversation, or leaves out one of its contents.
+            TemplateRefusal: The template does not render the conversation.
+            TextNotInPlace: It leaves out one of the contents, or writes it elsewhere.
         """
         key = (tuple(roles), generation_prompt)
         if key not in self._known:
@@ -144,7 +145,7 @@ class Conversations:
         places = [rendered.find(marker) for marker in markers]
         if lost or places != sorted(places):
             where = f"turn {lost[0] + 1} ({roles[lost[0]]})" if lost else "a turn"
-            raise TemplateRefusal(f"the chat template does not write the text of {where} once and in its place")
+            raise TextNotInPlace(f"the chat template does not write the text of {where} once and in its place")
         return tuple(_pieces(rendered, markers))
 
     @cached_property

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from promptcache.diagnostics import ModelNotFound, UnsupportedModel
+from promptcache.diagnostics import ModelNotFound, SchemaError, UnsupportedModel
 from promptcache.language import Role
 from promptcache.layout import lay_out
 from promptcache.tokenizer import Before, Conversations, HubTokenizer, Markup
@@ -379,16 +379,16 @@ def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Pat
     assert tokenizer.control_ids.isdisjoint(tokenizer.tokenize("a <|only here|> b"))
 
 
-def test_a_system_turn_that_the_template_refuses_is_a_warning():
-    """Without a system role in the template, the schema's system turn is like a user turn, with a warning."""
+def test_a_system_turn_that_the_template_refuses_is_an_error():
+    """Without a system role in the template, a schema with a system turn is refused, at its place and with a fix."""
     source = CASES["gemma that refuses a system turn"].source
     tokenizer = HubTokenizer.from_parts(small.llama_like(), LLAMA, source)
 
-    layout = lay_out(
-        read('<schema name="s"><system>Be brief.</system><module name="a">A.</module></schema>'), tokenizer
-    )
+    with pytest.raises(SchemaError, match="no system role") as refused:
+        lay_out(read('<schema name="s"><system>Be brief.</system><module name="a">A.</module></schema>'), tokenizer)
 
-    assert [warning.code for warning in layout.warnings] == ["PC513"]
-    assert "no system role" in layout.warnings[0].message
-    assert [turn.frame.header for turn in layout.turns] == ["<turn>user\n"]
+    (fault,) = refused.value.diagnostics
+    assert (fault.code, fault.span.column) == ("PC512", 18)
+    assert fault.help is not None
+    assert "first user turn" in fault.help
     assert tokenizer.warnings == ()
