@@ -18,13 +18,13 @@ class TokenizerFiles:
     Attributes:
         tokenizer_json: Content of `tokenizer.json`.
         config: Settings of `tokenizer_config.json`, the special tokens of `special_tokens_map.json` under them.
-        chat_template: Jinja2 source, or None.
+        chat_templates: Jinja2 sources by name; empty if there is none.
         eos_token_ids: Where generation stops according to the model's configuration.
     """
 
     tokenizer_json: str
     config: Mapping[str, Any]
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
     eos_token_ids: tuple[int, ...]
 
 
@@ -44,36 +44,46 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     return TokenizerFiles(
         tokenizer_json=tokenizer_json,
         config=config,
-        chat_template=_chat_template(folder, config),
+        chat_templates=_chat_templates(folder, config),
         eos_token_ids=tuple(dict.fromkeys(_eos_token_ids(folder))),
     )
 
 
-def default_template(templates: object) -> str | None:
-    """Return a template, or the one of several named templates that is named "default".
+DEFAULT, TOOL_USE = "default", "tool_use"
+"""Names of chat templates: the one that is used, and the one that is used instead where a conversation has tools."""
+
+
+def named_templates(templates: object) -> Mapping[str, str]:
+    """Return chat templates by name; empty if there is none.
+
+    Args:
+        templates: Jinja2 source, a mapping of names, a list of `{"name", "template"}`, or None.
 
     Raises:
-        UnsupportedModel: there are several and none has this name; transformers refuses them too.
+        UnsupportedModel: There are several and none is named "default"; transformers refuses them too.
     """
     if isinstance(templates, list):
         templates = {entry["name"]: entry["template"] for entry in templates}
-    if isinstance(templates, Mapping):
-        if templates and "default" not in templates:
-            raise UnsupportedModel(
-                f"none of the chat templates {', '.join(map(repr, sorted(templates)))} is named 'default'; save the "
-                "one to use as chat_template.jinja in the model's folder"
-            )
-        return default_template(templates.get("default"))
-    return templates if isinstance(templates, str) and templates else None
+    if not isinstance(templates, Mapping):
+        templates = {DEFAULT: templates}
+    found = {name: each for name, each in templates.items() if isinstance(each, str) and each}
+    if found and DEFAULT not in found:
+        raise UnsupportedModel(
+            f"none of the chat templates {', '.join(map(repr, sorted(found)))} is named 'default'; save the "
+            "one to use as chat_template.jinja in the model's folder"
+        )
+    return found
 
 
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the chat template from the places where transformers stores it, the newest place first."""
+def _chat_templates(folder: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the chat templates from the places where transformers stores them, the newest place first."""
+    beside = {path.stem: _read(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if source := _read(folder / "chat_template.jinja"):
+        return named_templates({**beside, DEFAULT: source})
     return (
-        _read(folder / "chat_template.jinja")
-        or default_template(_read_json(folder / "chat_template.json").get("chat_template"))
-        or default_template(config.get("chat_template"))
-        or _read(folder / "additional_chat_templates" / "default.jinja")
+        named_templates(_read_json(folder / "chat_template.json").get("chat_template"))
+        or named_templates(config.get("chat_template"))
+        or named_templates(beside)
     )
 
 

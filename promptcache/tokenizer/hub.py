@@ -20,6 +20,8 @@ _FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/default.jinja",
+    "additional_chat_templates/tool_use.jinja",
+    "additional_chat_templates/rag.jinja",
 )
 
 

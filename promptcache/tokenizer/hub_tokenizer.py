@@ -12,11 +12,11 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from promptcache.diagnostics import TemplateRefusal, UnsupportedModel
+from promptcache.diagnostics import InvalidValue, TemplateRefusal, UnsupportedModel, shown
 from promptcache.language import ChatMessages, Role
 from promptcache.tokenizer.chat_template import CHANNEL, PLAIN_TEMPLATE, ChatTemplate, answer_start, reasoning_tags
 from promptcache.tokenizer.conversation import Conversations
-from promptcache.tokenizer.files import default_template, read_tokenizer_files
+from promptcache.tokenizer.files import DEFAULT, TOOL_USE, named_templates, read_tokenizer_files
 from promptcache.tokenizer.rules import RuleData, whole_text_rules, with_declared_tokens
 from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
 from promptcache.tokenizer.token_bound import TokenBound
@@ -28,10 +28,14 @@ _PROBE = "a b\n c  d"
 class HubTokenizer:
     """`Tokenizer` for models with a `tokenizer.json`. Create it with `from_folder` or `from_parts`."""
 
-    def __init__(self, *, parts: _Parts, source: str | None, eos_token_ids: Sequence[int], fingerprint: str) -> None:
+    def __init__(
+        self, *, parts: _Parts, sources: Mapping[str, str], eos_token_ids: Sequence[int], fingerprint: str
+    ) -> None:
         self._fingerprint = fingerprint
-        variables = parts.special_tokens if source is not None else {"tokenizer_prefix": parts.prefix}
-        self._template = ChatTemplate(PLAIN_TEMPLATE if source is None else source, variables)
+        variables = parts.special_tokens if sources else {"tokenizer_prefix": parts.prefix}
+        sources = sources or {DEFAULT: PLAIN_TEMPLATE}
+        self._templates = {name: ChatTemplate(source, variables) for name, source in sources.items()}
+        self._template = self._templates[DEFAULT]
         start = answer_start(self._template)
         self._reasoning_tags = reasoning_tags(self._template, start)
         self._bos_ids = parts.prefix_ids
@@ -83,7 +87,7 @@ class HubTokenizer:
         """
         files = read_tokenizer_files(Path(folder))
         tokenizer_json = _as_loaded(files.tokenizer_json, files.config.get("added_tokens_decoder") or {})
-        return cls.from_parts(tokenizer_json, files.config, files.chat_template, files.eos_token_ids)
+        return cls.from_parts(tokenizer_json, files.config, files.chat_templates, files.eos_token_ids)
 
     @classmethod
     def from_parts(
@@ -98,18 +102,20 @@ class HubTokenizer:
         Args:
             tokenizer_json: As the tokenizers library writes it (`backend_tokenizer.to_str()`).
             config: Special tokens such as `bos_token` (text or token object), as in `tokenizer_config.json`.
-            chat_template: Jinja2 source, or several by name of which "default" is taken, or None.
+            chat_template: Jinja2 source, or several by name, or None. The one that is named "default" is used, and
+                "tool_use" where a conversation has tools.
             eos_token_ids: Where generation stops according to the model's configuration.
 
         Raises:
             UnsupportedModel: the parts cannot be used; the message says why.
         """
-        source = default_template(chat_template)
+        sources = named_templates(chat_template)
         parts = _Parts(tokenizer_json, config)
         # The empty list once held `eos_token_ids`, which change no tokens; without it KV would be encoded again.
         settings = json.dumps([parts.special_tokens, parts.prefix_ids, []], sort_keys=True)
-        fingerprint = _digest(tokenizer_json, source or "", settings)
-        return cls(parts=parts, source=source, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
+        others = [part for name, source in sorted(sources.items()) if name != DEFAULT for part in (name, source)]
+        fingerprint = _digest(tokenizer_json, sources.get(DEFAULT, ""), settings, *others)
+        return cls(parts=parts, sources=sources, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
@@ -184,8 +190,16 @@ class HubTokenizer:
         options: Mapping[str, Any] = NO_OPTIONS,
         date: datetime = FROZEN_DATE,
     ) -> str:
-        """Return a conversation as the chat template renders it."""
-        return self._template.render(messages, generation_prompt=generation_prompt, options=options, date=date)
+        """Return a conversation as the chat template renders it.
+
+        Of several templates, the one that the option `chat_template` names, else that for tools if there are tools.
+        """
+        others = {name: each for name, each in options.items() if name != "chat_template"}
+        name = options.get("chat_template", TOOL_USE if others.get("tools") is not None else DEFAULT)
+        if "chat_template" in options and name not in self._templates:
+            raise InvalidValue(f"chat_template={shown(name)}: the model has {', '.join(sorted(self._templates))}")
+        template = self._templates.get(name, self._template)
+        return template.render(messages, generation_prompt=generation_prompt, options=others, date=date)
 
     def _control_start(self, start: str) -> str:
         """Return what the template writes in front of an answer, without reasoning; "" if it has no control token."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import InvalidValue, UnsupportedModel
 from promptcache.language import Role
 from promptcache.runtime import adapt_tokenizer
 from promptcache.tokenizer import Before, Conversations, HubTokenizer
@@ -165,6 +165,32 @@ def test_a_caller_of_transformers_decides_what_comes_first(add: bool, tmp_path: 
     changed.add_bos_token = add
 
     assert [adapt_tokenizer(each).bos_ids for each in (given, changed)] == [(1,) if add else ()] * 2
+
+
+@pytest.mark.parametrize("place", ["a list", "files", "a loaded tokenizer"])
+def test_templates_are_used_by_name_as_in_transformers(place: str, tmp_path: Path) -> None:
+    """With tools the template for tools is used, else the default one, or the one that is named."""
+    from transformers import PreTrainedTokenizerFast
+
+    kinds = {"default": "", "tool_use": "{{ tools | tojson }}", "rag": "{{ documents | tojson }}"}
+    templates = {name: kind + small.CHATML for name, kind in kinds.items()}
+    (tmp_path / "tokenizer.json").write_text(small.byte_level())
+    config = {} if place == "files" else {"chat_template": [{"name": n, "template": t} for n, t in templates.items()]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    if place == "files":
+        (tmp_path / "additional_chat_templates").mkdir()
+        for name, source in templates.items():
+            inside = "" if name == "default" else "additional_chat_templates/"
+            (tmp_path / f"{inside}{'chat_template' if name == 'default' else name}.jinja").write_text(source)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    ours = adapt_tokenizer(theirs) if place == "a loaded tokenizer" else HubTokenizer.from_folder(tmp_path)
+    chat = [{"role": "user", "content": "a"}]
+
+    for options in ({}, {"tools": [{"name": "t"}]}, {"chat_template": "rag", "documents": [{"text": "d"}]}):
+        expected = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options)
+        assert ours.render_chat(chat, generation_prompt=True, options=options) == expected
+    with pytest.raises(InvalidValue, match="chat_template='other': the model has default, rag, tool_use"):
+        ours.render_chat(chat, generation_prompt=True, options={"chat_template": "other"})
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use"), ("tool_use",)])
