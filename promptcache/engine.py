@@ -82,6 +82,7 @@ from promptcache.runtime import (
     schema_state,
     score,
     several,
+    tell_unused,
     warm,
 )
 from promptcache.tokenizer import Tokenizer
@@ -182,6 +183,7 @@ class Engine(NamedElsewhere, Unpicklable):
         _PACK.check("pack", pack, InvalidValue)
         FLAG.check("strict_template", strict_template, InvalidValue)
         self.model = own_model = as_model(model, context_length)
+        tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
         self.model.pack_weights(pack)
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer

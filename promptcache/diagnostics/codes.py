@@ -138,6 +138,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC514", "text that the chat template writes otherwise", Severity.WARNING),
             Code("PC515", "collection with fixed positions"),
             Code("PC516", "choice longer than its slot", Severity.WARNING),
+            Code("PC517", "prompt that asks nothing", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),

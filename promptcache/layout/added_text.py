@@ -191,6 +191,8 @@ class _OwnTurns:
         self._num_cached = len(cached)
         self._turns = [*cached, *own]
         self._continues = bool(own) and own[-1].role is Role.ASSISTANT
+        if layout.turns and not selection.messages and not (cached and cached[-1].role is Role.USER):
+            self.warnings.append(_asks_nothing(selection.span))
         self.parts = self._written()
 
     def _written(self) -> list[_Part]:
@@ -417,6 +419,17 @@ class _OwnTurns:
         found = (self._tokenizer.tokenize_parts([Markup(text)], Before.TEXT) for text in texts)
         ids = {token_id for (token_ids,) in found for token_id in token_ids} & self._tokenizer.control_ids
         return sorted((self._tokenizer.detokenize((token_id,)) for token_id in ids), key=len, reverse=True)
+
+
+def _asks_nothing(span: Span) -> Diagnostic:
+    """Return the warning for a prompt without a question behind the turns of its schema."""
+    return Diagnostic(
+        code="PC517",
+        message="the prompt asks nothing: it has no text, and its last turn is not one of the user",
+        span=span,
+        help="write a question into the prompt",
+        severity=Severity.WARNING,
+    )
 
 
 def _signed(turn: _Turn, signs: Mapping[str, str]) -> _Turn:

@@ -30,6 +30,7 @@ from promptcache.runtime.hf.options import (
     check_for_batch,
     check_for_stream,
     read_options,
+    tell_unused,
 )
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History, open_history
@@ -182,6 +183,7 @@ __all__ = [
     "schema_state",
     "score",
     "several",
+    "tell_unused",
     "token_tensor",
     "unregister_backend",
     "used_tokens",

@@ -193,8 +193,9 @@ class Planner:
         chosen = repair or state.schema.repair or self._repair
         plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
         self._catalog.use_made(state, plan)
-        if plan.warnings and self._strict_template:
-            raise PromptError(replace(each, severity=Severity.ERROR) for each in plan.warnings)
+        differences = [each for each in plan.warnings if each.code in ("PC513", "PC514")]
+        if differences and self._strict_template:
+            raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
         return plan
 
     def _conversations_of(self, state: SchemaState, template_kwargs: TemplateOptions) -> Conversations:

@@ -697,3 +697,19 @@ def test_errors_of_the_callers_own_code_are_left_alone() -> None:
         with pytest.raises(ValueError, match=r"^mine$") as found:
             ENGINE.generate(PROMPT, **options)
         assert not isinstance(found.value, PromptCacheError)
+
+
+def test_settings_that_are_not_used_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Caches and lengths of a generation configuration are named: the model's by the engine, a given one by the answer."""
+    model = tiny_model()
+    model.hf.generation_config = GenerationConfig(cache_implementation="static", max_length=77, temperature=0.5)
+    given = GenerationConfig(use_cache=False, max_new_tokens=1)
+    for _ in range(2):
+        engine = Engine(model, ByteTokenizer())
+        engine.generate([{"role": "user", "content": "Hello"}], generation_config=given)
+
+    told = [each.getMessage() for each in caplog.records if "is not used" in each.getMessage()]
+    assert len(told) == 2
+    assert "'cache_implementation', 'max_length'" in told[0]
+    assert "generation_config sets 'use_cache'," in told[1]
+    assert "temperature" not in told[0]

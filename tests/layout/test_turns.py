@@ -106,3 +106,22 @@ def test_bare_text_continues_an_open_turn_before_turns() -> None:
         f"<bos>{PLAN}{GO}\nWhy?</user><assistant>So</assistant><user>And?</user><assistant>Answer:"
     )
     assert plan.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "added", "is_told"),
+    [
+        (CLOSED, "", True),
+        (CLOSED, "Why?", False),
+        (CLOSED, "<user>Why?</user>", False),
+        (CLOSED, "<user>Why?</user><assistant>So</assistant>", False),
+        (OPEN, "", False),
+        ("<user>Go.</user>", "", False),
+        ("Text without turns.", "", False),
+    ],
+)
+def test_a_prompt_that_asks_nothing_has_a_warning(schema: str, added: str, is_told: bool) -> None:
+    """Text of the prompt or a last turn of the user is a question; without turns, text goes on."""
+    plan = plan_of(f'<schema name="s">{schema}</schema>', f'<prompt schema="s">{added}</prompt>')
+
+    assert [each.code for each in plan.warnings] == (["PC517"] if is_told else [])

@@ -6,7 +6,9 @@ The result is one set of options, which have the same meaning for linked KV. No 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from numbers import Integral
 from typing import Any
 
@@ -27,6 +29,8 @@ from promptcache.diagnostics import (
 )
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.stop_strings import StopStrings
+
+_LOG = logging.getLogger(__name__)
 
 _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask", "past_key_values", "use_cache")
 
@@ -172,6 +176,7 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
     for name in ("prefill_chunk_size", "cache_implementation"):
         if given.get(name) is not None:
             raise InvalidGeneration(f"'{name}' does not work here: the stored KV of the prompt is the cache")
+    tell_unused(given.get("generation_config"), "generation_config")
     named = {name: value for name, value in given.items() if name != "generation_config"}
     options = {**_taken_apart(given.get("generation_config"), "max_new_tokens" in named), **named}
     if options.get("token_healing"):
@@ -297,6 +302,33 @@ def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callabl
             raise InvalidGeneration("'stop_strings' needs a tokenizer of transformers; pass tokenizer=…")
         criteria.append(StopStrings(tokenizer, strings))
     return criteria
+
+
+def tell_unused(config: object, whose: str) -> None:
+    """Log once which settings of a generation configuration are not used.
+
+    Args:
+        config: A `GenerationConfig`; None has no settings.
+        whose: Where it is from, for the message.
+    """
+    said = {} if config is None else vars(config)
+    unused = (*_CACHING, *(name for name in _FORCED if name != "stop_strings"))  # stop strings are a criterion
+    names = [
+        name
+        for name in dict.fromkeys(unused)
+        if said.get(name) is not None and said[name] not in (_DEFAULTS.get(name), _FORCED.get(name))
+    ]
+    if names:
+        _log_unused(whose, ", ".join(map(repr, names)))
+
+
+@cache
+def _log_unused(whose: str, names: str) -> None:
+    _LOG.warning(
+        "%s sets %s, which is not used: the stored KV of a prompt is its cache, and 'max_new_tokens' limits an answer",
+        whose,
+        names,
+    )
 
 
 def is_refusal(error: BaseException) -> bool:
