@@ -145,8 +145,8 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
 
 
 def _text(tokenizer: Tokenizer, ends: frozenset[int], token_ids: Sequence[int]) -> str:
-    """Return the text of an answer without the tokens that end it."""
-    return tokenizer.decode([each for each in token_ids if each not in ends])
+    """Return the text of an answer without the control tokens that end it."""
+    return tokenizer.decode([each for each in token_ids if each not in ends or each not in tokenizer.control_ids])
 
 
 def _is_chat(prompt: PromptSource) -> bool:
