@@ -60,6 +60,11 @@ MODEL_FAULTS = (
 )
 """Exceptions that the code of a model, its configuration or its weights raises when it cannot be built or run."""
 
+COMPILED = (
+    "{} is compiled by torch.compile, which cannot trace attention to stored KV: pass and call the model that was not "
+    "compiled. Decoding with stored KV gains nothing by it"
+)
+
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 _STATE_SPACE_NAMES = (
     "ssm_cfg",
@@ -102,15 +107,25 @@ def check_kind(hf: object) -> None:
     Raises:
         UnsupportedModel: Names the type, and the way to load a model.
     """
+    name = type(hf).__name__
     if not isinstance(hf, PreTrainedModel):
-        raise UnsupportedModel(
-            f"an engine takes a loaded model of transformers, not {type(hf).__name__}; Engine.from_pretrained() loads "
-            "one by its name or folder"
-        )
+        raise UnsupportedModel(f"an engine takes a loaded model of transformers, not {name}; {_inside(hf)}")
     if not hf.can_generate():
-        raise UnsupportedModel(f"{type(hf).__name__} does not generate text; load it with AutoModelForCausalLM")
+        raise UnsupportedModel(f"{name} does not generate text; load it with AutoModelForCausalLM")
     if hf.generation_config is None:
-        raise UnsupportedModel(f"{type(hf).__name__} has no generation configuration; set it to GenerationConfig()")
+        raise UnsupportedModel(f"{name} has no generation configuration; set it to GenerationConfig()")
+
+
+def _inside(wrapper: object) -> str:
+    """Return the fix for something else than a model: the model inside of it, or the way to load one."""
+    parts = wrapper.named_modules() if isinstance(wrapper, torch.nn.Module) else ()
+    for place, part in parts:
+        if isinstance(part, PreTrainedModel):
+            return (
+                f"pass the {type(part).__name__} inside of it, model.{place}. It has the adapters in its layers, and "
+                "not what the wrapper itself adds, such as virtual tokens or compiled code"
+            )
+    return "Engine.from_pretrained() loads one by its name or folder"
 
 
 def check_causal(config: PretrainedConfig, name: str) -> None:
@@ -141,6 +156,24 @@ def check_weights(hf: PreTrainedModel) -> None:
             f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
             "values; load the model with from_pretrained(), whole, on one device"
         )
+
+
+def check_mode(hf: torch.nn.Module) -> None:
+    """Refuse a model with a part that is compiled or in training mode.
+
+    Raises:
+        UnsupportedModel: Names the part.
+    """
+    for name, part in hf.named_modules():
+        where = f"{type(hf).__name__}{'.' * bool(name)}{name}"
+        is_replaced = hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        if is_replaced or hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+            raise UnsupportedModel(COMPILED.format(where))
+        if part.training:
+            raise UnsupportedModel(
+                f"{where} is in training mode, in which dropout and other layers compute other KV: call model.eval() "
+                "before requests"
+            )
 
 
 def is_tested(hf: PreTrainedModel) -> bool:
