@@ -125,7 +125,20 @@ def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[S
         return found
     if isinstance(tokenizer, Tokenizer):
         return [[*tokenizer.tokenize(each)] for each in texts]
-    raise InvalidValue(f"tokenizer={shown(tokenizer)} is not allowed: that of transformers or of an engine is expected")
+    raise _no_tokenizer(tokenizer)
+
+
+def text_of_tokens(token_ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
+    """Return the text of tokens, special ones included. Arguments and errors are those of `tokens_of_texts`."""
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return str(tokenizer.decode([*token_ids], clean_up_tokenization_spaces=False))
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.detokenize(token_ids)
+    raise _no_tokenizer(tokenizer)
+
+
+def _no_tokenizer(given: object) -> InvalidValue:
+    return InvalidValue(f"tokenizer={shown(given)} is not allowed: that of transformers or of an engine is expected")
 
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:
