@@ -57,6 +57,7 @@ class AdaptedLinear(Module):
 
     def __init__(self, linear: Module, down: torch.Tensor, up: torch.Tensor, *, for_pairs: bool) -> None:
         super().__init__()
+        self.train(linear.training)
         self.linear, self.for_pairs = linear, for_pairs
         self.down, self.up = Parameter(down, requires_grad=False), Parameter(up, requires_grad=False)
 

@@ -24,6 +24,7 @@ class PackedLinear(Module):
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
+        self.train(linear.training)
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _FEW_TOKENS)
 
