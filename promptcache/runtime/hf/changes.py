@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.nn.modules import module as torch_module
 
 from promptcache.locks import new_lock
-from promptcache.runtime.hf.additions import adapter_ends, adapter_layers, is_harmless
+from promptcache.runtime.hf.additions import adapter_ends, adapter_layers, is_harmless, plain_tensors
 from promptcache.runtime.hf.facts import check_mode
 
 _MAX_STATES = 1024
@@ -104,8 +104,9 @@ class _Snapshot:
             getattr(hf, "peft_config", {}),
         ]
         self._held = [dict(each) for each in self._dicts]
-        self._tensors = [each for held in self._held for each in held.values() if isinstance(each, torch.Tensor)]
-        self._tensors = [each for each in self._tensors if not each.is_inference()]  # those have no version counter
+        tensors = [each for held in self._held for each in held.values() if isinstance(each, torch.Tensor)]
+        plain = [part for each in tensors for part in plain_tensors(each)]
+        self._tensors = [each for each in plain if not each.is_inference()]  # those have no version counter
         self._versions = [*map(_version, self._tensors)]
         self._adapters = [each for _, own in ends if own for each in (own[0], own[-1])]
         self._samples = [*map(_sample, self._adapters)]

@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache.diagnostics import UnsupportedModel
+from promptcache.runtime.hf.additions import plain_tensors
 from promptcache.tokenizer import LENGTH_NAMES
 
 TESTED_TYPES = frozenset(
@@ -139,16 +140,21 @@ def check_causal(config: PretrainedConfig, name: str) -> None:
 
 
 def check_weights(hf: PreTrainedModel) -> None:
-    """Refuse a model with weights on the meta device, or with sparse weights.
+    """Refuse a model with weights on the meta device, with sparse weights, or with weights that cannot be read.
 
     Raises:
-        UnsupportedModel: Gives their number, or names the sparse weight.
+        UnsupportedModel: Gives their number, or names the weight.
     """
     weights = dict((*hf.named_parameters(), *hf.named_buffers()))
     for name, weight in weights.items():
         if weight.layout is not torch.strided:
             raise UnsupportedModel(
                 f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
+            )
+        if any(part.data_ptr() == 0 and part.numel() and not part.is_meta for part in plain_tensors(weight)):
+            raise UnsupportedModel(
+                f"{type(hf).__name__}: the values of the weight '{name}' cannot be read, because "
+                f"{type(weight).__name__} has no __tensor_flatten__; load the model without this quantization"
             )
     num_empty = sum(weight.is_meta for weight in weights.values())
     if num_empty:
@@ -174,6 +180,13 @@ def check_mode(hf: torch.nn.Module) -> None:
                 f"{where} is in training mode, in which dropout and other layers compute other KV: call model.eval() "
                 "before requests"
             )
+
+
+def is_quantized(hf: PreTrainedModel) -> bool:
+    """Whether transformers loaded the model quantized, or weights are subclasses of tensors that hold others."""
+    return getattr(hf, "hf_quantizer", None) is not None or any(
+        hasattr(each, "__tensor_flatten__") for each in hf.parameters()
+    )
 
 
 def is_tested(hf: PreTrainedModel) -> bool:

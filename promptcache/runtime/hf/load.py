@@ -79,11 +79,11 @@ def load_model(
             if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
                 how = {"adapter_kwargs": {"local_files_only": True}, **how}
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
+            hf.to(where)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
-    hf.to(where)
     if adapter is None:
         origin = loading.finish(hf, options)
     else:
