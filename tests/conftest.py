@@ -120,6 +120,7 @@ def _small_models_once() -> Iterator[None]:
     import torch
 
     from promptcache import engine
+    from promptcache.runtime.hf.facts import is_quantized
     from promptcache.testing import tiny_model
 
     made: dict[int, LlamaForCausalLM] = {}
@@ -133,7 +134,7 @@ def _small_models_once() -> Iterator[None]:
         return copy.deepcopy(made[seed])
 
     def choose_once(model: Model) -> None:
-        if sum(each.nbytes for each in model.hf.parameters()) > _SMALL_BYTES:
+        if sum(each.nbytes for each in model.hf.parameters()) > _SMALL_BYTES or is_quantized(model.hf):
             choose(model)
             return
         weights = hashlib.sha256()

@@ -220,7 +220,7 @@ class Executor:
         """
         if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
             return 0
-        if recalled.state != self.model.state:
+        if not self.model.is_in(recalled.state):
             return 0
         try:
             return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes

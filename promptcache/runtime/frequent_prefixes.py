@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-from promptcache.diagnostics import InvalidValue, Short, is_text, shown, whole
-from promptcache.runtime.hf.load import AnyTokenizer, tokens_of_texts
+from promptcache.diagnostics import InvalidValue, Short, is_text, refuse_unknown, shown, whole
+from promptcache.runtime.hf.load import AnyTokenizer, text_of_tokens, tokens_of_texts
 from promptcache.runtime.history import num_shared
 
 DEFAULT_MIN_TOKENS = 32
 """Default of the fewest tokens of a frequent prefix."""
 
 _MIN_TOKENS = whole(1, unit="tokens")
+_MIN_LISTS = whole(2, unit="lists")
+_MAX_PREFIXES = whole(1, unit="prefixes") | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -24,12 +27,14 @@ class FrequentPrefix(Short):
         token_ids: The prefix.
         num_lists: How many lists begin with it.
         num_saved_tokens: Tokens that need no prefill if its KV is computed once: those behind the longest shorter
-            prefix of the result, for each list but the first.
+            frequent prefix, for each list but the first.
+        text: Its text with special tokens; None if no tokenizer was given.
     """
 
     token_ids: tuple[int, ...]
     num_lists: int
     num_saved_tokens: int
+    text: str | None = None
 
 
 def frequent_prefixes(
@@ -37,6 +42,9 @@ def frequent_prefixes(
     *,
     tokenizer: AnyTokenizer | None = None,
     min_tokens: int = DEFAULT_MIN_TOKENS,
+    min_lists: int = 2,
+    max_prefixes: int | None = None,
+    **unknown: Any,
 ) -> tuple[FrequentPrefix, ...]:
     """Return the longest common prefixes of all groups of token lists, those that save most first.
 
@@ -44,14 +52,21 @@ def frequent_prefixes(
     computed, and counts in no prefix.
 
     Args:
-        token_lists: Token IDs, such as the prompts of a data set; texts with a tokenizer.
-        tokenizer: A tokenizer of transformers, which is called as in a loop of your own, or that of an engine.
+        token_lists: Token IDs, such as the prompts of a data set; with a tokenizer also texts.
+        tokenizer: A tokenizer of transformers, which is called as in a loop of your own, or that of an engine. Prefixes
+            have their text then.
         min_tokens: The fewest tokens of a prefix.
+        min_lists: The fewest lists that begin with it.
+        max_prefixes: The most prefixes to return; None returns all.
+        unknown: Refused.
 
     Raises:
-        InvalidValue: The lists are not lists of token IDs, or not texts for the tokenizer.
+        InvalidValue: The lists are not lists of token IDs, or not texts for the tokenizer; or a limit is not allowed.
     """
+    refuse_unknown("frequent_prefixes", unknown, ("tokenizer", "min_tokens", "min_lists", "max_prefixes"), InvalidValue)
     _MIN_TOKENS.check("min_tokens", min_tokens, InvalidValue)
+    _MIN_LISTS.check("min_lists", min_lists, InvalidValue)
+    _MAX_PREFIXES.check("max_prefixes", max_prefixes, InvalidValue)
     if tokenizer is not None:
         token_lists = _tokenized(token_lists, tokenizer)
     if not isinstance(token_lists, list | tuple):
@@ -69,14 +84,23 @@ def frequent_prefixes(
             num_saved_tokens=(num_tokens - num_above) * (stop - first - 1),
         )
         for num_tokens, num_above, first, stop in _branches(ordered, min_tokens)
+        if stop - first >= min_lists
     )
-    return tuple(sorted(found, key=lambda each: -each.num_saved_tokens))
+    best = sorted(found, key=lambda each: -each.num_saved_tokens)[:max_prefixes]
+    if tokenizer is None:
+        return tuple(best)
+    return tuple(replace(each, text=text_of_tokens(each.token_ids, tokenizer)) for each in best)
 
 
-def _tokenized(texts: object, tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
-    if not isinstance(texts, list | tuple) or not all(map(is_text, texts)):
-        raise InvalidValue(f"token_lists={shown(texts)} is not allowed: a list of texts is expected with a tokenizer")
-    return tokens_of_texts(texts, tokenizer)
+def _tokenized(token_lists: Any, tokenizer: AnyTokenizer) -> Any:
+    """Return the tokens of texts; lists of token IDs as they are."""
+    if not isinstance(token_lists, list | tuple) or not any(isinstance(each, str) for each in token_lists):
+        return token_lists
+    if not all(map(is_text, token_lists)):
+        raise InvalidValue(
+            f"token_lists={shown(token_lists)} is not allowed: a list of texts, or of token IDs, is expected"
+        )
+    return tokens_of_texts(token_lists, tokenizer)
 
 
 def shared_prefixes(token_lists: Sequence[tuple[int, ...]], min_tokens: int) -> list[tuple[int, ...]]:

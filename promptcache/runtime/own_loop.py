@@ -95,7 +95,7 @@ def linked_inputs(tokens: RequestTokens, executor: Executor) -> ModelInputs:
     cache = PositionedCache(layers=linked.cache.layers)
     counts_stored = cache.get_seq_length() > start
     positions = _positions(linked) if counts_stored else linked.positions.of_own_tokens(0, len(linked.token_ids))
-    cache.place(positions[None])
+    cache.place(positions[None], model.hf)
     return _inputs(model, cache, linked, start, linked.copied_bytes)
 
 
@@ -122,7 +122,7 @@ def dynamic_cache_inputs(tokens: RequestTokens, executor: Executor) -> ModelInpu
     cache = PositionedDynamicCache()  # it holds all tokens, also beyond a sliding window
     for index, (keys, values) in enumerate(_layers(model, linked, order) if len(order) else ()):
         cache.update(keys, values, index)
-    cache.place(np.sort(positions)[None])
+    cache.place(np.sort(positions)[None], model.hf, is_shared=True)
     return _inputs(model, cache, linked, num_before, len(order) * model.shape.token_bytes)
 
 

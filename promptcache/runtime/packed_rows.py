@@ -28,6 +28,7 @@ from promptcache.runtime.attention import (
     to_device,
 )
 from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.hf.positioned_cache import PositionedCache
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.link import segment_users, shared_segments
@@ -121,11 +122,13 @@ class PackedRows(PackedTokens):
 
         This object does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
         """
+        cache = PositionedCache(layers=step_cache(self, self._model.shape.num_layers).layers)
+        cache.place(self.tokens.positions[None], self._model.hf)
         return {
             "input_ids": self.token_ids,
             "position_ids": self.position_ids,
             "attention_mask": None,
-            "past_key_values": step_cache(self, self._model.shape.num_layers),
+            "past_key_values": cache,
             "use_cache": True,
             **self._model.only_logits_of([stop - 1 for stop in self.stops]),
         }

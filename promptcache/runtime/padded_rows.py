@@ -41,7 +41,7 @@ class PaddedRows:
                     "left (tokenizer.padding_side = 'left')"
                 )
         self.cache = self._filled_cache()
-        self.cache.place(self._positions(num_columns))
+        self.cache.place(self._positions(num_columns), model.hf)
 
     def inputs(self) -> dict[str, Any]:
         """Return keywords for `generate`."""
@@ -58,19 +58,21 @@ class PaddedRows:
         """Return for each row what history had, the tokens of its answer, and the KV that was computed for both.
 
         Args:
-            output: The output object of `generate`.
+            output: The output object of `generate`; or that of a forward pass, which has no answers.
 
         Raises:
             InvalidValue: It has other rows, such as beams.
         """
         rows, num_columns = self._batch.rows, self._batch.input_ids.shape[1]
-        sequences: torch.Tensor = output.sequences
         layers: Sequence[Any] = self.cache.layers
-        if not len(sequences) == len(layers[0].keys) == len(rows):
+        num_rows = len(layers[0].keys)
+        answers: list[list[int]] = [[]] * num_rows
+        if (sequences := getattr(output, "sequences", None)) is not None:
+            answers = sequences[:, num_columns : self.cache.get_seq_length()].tolist()
+        if not len(answers) == num_rows == len(rows):
             raise InvalidValue(
-                f"out has {len(sequences)} sequences of {len(rows)} rows: update takes one for each row, without beams"
+                f"out has {len(answers)} sequences of {len(rows)} rows: update takes one for each row, without beams"
             )
-        answers = sequences[:, num_columns : self.cache.get_seq_length()].tolist()
         made: list[tuple[Recalled, tuple[int, ...], OwnKV]] = []
         for index, (row, each, answer) in enumerate(zip(rows, self._found, answers, strict=True)):
             kept = slice(row.start + each.num_found, num_columns + _num_before_padding(answer))

@@ -6,6 +6,7 @@ tokens from 0, as without a cache.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -13,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, shown, whole
+from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, refuse_unknown, shown, whole
 from promptcache.kv import KVHandle, Slab, Store, open_buffers
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
@@ -37,6 +38,7 @@ _SAMPLES, _SAMPLE_TOKENS = 4, 4
 """`add` computes so many samples of so many tokens of each row again."""
 
 _LIMIT = whole(1, 2**63 - 1, unit="bytes")
+_TOKENS = whole(1, 2**31 - 1, unit="tokens") | None
 
 Tokens: TypeAlias = "FrequentPrefix | Sequence[int]"
 
@@ -99,7 +101,7 @@ class PrefixHit(Unpicklable):
 
     @torch.no_grad()
     def generate_inputs(self) -> dict[str, Any]:
-        """Return keywords for one call of transformers' `generate`.
+        """Return keywords for one call of transformers' `generate`, for `engine.model.hf`.
 
         They are `input_ids` and `attention_mask` of the batch, and a `DynamicCache` with a copy of the KV. It has the
         columns of the batch whose tokens are known in all rows.
@@ -116,7 +118,7 @@ class PrefixHit(Unpicklable):
         if getattr(out, "past_key_values", None) is not cache or not self._packed.is_computed:
             raise InvalidValue(
                 "out is not the output of this hit's inputs: out = engine.model.hf(**hit.inputs) is expected, or that "
-                "of generate(**hit.generate_inputs(), return_dict_in_generate=True)"
+                "of generate(**hit.generate_inputs(), return_dict_in_generate=True) or of a forward pass over these"
             )
 
     def _take(self, cache: PrefixCache, out: Any) -> Sequence[tuple[Recalled, Sequence[int], OwnKV]]:
@@ -149,17 +151,32 @@ class PrefixCache(Unpicklable):
 
     _instead = "make one in each process"
 
-    def __init__(self, engine: ServingEngine, *, cache_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: ServingEngine,
+        *,
+        cache_bytes: int | None = None,
+        max_tokens: int | None = None,
+        max_row_tokens: int | None = None,
+        **unknown: Any,
+    ) -> None:
         """Create an empty cache in the memory of an engine's store.
 
         Args:
             engine: An `Engine`. Its modules and its own history are not affected, except that all are in one budget.
             cache_bytes: Limit of the KV. None means a quarter of the store's memory budget, or 256 MiB without one.
+            max_tokens: The same limit as a number of tokens; the smaller limit holds. Spare room counts.
+            max_row_tokens: The most tokens of a row to keep, from its start; None keeps whole rows.
+            unknown: Refused.
 
         Raises:
+            InvalidValue: `engine` is no engine, or a limit is not allowed.
             UnsupportedModel: The model is linked by concatenation.
         """
+        refuse_unknown("PrefixCache", unknown, ("cache_bytes", "max_tokens", "max_row_tokens"), InvalidValue)
         (_LIMIT | None).check("cache_bytes", cache_bytes, InvalidValue)
+        _TOKENS.check("max_tokens", max_tokens, InvalidValue)
+        _TOKENS.check("max_row_tokens", max_row_tokens, InvalidValue)
         model, store = getattr(engine, "model", None), getattr(engine, "store", None)
         if not isinstance(model, Model) or not isinstance(store, Store):
             raise InvalidValue(f"engine={shown(engine)} is not allowed: an Engine is expected")
@@ -169,6 +186,9 @@ class PrefixCache(Unpicklable):
                 "model as without a cache, or use engine.link"
             )
         self._model = model
+        self._max_row_tokens = max_row_tokens
+        if max_tokens is not None:
+            cache_bytes = min(max_tokens * model.shape.token_bytes, sys.maxsize if cache_bytes is None else cache_bytes)
         self._buffers = open_buffers(store, model.shape, cache_bytes, DEFAULT_HISTORY_BYTES)
         self._history = History(self._buffers, _GROWTH)
         self._lock = new_lock()
@@ -208,7 +228,8 @@ class PrefixCache(Unpicklable):
 
         Args:
             hit: The result of `get` of this cache. Each hit can be used once.
-            out: The output of the forward pass, or the output object of `generate` (`return_dict_in_generate=True`).
+            out: The output of the forward pass over `inputs`, or over `generate_inputs()` without the tokens that its
+                cache holds; or the output object of `generate` (`return_dict_in_generate=True`).
 
         Returns:
             The number of tokens that were stored.
@@ -217,7 +238,10 @@ class PrefixCache(Unpicklable):
             InvalidValue: The hit is of another cache or was used before, or `out` is not its output.
         """
         if not isinstance(hit, PrefixHit):
-            raise InvalidValue(f"hit={shown(hit)} is not allowed: the result of get is expected")
+            raise InvalidValue(
+                f"hit={shown(hit)} is not allowed: the result of get is expected; add(input_ids, past_key_values) "
+                "keeps KV that was computed elsewhere"
+            )
         with self._lock:
             taken = hit._take(self, out)
         return self._keep(taken)
@@ -269,7 +293,7 @@ class PrefixCache(Unpicklable):
         for row, slab in zip(rows, slabs, strict=True):
             (stretch,) = self._history.recall(_tokens(row.token_ids), state=state).stretches
             own_kv = [*zip(slab.keys, slab.values, strict=True)]
-            num_stored += self._history.add(stretch, row.token_ids, own_kv)
+            num_stored += self._history.add(stretch, row.token_ids[: self._max_row_tokens], own_kv)
         return num_stored
 
     def _pack(self, rows: Sequence[tuple[int, ...]]) -> tuple[list[Recalled], PackedRows]:
@@ -290,13 +314,21 @@ class PrefixCache(Unpicklable):
         """Keep the KV of rows, unless the model has changed; return the number of stored tokens."""
         if any(recalled.state != self._model.state for recalled, *_ in rows):
             return 0
-        return sum(self._history.keep(*each) for each in rows)
+        return sum(self._history.keep(found, answer, self._cut(found, own_kv)) for found, answer, own_kv in rows)
+
+    def _cut(self, found: Recalled, own_kv: OwnKV) -> OwnKV:
+        """Return the KV behind the known tokens of a row, as much of it as the limit of a row allows."""
+        if self._max_row_tokens is None:
+            return own_kv
+        num_kept = max(0, self._max_row_tokens - found.num_found)
+        return [(keys[:, :num_kept], values[:, :num_kept]) for keys, values in own_kv]
 
     def _fill(self, prefix: tuple[int, ...], least: int) -> int:
         """Compute and keep the tokens of a prefix if more than `least` are missing; return the number of computed ones.
 
         Long prefixes are computed in chunks.
         """
+        prefix = prefix[: self._max_row_tokens]
         known = self._history.recall(_tokens(prefix), state=self._model.state).num_found
         if len(prefix) - known <= least:
             return 0

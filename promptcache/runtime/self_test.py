@@ -23,7 +23,7 @@ from promptcache.language import Placement, check_schema, parse_prompt, parse_sc
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.facts import MODEL_FAULTS, is_tested
+from promptcache.runtime.hf.facts import MODEL_FAULTS, is_quantized, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model, token_tensor
@@ -184,7 +184,13 @@ def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
             return _Verdict(linking=linking)
         found[linking] = f"logits differ by {distance:.2g}"
     tried = ", ".join(f"{linking}: {reason}" for linking, reason in found.items())
-    reason = f"linked KV does not reproduce the model's own logits ({tried}); its positions or masks are not supported"
+    fix = "its positions or masks are not supported"
+    if is_quantized(model.hf):
+        fix = (
+            "it is quantized, and with activations in 8 bits logits depend on the tokens that are computed together: "
+            "quantize its weights only, or load it without quantization"
+        )
+    reason = f"linked KV does not reproduce the model's own logits ({tried}); {fix}"
     return _Verdict(linking=None, reason=reason)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
-from promptcache.diagnostics import Unpicklable
+from promptcache.diagnostics import ServiceClosed, Unpicklable
+from promptcache.locks import new_rlock
 from promptcache.runtime.answer_reader import AnswerSplit
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.reasoning import SplitText
@@ -89,7 +90,7 @@ class Stream(Unpicklable, Iterator[str]):
         self._queue = _Queue()
         self._pieces = AnswerPieces(text, split)
         self._over = False
-        self._reading = threading.RLock()  # one thread waits for an item; others would wait for ever at the end
+        self._reading = new_rlock()  # one thread waits for an item; others would wait for ever at the end
         self._thread = threading.Thread(
             target=_produce, args=(answer, self._queue), name="promptcache-stream", daemon=True
         )
@@ -105,6 +106,12 @@ class Stream(Unpicklable, Iterator[str]):
     def __next__(self) -> str:
         with self._reading:
             while not self._over:
+                if not self._thread.is_alive() and self._queue.items.empty():
+                    raise ServiceClosed(
+                        "this process was forked after the stream was made, without the thread that answers: make a "
+                        "stream in each process, engine.stream()",
+                        "worker_dead",
+                    )
                 item = self._queue.items.get()
                 if isinstance(item, BaseException):
                     self.close()

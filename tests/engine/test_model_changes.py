@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from peft.utils.hotswap import hotswap_adapter_from_state_dict
 from transformers.models.llama import modeling_llama
 
 from promptcache import Engine, PrefixCache
+from promptcache.diagnostics import UnsupportedModel
 from promptcache.kv import MemoryStore, StoreConfig
 from promptcache.runtime import Model
 from promptcache.runtime.hf import fingerprint
@@ -217,7 +219,7 @@ def load_again(hf: Any, other: Any) -> None:
     """Delete an adapter and add one of the same name."""
     hf.delete_adapter("french")
     hf.add_adapter(other.peft_config["french"], adapter_name="french")
-    hf.double().load_state_dict(weights_of(other), strict=False)
+    hf.double().eval().load_state_dict(weights_of(other), strict=False)
 
 
 @pytest.mark.parametrize(
@@ -469,14 +471,110 @@ def test_a_service_fetches_again_after_a_change() -> None:
 
 def answered(service: Any, prompt: str) -> tuple[int, ...]:
     """Return the tokens of an answer of a service."""
-    from queue import SimpleQueue
-
-    results: Any = SimpleQueue()
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     service.submit(prompt, results.put, **GREEDY)
     while isinstance(item := results.get(timeout=60), int):
         pass
+    if isinstance(item, BaseException):
+        raise item
     token_ids: tuple[int, ...] = item.token_ids
     return token_ids
+
+
+USES: dict[str, Callable[[Engine], object]] = {
+    "generate": lambda one: one.generate(PROMPT, **GREEDY),
+    "generate_batch": lambda one: one.generate_batch([PROMPT], **GREEDY),
+    "stream": lambda one: list(one.stream(PROMPT, **GREEDY)),
+    "a chat without modules": lambda one: one.generate([{"role": "user", "content": "hi"}], **GREEDY),
+    "service": lambda one: answered(one.service(), PROMPT),
+    "warm": lambda one: one.warm(),
+    "logits": lambda one: one.logits(PROMPT),
+    "reference": lambda one: one.reference(PROMPT),
+    "score": lambda one: one.score(PROMPT, ["a", "b"]),
+    "link": lambda one: one.link(PROMPT),
+    "to_dynamic_cache": lambda one: one.to_dynamic_cache(PROMPT),
+    "PrefixCache": lambda one: PrefixCache(one).get(torch.tensor([[5, 6, 7]])),
+}
+UNUSABLE: dict[str, tuple[Change, str]] = {
+    "training": (lambda hf: hf.train(), r"LlamaForCausalLM is in training mode.*model\.eval\(\)"),
+    "a layer in training": (lambda hf: hf.model.layers[1].train(), "LlamaForCausalLM.model.layers.1 is in training"),
+    "compiled": (lambda hf: hf.compile(backend="eager"), "LlamaForCausalLM is compiled"),
+    "a compiled forward": (
+        lambda hf: setattr(hf, "forward", torch.compile(hf.forward, backend="eager")),
+        "LlamaForCausalLM is compiled",
+    ),
+    "a compiled part": (lambda hf: setattr(hf, "model", torch.compile(hf.model, backend="eager")), "model is compiled"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_a_model_in_training_or_compiled_is_refused(kind: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every use says so before anything is computed, and a model that is in evaluation again gives the old answers."""
+    hf = adapted()
+    one = engine(hf)
+    expected = one.logits(PROMPT)
+    change, message = UNUSABLE[kind]
+    change(hf)
+    with monkeypatch.context() as patched:
+        patched.setattr(Model, "forward", None)
+        patched.setattr(Model, "encode", None)
+        with pytest.raises(UnsupportedModel, match=message):
+            USES[use](one)
+    if "training" in kind:
+        hf.eval()
+        assert torch.equal(one.logits(PROMPT), expected)
+        assert USES[use](one) is not None
+
+
+def with_dropout() -> Any:
+    """Return a tiny model that computes other numbers in training mode."""
+    hf = adapted()
+    hf.model.layers[0].mlp = torch.nn.Sequential(hf.model.layers[0].mlp, torch.nn.Dropout(0.9))
+    return hf
+
+
+def test_what_is_computed_in_training_is_not_kept(tmp_path: Path) -> None:
+    """If a model is trained during an answer, the conversation goes on as without history."""
+    hf = with_dropout()
+    chat = engine(hf).chat(CHAT)
+    chat.say("hi", stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
+    hf.eval()
+    chat.save(tmp_path / "chat.json")
+    expected = engine(with_dropout()).load_chat(tmp_path / "chat.json").say("and", logprobs=1, **GREEDY)
+
+    found = chat.say("and", logprobs=1, **GREEDY)
+    assert found.logprobs is not None
+    assert expected.logprobs is not None
+    for one, other in zip(found.logprobs, expected.logprobs, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=TOLERANCE)
+
+
+def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
+    """Each request that meets a model in training ends; the service answers later ones."""
+    hf = adapted()
+    one = engine(hf)
+    expected = one.generate(PROMPT, **GREEDY).token_ids
+    with one.service() as service:
+        for _ in range(4):  # three failed steps in a row would end it
+            results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            service.submit(PROMPT, results.put, stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
+            while isinstance(results.get(timeout=60), int):
+                pass
+            with pytest.raises(UnsupportedModel, match="is in training mode"):
+                answered(service, PROMPT)
+            hf.eval()
+        assert answered(service, PROMPT) == expected
+
+
+@pytest.mark.slow
+def test_a_compiled_wrapper_of_the_model_is_refused_in_a_loop() -> None:
+    """The error says what to call, in place of one of the compiler."""
+    hf = adapted()
+    linked = engine(hf).link(PROMPT)
+    compiled = torch.compile(hf, backend="eager")
+    with torch.no_grad(), pytest.raises(UnsupportedModel, match="LlamaModel is compiled"):
+        compiled(**linked)
 
 
 def test_prefixes_follow() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.engine import Engine
@@ -19,6 +21,28 @@ LLAMA = transformers.LlamaConfig(
     vocab_size=263, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
 )
 GPT2 = {"n_embd": 16, "n_layer": 1, "n_head": 2}
+
+
+def llama() -> Any:
+    """Return a tiny model that no engine has."""
+    return transformers.LlamaForCausalLM(LLAMA)
+
+
+def _wrapped(config: Any) -> Any:
+    with warnings.catch_warnings():  # of transformers, which peft causes
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return get_peft_model(llama(), config)
+
+
+def _compiled(hf: Any) -> Any:
+    hf.compile(backend="eager")
+    return hf
+
+
+def _with_a_compiled_layer(hf: Any) -> Any:
+    layer = hf.model.layers[0]
+    layer.forward = torch.compile(layer.forward, backend="eager")
+    return hf
 
 
 def _without_generation_config() -> Any:
@@ -32,6 +56,18 @@ def _without_generation_config() -> Any:
     [
         (lambda: "demo", r"a loaded model of transformers, not str; Engine.from_pretrained\(\) loads one"),
         (lambda: torch.nn.Linear(2, 2), "not Linear"),
+        (
+            lambda: _wrapped(LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")),
+            "not PeftModelForCausalLM; pass the LlamaForCausalLM inside of it, model.base_model.model",
+        ),
+        (
+            lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
+            r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
+        ),
+        (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
+        (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
+        (lambda: _compiled(llama()), "LlamaForCausalLM is compiled by torch.compile"),
+        (lambda: _with_a_compiled_layer(llama()), r"LlamaForCausalLM\.model\.layers\.0 is compiled"),
         (
             lambda: transformers.LlamaModel(LLAMA),
             "LlamaModel does not generate text; load it with AutoModelForCausalLM",
@@ -59,6 +95,12 @@ def _without_generation_config() -> Any:
     ids=[
         "a name",
         "a module",
+        "peft",
+        "virtual tokens",
+        "torch.compile",
+        "a wrapper for devices",
+        "compiled in place",
+        "a compiled layer",
         "no output layer",
         "no generation configuration",
         "alibi",

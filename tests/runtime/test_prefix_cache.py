@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, DynamicCache
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
 from promptcache.kv import StoreConfig
+from promptcache.runtime import PrefixHit
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.packed_rows import PackedRows
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -298,13 +299,15 @@ def test_frequent_prefixes_take_texts() -> None:
 
     for tokenizer, expected in ((theirs, lists["theirs"]), (ours, lists["ours"])):
         found = frequent_prefixes(texts, tokenizer=tokenizer, min_tokens=4)
-        assert found == frequent_prefixes(expected, min_tokens=4) != ()
+        assert found == frequent_prefixes(expected, tokenizer=tokenizer, min_tokens=4) != ()
+        assert [each.text for each in found] == [f"{'<|begin|>' * (tokenizer is theirs)}Translate this into French:"]
+    assert frequent_prefixes(lists["theirs"], min_tokens=4)[0].text is None
     assert frequent_prefixes([], tokenizer=theirs) == ()
     with pytest.raises(InvalidValue, match="token_lists has texts: pass their tokenizer"):
         frequent_prefixes(texts)
-    for wrong in ([[1]], "text", ["\ud800"]):
-        with pytest.raises(InvalidValue, match="a list of texts is expected"):
-            frequent_prefixes(wrong, tokenizer=theirs)
+    for wrong in ("text", ["\ud800"], ["text", [1]]):
+        with pytest.raises(InvalidValue, match=r"token_lists=.* is not allowed: a list of"):
+            frequent_prefixes(wrong, tokenizer=theirs)  # type: ignore[arg-type] # what is tested
     with pytest.raises(InvalidValue, match="of transformers or of an engine is expected"):
         frequent_prefixes(texts, tokenizer=len)  # type: ignore[arg-type] # what is tested
 
@@ -328,6 +331,8 @@ def test_frequent_prefixes_are_ranked_by_what_they_save() -> None:
         (90, 3, 100),
         (100, 2, 60),
     ]
+    assert frequent_prefixes(lists, min_lists=3) == found[:2]
+    assert frequent_prefixes(lists, max_prefixes=1) == found[:1]
     prefixes = PrefixCache(ENGINE)
     assert prefixes.build(found) == 40 + 50 + 60
     assert prefixes.build(found) == 0
@@ -484,6 +489,84 @@ def test_hits_are_of_one_cache_and_one_pass() -> None:
     first.update(hit, out)
     with pytest.raises(InvalidValue, match="used before"):
         first.update(hit, out)
+
+
+@pytest.mark.parametrize("is_of_engine", [False, True], ids=["a plain model", "a model of another engine"])
+@pytest.mark.parametrize("pads", [False, True], ids=["inputs", "generate_inputs"])
+def test_another_model_is_refused(is_of_engine: bool, pads: bool) -> None:
+    """Inputs on another model object raise an error before KV is computed, and serve their own model afterwards."""
+    other = Engine(tiny_model(), ByteTokenizer()).model.hf if is_of_engine else random_model("llama", torch.float64)
+    prefixes, row = PrefixCache(ENGINE), tuple(range(10, 90))
+    prefixes.build([row])
+    hit = prefixes.get(torch.tensor([[*row, 3, 4]]))
+    inputs = forward_inputs(hit) if pads else hit.inputs
+    with torch.no_grad(), pytest.raises(InvalidValue, match=r"belongs to engine\.model\.hf"):
+        other(**inputs)
+    with torch.no_grad():
+        out = ENGINE.model.hf(**inputs)
+    assert prefixes.update(hit, out) == 2
+    assert distance(out.logits[0, -1], reference((*row, 3, 4))) < TOLERANCE
+
+
+def forward_inputs(hit: PrefixHit) -> dict[str, Any]:
+    """Return the inputs for `generate` as those of a forward pass over the tokens that its cache lacks."""
+    inputs = hit.generate_inputs()
+    num_held = inputs["past_key_values"].get_seq_length()
+    return {**inputs, "input_ids": inputs["input_ids"][:, num_held:]}
+
+
+def test_a_forward_pass_over_the_inputs_of_generate_is_kept() -> None:
+    """Its logits are those of no cache, and `update` keeps the KV of all rows; further steps of a loop are left out."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    for num_known, num_new in (((80, 80), 1 + 3), ((80, 82), 0)):  # `get` computes the 80 tokens that rows share
+        hit = prefixes.get(*left_padded(rows))
+        assert hit.num_cached == num_known
+        with torch.no_grad():
+            out = ENGINE.model.hf(**forward_inputs(hit))
+            for row, logits in zip(rows, out.logits[:, -1], strict=True):
+                assert distance(logits, reference(tuple(row))) < TOLERANCE
+            token = torch.tensor([[7], [8]])
+            mask = torch.cat([left_padded(rows)[1], torch.ones_like(token)], dim=1)
+            out = ENGINE.model.hf(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
+        assert prefixes.update(hit, out) == num_new
+    assert prefixes.get(torch.tensor([[*rows[0], 7, 9]])).num_cached == (81,)
+
+
+def test_limits_hold() -> None:
+    """A cache keeps the first tokens of each row, and no more tokens than it may."""
+    row = tuple(range(10, 90))
+    for fill in (
+        lambda cache: cache.build([row]),
+        lambda cache: cache.update(hit := cache.get(torch.tensor([row])), ENGINE.model.hf(**hit.inputs)),
+        lambda cache: cache.add(torch.tensor([row]), ENGINE.model.hf(torch.tensor([row])).past_key_values),
+    ):
+        prefixes = PrefixCache(ENGINE, max_row_tokens=48)
+        with torch.no_grad():
+            assert fill(prefixes) == 48
+            assert prefixes.get(torch.tensor([row])).num_cached == (48,)
+    small = PrefixCache(ENGINE, max_tokens=160, max_row_tokens=64)
+    for first in range(5):
+        small.build([(first, *row)])
+        assert small.get(torch.tensor([[first, *row]])).num_cached == (64,)
+        assert 0 < small.nbytes <= 160 * TOKEN_BYTES
+    assert small.get(torch.tensor([[0, *row]])).num_cached == (0,)
+
+
+def test_names_and_values_of_limits_are_checked() -> None:
+    """The message has the limit that is meant, or all of them."""
+    with pytest.raises(InvalidValue, match=r"PrefixCache has no max_token=…: did you mean max_tokens\?"):
+        PrefixCache(ENGINE, max_token=5)
+    with pytest.raises(InvalidValue, match="has no block_size=…: it has cache_bytes, max_tokens, max_row_tokens"):
+        PrefixCache(ENGINE, block_size=64)
+    with pytest.raises(InvalidValue, match="frequent_prefixes has no max_results=…"):
+        frequent_prefixes([], max_results=1)
+    for name in ("max_tokens", "max_row_tokens"):
+        with pytest.raises(InvalidValue, match=f"{name}=0 is not allowed"):
+            PrefixCache(ENGINE, **{name: 0})
+    for name, value in (("min_lists", 1), ("max_prefixes", 0)):
+        with pytest.raises(InvalidValue, match=f"{name}={value} is not allowed"):
+            frequent_prefixes([], **{name: value})
 
 
 def test_engines_and_models_that_cannot_serve_are_refused() -> None:

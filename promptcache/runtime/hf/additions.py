@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -21,6 +22,7 @@ from torch.nn.modules import module as torch_module
 _HARMLESS_HOOKS = ("accelerate.hooks.AlignDevicesHook", "accelerate.hooks.CpuOffload")
 """Hooks of accelerate that move weights and inputs between devices."""
 
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 _MAX_DEPTH = 8
 _CHUNKS = 32
 
@@ -191,6 +193,25 @@ def _digest(identity: object) -> str:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """Return a digest of every bit of a tensor."""
+    """Return a digest of every bit of a tensor; of a subclass, such as a quantized weight, of all that is in it."""
+    if (inside := _inside(tensor)) is not None:
+        names, about = inside
+        parts = [(name, getattr(tensor, name)) for name in names]
+        described = [[name, str(part.dtype), *part.shape, tensor_digest(part)] for name, part in parts]
+        return _digest([_type_name(tensor), _ADDRESS.sub("", repr(about)), described])
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(raw.numpy().data).hexdigest()
+
+
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that hold the values of a tensor: those inside of a subclass, otherwise itself."""
+    if (inside := _inside(tensor)) is None:
+        yield tensor
+    else:
+        for name in inside[0]:
+            yield from plain_tensors(getattr(tensor, name))
+
+
+def _inside(tensor: Any) -> tuple[Sequence[str], object] | None:
+    """Return the attributes of a subclass that hold its values, and its settings; None for a plain tensor."""
+    return tensor.__tensor_flatten__() if hasattr(tensor, "__tensor_flatten__") else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, count
-from operator import attrgetter, is_not
+from operator import attrgetter, is_not, itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -17,11 +17,13 @@ from torch.nn import Module
 from torch.nn.modules import module as torch_module
 
 from promptcache.locks import new_lock
-from promptcache.runtime.hf.additions import adapter_ends, adapter_layers, is_harmless
+from promptcache.runtime.hf.additions import adapter_ends, adapter_layers, is_harmless, plain_tensors
+from promptcache.runtime.hf.facts import check_mode
 
 _MAX_STATES = 1024
 _NUM_WEIGHTS, _SAMPLE_SIZE = 32, 8
 _version = attrgetter("_version")
+_training = itemgetter("training")
 _active = attrgetter("_active_adapter", "_disable_adapters")
 _merged = attrgetter("merged_adapters")
 
@@ -45,13 +47,18 @@ class Changes:
         self._last = self._numbered(_Snapshot(hf))
 
     def number(self) -> int:
-        """Return the number of the model's state now."""
+        """Return the number of the model's state now.
+
+        Raises:
+            UnsupportedModel: A part of the model is compiled or in training mode.
+        """
         snapshot, number = self._last
         if snapshot.is_current():
             return number
         with self._lock:
             snapshot, number = self._last
             if not snapshot.is_current():
+                check_mode(self._hf)
                 self._generation += not snapshot.has_same_parts()
                 self._last = snapshot, number = self._numbered(_Snapshot(self._hf))
             return number
@@ -97,8 +104,9 @@ class _Snapshot:
             getattr(hf, "peft_config", {}),
         ]
         self._held = [dict(each) for each in self._dicts]
-        self._tensors = [each for held in self._held for each in held.values() if isinstance(each, torch.Tensor)]
-        self._tensors = [each for each in self._tensors if not each.is_inference()]  # those have no version counter
+        tensors = [each for held in self._held for each in held.values() if isinstance(each, torch.Tensor)]
+        plain = [part for each in tensors for part in plain_tensors(each)]
+        self._tensors = [each for each in plain if not each.is_inference()]  # those have no version counter
         self._versions = [*map(_version, self._tensors)]
         self._adapters = [each for _, own in ends if own for each in (own[0], own[-1])]
         self._samples = [*map(_sample, self._adapters)]
@@ -125,6 +133,7 @@ class _Snapshot:
             and self._has_same_references()
             and [*self._settings()] == self.settings
             and self._ids_of_hooks() == self._hook_ids
+            and not any(map(_training, self._vars))
         )
 
     def has_same_parts(self) -> bool:

@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache.diagnostics import UnsupportedModel
+from promptcache.runtime.hf.additions import plain_tensors
 from promptcache.tokenizer import LENGTH_NAMES
 
 TESTED_TYPES = frozenset(
@@ -60,6 +61,11 @@ MODEL_FAULTS = (
 )
 """Exceptions that the code of a model, its configuration or its weights raises when it cannot be built or run."""
 
+COMPILED = (
+    "{} is compiled by torch.compile, which cannot trace attention to stored KV: pass and call the model that was not "
+    "compiled. Decoding with stored KV gains nothing by it"
+)
+
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 _STATE_SPACE_NAMES = (
     "ssm_cfg",
@@ -102,15 +108,25 @@ def check_kind(hf: object) -> None:
     Raises:
         UnsupportedModel: Names the type, and the way to load a model.
     """
+    name = type(hf).__name__
     if not isinstance(hf, PreTrainedModel):
-        raise UnsupportedModel(
-            f"an engine takes a loaded model of transformers, not {type(hf).__name__}; Engine.from_pretrained() loads "
-            "one by its name or folder"
-        )
+        raise UnsupportedModel(f"an engine takes a loaded model of transformers, not {name}; {_inside(hf)}")
     if not hf.can_generate():
-        raise UnsupportedModel(f"{type(hf).__name__} does not generate text; load it with AutoModelForCausalLM")
+        raise UnsupportedModel(f"{name} does not generate text; load it with AutoModelForCausalLM")
     if hf.generation_config is None:
-        raise UnsupportedModel(f"{type(hf).__name__} has no generation configuration; set it to GenerationConfig()")
+        raise UnsupportedModel(f"{name} has no generation configuration; set it to GenerationConfig()")
+
+
+def _inside(wrapper: object) -> str:
+    """Return the fix for something else than a model: the model inside of it, or the way to load one."""
+    parts = wrapper.named_modules() if isinstance(wrapper, torch.nn.Module) else ()
+    for place, part in parts:
+        if isinstance(part, PreTrainedModel):
+            return (
+                f"pass the {type(part).__name__} inside of it, model.{place}. It has the adapters in its layers, and "
+                "not what the wrapper itself adds, such as virtual tokens or compiled code"
+            )
+    return "Engine.from_pretrained() loads one by its name or folder"
 
 
 def check_causal(config: PretrainedConfig, name: str) -> None:
@@ -124,10 +140,10 @@ def check_causal(config: PretrainedConfig, name: str) -> None:
 
 
 def check_weights(hf: PreTrainedModel) -> None:
-    """Refuse a model with weights on the meta device, or with sparse weights.
+    """Refuse a model with weights on the meta device, with sparse weights, or with weights that cannot be read.
 
     Raises:
-        UnsupportedModel: Gives their number, or names the sparse weight.
+        UnsupportedModel: Gives their number, or names the weight.
     """
     weights = dict((*hf.named_parameters(), *hf.named_buffers()))
     for name, weight in weights.items():
@@ -135,12 +151,42 @@ def check_weights(hf: PreTrainedModel) -> None:
             raise UnsupportedModel(
                 f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
             )
+        if any(part.data_ptr() == 0 and part.numel() and not part.is_meta for part in plain_tensors(weight)):
+            raise UnsupportedModel(
+                f"{type(hf).__name__}: the values of the weight '{name}' cannot be read, because "
+                f"{type(weight).__name__} has no __tensor_flatten__; load the model without this quantization"
+            )
     num_empty = sum(weight.is_meta for weight in weights.values())
     if num_empty:
         raise UnsupportedModel(
             f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
             "values; load the model with from_pretrained(), whole, on one device"
         )
+
+
+def check_mode(hf: torch.nn.Module) -> None:
+    """Refuse a model with a part that is compiled or in training mode.
+
+    Raises:
+        UnsupportedModel: Names the part.
+    """
+    for name, part in hf.named_modules():
+        where = f"{type(hf).__name__}{'.' * bool(name)}{name}"
+        is_replaced = hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        if is_replaced or hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+            raise UnsupportedModel(COMPILED.format(where))
+        if part.training:
+            raise UnsupportedModel(
+                f"{where} is in training mode, in which dropout and other layers compute other KV: call model.eval() "
+                "before requests"
+            )
+
+
+def is_quantized(hf: PreTrainedModel) -> bool:
+    """Whether transformers loaded the model quantized, or weights are subclasses of tensors that hold others."""
+    return getattr(hf, "hf_quantizer", None) is not None or any(
+        hasattr(each, "__tensor_flatten__") for each in hf.parameters()
+    )
 
 
 def is_tested(hf: PreTrainedModel) -> bool:

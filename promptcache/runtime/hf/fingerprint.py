@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import transformers
@@ -26,9 +26,18 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.atomic import atomic_write
 from promptcache.kv import FORMAT_VERSION
-from promptcache.runtime.hf.additions import additions, rewritten_weights, tensor_digest, unused_weights
+from promptcache.runtime.hf.additions import (
+    additions,
+    plain_tensors,
+    rewritten_weights,
+    tensor_digest,
+    unused_weights,
+)
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")
+
+_WeightPlace: TypeAlias = tuple[tuple[int, int], ...]
+"""Address and version of each tensor that holds values of a weight."""
 
 
 def model_fingerprint(
@@ -67,17 +76,17 @@ class KnownDigests:
     """Digests of the weights of one model, each with the address and version of its tensor. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: Mapping[torch.Tensor, tuple[tuple[int, int], str]] = {}
+        self._known: Mapping[torch.Tensor, tuple[_WeightPlace, str]] = {}
 
     def get(self, tensor: torch.Tensor) -> str | None:
         """Return the digest of a tensor that was not replaced or written to since."""
         place, digest = self._known.get(tensor, (None, None))
-        return digest if place == _place(tensor) else None
+        return digest if place is not None and place == _place(tensor) else None
 
     def replace(self, digests: Iterable[tuple[torch.Tensor, str]]) -> None:
         """Keep these digests only. Tensors without a version counter are left out."""
-        counted = ((each, digest) for each, digest in digests if not each.is_inference())
-        self._known = {each: (_place(each), digest) for each, digest in counted}
+        placed = ((each, _place(each), digest) for each, digest in digests)
+        self._known = {each: (place, digest) for each, place, digest in placed if place is not None}
 
 
 def weights_digest(
@@ -95,7 +104,7 @@ def weights_digest(
     named = sorted(tensors.items())
 
     def digest_of(tensor: torch.Tensor) -> str:
-        found = None if known is None or tensor in rewritten or tensor.is_inference() else known.get(tensor)
+        found = None if known is None or tensor in rewritten else known.get(tensor)
         return tensor_digest(tensor) if found is None else found
 
     with ThreadPoolExecutor() as pool:
@@ -114,8 +123,12 @@ def _digest_of(identity: object) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), tensor._version
+def _place(tensor: torch.Tensor) -> _WeightPlace | None:
+    """Return where the values of a tensor are, and how often they were written; None without version counters."""
+    parts = tuple(plain_tensors(tensor))
+    if any(each.is_inference() for each in parts):
+        return None
+    return tuple((each.data_ptr(), each._version) for each in parts)
 
 
 MIN_BYTES = 32 * 2**20
@@ -191,7 +204,7 @@ class WeightsLoading:
         weights = model.state_dict()
         if self.state is None or folder is None or sum(each.nbytes for each in weights.values()) < MIN_BYTES:
             return None
-        if any(each.is_inference() for each in weights.values()):  # inference tensors have no version counter
+        if any(_place(each) is None for each in weights.values()):
             return None
         if _state(self.folder) != self.state:
             return None
@@ -215,7 +228,7 @@ def _cache_folder() -> Path | None:
 
 
 def _stamp(weights: Mapping[str, torch.Tensor]) -> int:
-    return hash(tuple((name, each.data_ptr(), each._version) for name, each in weights.items()))
+    return hash(tuple((name, _place(each)) for name, each in weights.items()))
 
 
 def _state(folder: Path) -> str | None:

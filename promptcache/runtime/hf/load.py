@@ -75,11 +75,11 @@ def load_model(
             if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
                 how = {"adapter_kwargs": {"local_files_only": True}, **how}
             hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
+            hf.to(where)
     except OSError as error:
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
-    hf.to(where)
     model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
     model.pack_weights(pack)
     return model, tokenizer
@@ -120,7 +120,20 @@ def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[S
         return found
     if isinstance(tokenizer, Tokenizer):
         return [[*tokenizer.tokenize(each)] for each in texts]
-    raise InvalidValue(f"tokenizer={shown(tokenizer)} is not allowed: that of transformers or of an engine is expected")
+    raise _no_tokenizer(tokenizer)
+
+
+def text_of_tokens(token_ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
+    """Return the text of tokens, special ones included. Arguments and errors are those of `tokens_of_texts`."""
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return str(tokenizer.decode([*token_ids], clean_up_tokenization_spaces=False))
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.detokenize(token_ids)
+    raise _no_tokenizer(tokenizer)
+
+
+def _no_tokenizer(given: object) -> InvalidValue:
+    return InvalidValue(f"tokenizer={shown(given)} is not allowed: that of transformers or of an engine is expected")
 
 
 def _folder(source: str, options: Mapping[str, Any]) -> Path:

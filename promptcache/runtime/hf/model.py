@@ -24,6 +24,7 @@ from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
     check_kind,
+    check_mode,
     check_positions,
     check_weights,
     read_facts,
@@ -68,6 +69,7 @@ class Model:
         check_kind(hf)
         check_weights(hf)
         hf.eval()  # type: ignore[no-untyped-call] # torch does not annotate it
+        check_mode(hf)
         for part in hf.modules():
             if isinstance(part, PreTrainedModel):
                 part.config.return_dict = True  # in transformers 5.23, most models read the layers' output by name
@@ -107,8 +109,18 @@ class Model:
         """Number of the state of the transformers model: of its adapters, hooks, functions and weights.
 
         Reading it takes microseconds. KV of one state is not used in another.
+
+        Raises:
+            UnsupportedModel: A part of the model is compiled or in training mode.
         """
         return self._changes.number()
+
+    def is_in(self, state: int) -> bool:
+        """Whether the model is in this state; False while no request may use it."""
+        try:
+            return self.state == state
+        except UnsupportedModel:
+            return False
 
     @property
     def fingerprint(self) -> str:

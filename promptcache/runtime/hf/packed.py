@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.nn import Linear, Module
+from torch.nn import Linear, Module, Parameter
 
 _FEW_TOKENS = 16  # the order is chosen for this number; other numbers gain as well
 _CHECKED = {torch.float32: 1e-4, torch.bfloat16: 0.05}
@@ -24,6 +24,7 @@ class PackedLinear(Module):
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
+        self.train(linear.training)
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _FEW_TOKENS)
 
@@ -56,7 +57,7 @@ def pack_linears(model: Module, *, every: bool) -> int:
     packed: dict[Module, PackedLinear] = {}  # one layer may have several parents
     for parent in list(model.modules()):
         for name, child in tuple(parent._modules.items()):  # `named_children` skips repeated modules
-            if type(child) is Linear and _is_usable(child.weight.dtype):
+            if type(child) is Linear and type(child.weight) is Parameter and _is_usable(child.weight.dtype):
                 if not every and child.weight.nbytes < _LEAST_BYTES[child.weight.dtype]:
                     continue
                 if child not in packed:

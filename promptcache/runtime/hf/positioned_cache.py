@@ -9,18 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from promptcache.diagnostics import InvalidValue, counted, shown
+from promptcache.diagnostics import InvalidValue, UnsupportedModel, counted, shown
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import PositionArray
+from promptcache.runtime.hf.facts import COMPILED
 from promptcache.runtime.hf.hook import AttendingLayer
 
+_OTHER_MODEL = (
+    "this cache belongs to engine.model.hf, which knows its positions; another model cannot continue it. Call "
+    "engine.model.hf, with past_key_values by name"
+)
 _watched: WeakSet[torch.nn.Module] = WeakSet()
 _watching = new_lock()
 
@@ -30,19 +35,30 @@ class PositionedCache(Cache):
 
     _positions: PositionArray  # [B, T]
     _num_allowed: float = math.inf  # tokens that its layers may hold
+    _base: ref[torch.nn.Module]  # a copy of the cache has the same one
 
-    def place(self, positions: PositionArray) -> None:
+    def place(self, positions: PositionArray, hf: PreTrainedModel, *, is_shared: bool = False) -> None:
         """Set the positions `[B, T]` of the tokens that transformers counts; each later one follows the one before it.
 
-        Padding on the left has negative positions. Without padding and gaps, plain layers may also be fed by a model
-        that is not watched.
+        Padding on the left has negative positions.
 
         Args:
             positions: One row for all rows, or a row for each.
+            hf: The model that may feed the cache.
+            is_shared: Whether other models may feed it, too, if it has plain layers without padding and gaps.
         """
-        self._positions = positions
-        if self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
+        self._positions, self._base = positions, ref(hf.base_model)
+        if not is_shared or self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
             self._num_allowed = self.get_seq_length()
+
+    def check_base(self, base: torch.nn.Module) -> None:
+        """Refuse another model, given by its layers without the head.
+
+        Raises:
+            InvalidValue: The cache belongs to another model.
+        """
+        if self._num_allowed < math.inf and base is not self._base():
+            raise InvalidValue(_OTHER_MODEL)
 
     @property
     def attends(self) -> bool:
@@ -82,10 +98,7 @@ class PositionedCache(Cache):
             InvalidValue: The model is not watched.
         """
         if self.get_seq_length(layer_idx) + key_states.shape[2] > self._num_allowed:
-            raise InvalidValue(
-                "this cache belongs to engine.model.hf, which knows its positions; another model cannot continue it. "
-                "Call engine.model.hf, with past_key_values by name"
-            )
+            raise InvalidValue(_OTHER_MODEL)
         updated: tuple[torch.Tensor, torch.Tensor] = super().update(
             key_states, value_states, layer_idx, *args, **kwargs
         )
@@ -111,6 +124,9 @@ def _with_positions(
     cache = kwargs.get("past_key_values")
     if not isinstance(cache, PositionedCache):
         return None
+    if torch.compiler.is_compiling():
+        _refuse_compiled(type(module).__name__)
+    cache.check_base(module)
     named = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     tokens: torch.Tensor = next(each for each in named if each is not None)
     num_rows, num_tokens = tokens.shape[:2]
@@ -120,6 +136,12 @@ def _with_positions(
     _check_positions(kwargs.get("position_ids"), positions, cache)
     cache.expect(num_tokens)
     return args, {**kwargs, "position_ids": positions.clamp(min=0)}
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator] # not annotated
+def _refuse_compiled(name: str) -> None:
+    """Raise the error when the compiled model runs: one that is raised while it is traced would not be shown."""
+    raise UnsupportedModel(COMPILED.format(name))
 
 
 def _check_tokens(num_tokens: int, cache: PositionedCache) -> None:

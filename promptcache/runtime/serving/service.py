@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -108,8 +109,7 @@ class Service(Unpicklable):
     @property
     def state(self) -> ServiceState:
         """Whether it takes requests. In a forked process, which does not have its thread, it is dead."""
-        state = self._loop.state
-        return state if self._thread.is_alive() or state is not ServiceState.READY else ServiceState.DEAD
+        return ServiceState.DEAD if self._loop.is_of_parent else self._loop.state
 
     @property
     def counts(self) -> ServiceCounts:
@@ -146,7 +146,7 @@ class Service(Unpicklable):
 
         Raises:
             QueueFull: Too many requests or tokens wait.
-            ServiceClosed: The service does not take requests.
+            ServiceClosed: The service does not take requests, or was made before this process was forked.
             As `Engine.generate`, for requests that are not valid.
         """
         FUNCTION.check("listener", listener, InvalidValue)
@@ -164,6 +164,8 @@ class Service(Unpicklable):
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the others. Return whether all of them have ended.
+
+        In a forked process, False is returned at once: the requests of the parent do not end here.
 
         Args:
             timeout_s: Seconds to wait at most, up to `threading.TIMEOUT_MAX`.
@@ -203,11 +205,23 @@ class _Loop:
         self.scheduler = scheduler
         self.state = ServiceState.READY
         self._is_closed = False
+        self._process_id = os.getpid()
         self._changed = threading.Condition(new_rlock())
         self._is_idle = True
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process was forked from the one with the thread."""
+        return os.getpid() != self._process_id
+
     def check_open(self) -> None:
         """Raise `ServiceClosed` if no request is taken."""
+        if self.is_of_parent:
+            raise ServiceClosed(
+                f"the service belongs to process {self._process_id}, from which this one was forked without the thread "
+                "that answers: make a service in each process, engine.service()",
+                "worker_dead",
+            )
         if self.state is not ServiceState.READY:
             reason = "worker_dead" if self.state is ServiceState.DEAD else "draining"
             raise ServiceClosed(f"the service takes no requests: {reason}", reason)
@@ -234,6 +248,8 @@ class _Loop:
         with self._changed:
             if self.state is ServiceState.READY:
                 self.state = ServiceState.DRAINING
+            if self.is_of_parent:
+                return False
             return self._changed.wait_for(lambda: self._is_idle or self._is_closed, timeout_s)
 
     def close(self) -> None:

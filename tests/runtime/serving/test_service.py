@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -675,6 +676,42 @@ def test_a_drained_service_ends_what_runs_and_refuses_the_rest(service: Service)
     with pytest.raises(ServiceClosed) as refused:
         ask(service, PROMPTS[2])
     assert refused.value.reason == "draining"
+
+
+FORKING = """
+import os, signal
+from promptcache.diagnostics import ServiceClosed
+from tests.runtime.serving.test_service import PROMPTS, ask, engine
+
+made = engine()
+service, stream = made.service(), made.stream(PROMPTS[0], max_new_tokens=3, do_sample=False)
+assert ask(service, PROMPTS[0], max_new_tokens=3)[0].result(60)
+stream._thread.join(60)
+unfinished = made.stream(PROMPTS[0], max_new_tokens=3000, do_sample=False)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a request that nothing answers ends here
+    messages = []
+    assert service.state == "dead" and not service.drain(30)
+    for refused in (lambda: ask(service, PROMPTS[0]), lambda: list(unfinished)):
+        try:
+            refused()
+        except ServiceClosed as error:
+            messages.append(str(error))
+    service.close()
+    "".join(stream)  # it was complete
+    os._exit(0 if all("in each process" in each for each in messages) and len(messages) == 2 else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+unfinished.close()
+raise SystemExit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_a_thread_of_the_parent_answers_is_refused_in_a_forked_process() -> None:
+    """A service and a stream that were made before a fork say so in the child, and a complete stream is read there."""
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
 
 
 def test_a_closed_service_ends_everything(service: Service) -> None:
