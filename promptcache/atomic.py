@@ -1,4 +1,7 @@
-"""Atomic writes: a file gets its name when its content is complete and synced to disk."""
+"""Files in folders that other programs may write to: atomic writes, and opens that neither follow links nor wait.
+
+An atomic write gives a file its name when its content is complete and synced to disk.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,57 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_SAFE = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+class NotRegular(OSError):
+    """A path is a folder, link, pipe, socket or device, where a regular file or a real folder must be."""
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor.
+
+    A link is not followed, and a pipe or a device is not waited for. A created file has mode 0o666, less the umask.
+
+    Raises:
+        NotRegular: The path is something else.
+        OSError: The file cannot be opened.
+    """
+    fault = NotRegular(errno.EINVAL, "is not a regular file", str(path))
+    try:
+        descriptor = os.open(path, flags | _SAFE, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR):
+            raise fault from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise fault
+    return descriptor
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the first bytes of a regular file, at most `max_bytes`.
+
+    Raises:
+        NotRegular: The path is something else.
+        OSError: The file cannot be read.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(max_bytes)
+
+
+def refuse_links(*folders: Path) -> None:
+    """Check that no path is a link: files behind it are not ours to write, move or remove. A path may be missing.
+
+    Raises:
+        NotRegular: A path is a link.
+        OSError: The folder above a path cannot be searched.
+    """
+    for folder in folders:
+        if folder.is_symlink():
+            raise NotRegular(errno.ELOOP, f"'{folder.name}' is a link; only the whole folder may be one", str(folder))
 
 
 @contextmanager
@@ -25,7 +78,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor = os.open(temporary, _FLAGS, 0o666)
+        descriptor = open_regular(temporary, _NEW)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 if path.is_file() and not path.is_symlink():

@@ -1,14 +1,16 @@
-"""A file that is written atomically is complete or does not exist."""
+"""A file that is written atomically is complete or does not exist, and only regular files are opened."""
 
 from __future__ import annotations
 
 import errno
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from promptcache.atomic import atomic_write
+from promptcache.atomic import NotRegular, atomic_write, open_regular, read_regular, refuse_links
 
 
 def test_the_old_content_is_readable_until_the_new_one_is_complete(tmp_path: Path) -> None:
@@ -76,3 +78,47 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert (tmp_path / "other").read_bytes() == b"other"
     assert not (tmp_path / "file").is_symlink()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND | os.O_CREAT])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path.with_name("target")),
+        lambda path: path.symlink_to(path.with_name("absent")),
+        lambda path: path.symlink_to(path),
+    ],
+    ids=["folder", "pipe", "device", "link", "link to nothing", "loop"],
+)
+def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], object], flags: int) -> None:
+    """Everything else raises `NotRegular` at once, and nothing behind a link is made or changed."""
+    (tmp_path / "target").write_bytes(b"target")
+    make(tmp_path / "file")
+
+    with pytest.raises(NotRegular):
+        open_regular(tmp_path / "file", flags)
+
+    assert (tmp_path / "target").read_bytes() == b"target"
+    assert {path.name for path in tmp_path.iterdir()} == {"target", "file"}
+
+
+def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
+    """Of a huge file, only the first bytes are read."""
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"abc")
+        file.truncate(2**40)
+
+    assert read_regular(tmp_path / "file", 4) == b"abc\0"
+
+
+def test_links_are_refused_by_name(tmp_path: Path) -> None:
+    """A link is refused, also one to nothing; folders and missing paths are not."""
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    refuse_links(tmp_path, tmp_path / "absent")
+
+    with pytest.raises(NotRegular, match="'link' is a link"):
+        refuse_links(tmp_path, tmp_path / "link")

@@ -393,7 +393,7 @@ def _signatures_in(tier: BlobTier, like: StoredEncoding) -> list[StoredEncoding]
     if (place := tier.signatures(like.recipe.fingerprint)) is not None:
         for key in sorted(place.keys()):
             with suppress(CorruptEncoding):
-                if (stored := place.read(key)) is not None:
+                if (stored := place.read(key, like.shape)) is not None:
                     found.append(stored)
     return found
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import resource
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv import BlobTier, StoredEncoding, Tier
+from promptcache.kv.files import folder
 from promptcache.kv.files.blob_tier import Verify
 from promptcache.kv.files.disk import DiskTier
+from promptcache.kv.files.format import Header
 from tests.kv.processes import in_child
 from tests.kv.stored import content, file_bytes, files_of, random_stored, recipe, shape, small, whole_file
 
@@ -334,6 +339,90 @@ def test_a_replaced_file_is_not_moved_to_quarantine(tmp_path: Path) -> None:
     assert found is not None
     assert content(found) == content(ONE)
     assert quarantined(tmp_path) == []
+
+
+def test_a_bad_file_that_changes_all_the_time_is_a_fault(tmp_path: Path) -> None:
+    """A bad file that is replaced by another bad one at every look is reported, and not looked at for ever."""
+    tier = tier_with_one(tmp_path)
+    move = tier._folder.move_to_quarantine
+
+    def replaced(*found: object) -> bool:
+        file_of(tmp_path).unlink()
+        file_of(tmp_path).write_bytes(b"x" * 1000)
+        return move(*found)  # type: ignore[arg-type]
+
+    tier._folder.move_to_quarantine = replaced  # type: ignore[method-assign]
+    flip(file_of(tmp_path), -1)
+
+    with pytest.raises(CorruptEncoding):
+        tier.read(KEY)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/full")])
+def test_a_bad_file_stays_where_its_move_cannot_be_logged(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    """If the log of the quarantine is no file, a bad file is reported once, ignored, and replaced by the next write."""
+    tier = tier_with_one(tmp_path)
+    flip(file_of(tmp_path), -1)
+    make(tmp_path / "quarantine" / "log.jsonl")
+
+    with pytest.raises(CorruptEncoding) as caught:
+        tier.read(KEY)
+
+    assert "is ignored from now on" in caught.value.__notes__[0]
+    assert tier.read(KEY) is None
+    assert tier.write(ONE)
+    found = tier.read(KEY)
+    assert found is not None
+    assert content(found) == content(ONE)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_no_memory_is_taken_for_kv_of_another_shape(tmp_path: Path, mmap: bool) -> None:
+    """A sparse file of a terabyte with a valid header is refused by its shape, before its payload is read."""
+    header = Header(
+        recipe=ONE.recipe, shape=shape(head_dim=2**32), facts={}, payload_sha256=hashlib.sha256().hexdigest()
+    )
+    tier = tier_with_one(tmp_path, mmap=mmap)
+    head = header.to_bytes()
+    file_of(tmp_path).write_bytes(head)
+    os.truncate(file_of(tmp_path), len(head) + header.payload_bytes)
+
+    with pytest.raises(CorruptEncoding, match="this model's is"):
+        tier.read(KEY, ONE.shape)
+
+
+def test_a_held_lock_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another program never releases delays one write; the next ones fail at once, until it is free."""
+    monkeypatch.setattr(folder, "LOCK_TIMEOUT_S", 0.5)
+    tier = DiskTier(tmp_path)
+    waited = []
+    with FileLock(tmp_path / "lock"):
+        for _ in range(3):
+            started = time.monotonic()
+            with pytest.raises(TierUnavailable, match="another process held its lock"):
+                tier.write(ONE)
+            waited.append(time.monotonic() - started)
+
+    assert waited[0] >= 0.5
+    assert max(waited[1:]) < 0.5
+    assert tier.write(ONE)
+
+
+def test_a_file_of_another_user_hinders_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unfinished file that may not be opened stays, and encodings are written."""
+    tier = DiskTier(tmp_path)
+    (tmp_path / "incoming" / "other").touch()
+    opened = os.open
+
+    def refuse(path: object, *how: int) -> int:
+        if str(path).endswith("other"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    assert tier.write(ONE)
 
 
 def test_a_file_evicted_while_it_is_opened_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sys
@@ -16,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from promptcache.diagnostics import CorruptEncoding
+from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.files.disk import DiskTier
 from tests.conftest import law_examples
 from tests.kv.processes import finish, start
@@ -85,6 +86,29 @@ def test_an_encoding_as_large_as_the_budget_fits(tmp_path: Path) -> None:
 
     assert list(tier.keys()) == [KEYS["h"]]
     assert list(short.keys()) == [KEYS["a"]]
+
+
+def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a file cannot be removed, the ones before it are evicted, and the next write counts right."""
+    tier = DiskTier(tmp_path, budget_bytes=sum(SIZES[name] for name in "abh"))
+    for name in "abc":
+        tier.write(ALL[name])
+    removed, unlink = [], Path.unlink
+
+    def refuse_the_second(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "encodings":
+            removed.append(path)
+            if len(removed) == 2:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse_the_second)
+        with pytest.raises(TierUnavailable, match="cannot write: Operation not permitted"):
+            tier.write(ALL["h"])
+
+    assert tier.write(ALL["h"])
+    assert used_bytes(tmp_path) <= sum(SIZES[name] for name in "abh")
 
 
 def test_the_unused_encoding_is_evicted(tmp_path: Path) -> None:

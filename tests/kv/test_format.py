@@ -328,3 +328,18 @@ def test_headers_have_a_size_limit() -> None:
     """Facts that exceed the size limit of a header are refused by `pack`."""
     with pytest.raises(StoreError, match="the limit is 16,777,216; keep shorter facts"):
         pack(random_stored(recipe("long"), shape(), facts={"note": "n" * MAX_HEADER_BYTES}))
+
+
+def test_a_header_above_the_limit_when_written_again_is_refused() -> None:
+    """A reader writes a header again; letters that are longer then, do not raise another error than damage does."""
+    longer = {"fact:x": "é" * (MAX_HEADER_BYTES // 5)}  # 2 bytes each, and 6 when they are written
+
+    with pytest.raises(CorruptEncoding, match="the limit is 16,777,216"):
+        read_whole(forged(lambda tree: with_metadata(tree, longer)), KEY)
+
+
+def with_metadata(tree: dict, more: dict[str, str]) -> str:
+    """Return a header with more metadata, in UTF-8 as other writers write it."""
+    return json.dumps(
+        {**tree, "__metadata__": {**tree["__metadata__"], **more}}, separators=(",", ":"), ensure_ascii=False
+    )

@@ -497,7 +497,7 @@ def test_writes_are_atomic(url: str) -> None:
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed rename leaves no temporary file."""
     tier = RemoteTier(f"file://{tmp_path}")
-    monkeypatch.setattr(fsspec.get_filesystem_class("file"), "mv", lambda *_, **__: refuse())
+    monkeypatch.setattr(Path, "replace", lambda *_: refuse())
 
     with pytest.raises(TierUnavailable, match="cannot write: no such right"):
         tier.write(ONE)
@@ -528,6 +528,20 @@ def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "claims").iterdir()) == []
     with RemoteTier(f"file://{tmp_path}").claim(KEY, 0) as held:
         assert held
+
+
+def test_a_renewal_writes_to_no_file_outside(tmp_path: Path) -> None:
+    """A claim that another program replaces by a link is renewed in its place, and the target of the link stays."""
+    (tmp_path / "precious").write_bytes(b"precious")
+    claim = tmp_path / "tier" / "claims" / KEY
+    with RemoteTier(f"file://{tmp_path}/tier", lease_s=0.4).claim(KEY, 5) as held:
+        assert held
+        claim.unlink()
+        claim.symlink_to(tmp_path / "precious")
+        time.sleep(0.3)
+        assert not claim.is_symlink()
+
+    assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
 def full(*_: object) -> None:

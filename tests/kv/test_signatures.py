@@ -11,6 +11,7 @@ import torch
 
 from promptcache.kv import (
     BlobTier,
+    Codec,
     MemoryStore,
     StoredEncoding,
     TieredStore,
@@ -18,6 +19,7 @@ from promptcache.kv import (
 )
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
+from tests.kv.stored import random_stored
 
 KEYS, VALUES = (torch.rand(2, 1, 3, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
 TIERS: dict[str, Callable[[Path], BlobTier]] = {
@@ -71,6 +73,20 @@ def test_a_damaged_signature_is_recorded_again(tier: str, tmp_path: Path) -> Non
     assert recognize(OTHER) == (OTHER.recipe.key,)
     assert recognize(FIRST) == (FIRST.recipe.key,)
     assert path.read_bytes() == before
+
+
+def test_a_forged_signature_is_not_compared(tmp_path: Path) -> None:
+    """A signature of another codec, or of other positions, is no fault and no signature of the model."""
+    forgeries = [
+        random_stored(replace(FIRST.recipe, codec=Codec.INT4), FIRST.shape),
+        replace(FIRST, recipe=replace(FIRST.recipe, last_position=11)),
+        random_stored(FIRST.recipe, replace(FIRST.shape, head_dim=4)),
+    ]
+    place = DiskTier(tmp_path).signatures(FIRST.recipe.fingerprint)
+    for each in forgeries:
+        place.write(each)
+
+    assert store(DiskTier(tmp_path)).recognize(OTHER) == (OTHER.recipe.key,)
 
 
 def test_tiers_together_recognize_what_one_has_seen(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ def test_a_file_replaced_by_one_of_the_same_size_and_times_is_seen(folder: Path,
     assert loaded(folder) != before
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -176,8 +177,9 @@ def test_a_file_replaced_by_one_of_the_same_size_and_times_is_seen(folder: Path,
         lambda path: path.write_text(path.read_text().replace('"weights": "', '"weights": "0')),
         lambda path: path.write_bytes(b"\xff\xfe"),
         lambda path: (path.unlink(), path.mkdir()),
+        lambda path: (path.unlink(), os.mkfifo(path)),
     ],
-    ids=["empty", "no record", "too deep", "changed", "no text", "a folder"],
+    ids=["empty", "no record", "too deep", "changed", "no text", "a folder", "a pipe"],
 )
 def test_a_damaged_record_is_no_record(
     folder: Path, records: Path, read: list[int], damage: Callable[[Path], object]

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import CorruptEncoding, TierUnavailable
+from promptcache.atomic import open_regular, refuse_links
+from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
 from promptcache.kv.files.blob_tier import BlobTier, Verify, signature_folder
@@ -28,7 +29,7 @@ from promptcache.kv.files.folder import (
     open_encoding,
     open_header,
 )
-from promptcache.kv.files.format import Header, check_payload, check_shape, pack, shape_text, unpack
+from promptcache.kv.files.format import Header, check_payload, pack, shape_text, unpack
 from promptcache.kv.keys import FORMAT_VERSION, SUFFIX, Recipe
 from promptcache.kv.store import OnWait, Tier, go_on
 from promptcache.kv.types import KVShape
@@ -94,15 +95,15 @@ class DiskTier(BlobTier):
         """Return the encoding of `key`, with tensors mapped from its file."""
         path = self._folder.path(key)
         with self._folder.tier_errors("read"), suppress(FileNotFoundError):  # another process may evict it any time
-            state = FileState.of(path.lstat())
-            if self._bad.get(key) == state:
-                return None
-            try:
-                return self._open(key, path, state, shape)
-            except CorruptEncoding as error:
-                if self._quarantine(key, path, state, error):
-                    raise
-            return self.read(key, shape)  # another process has replaced the file
+            for is_last in (False, True):
+                state = FileState.of(path.lstat())
+                if self._bad.get(key) == state:
+                    return None
+                try:
+                    return self._open(key, path, state, shape)
+                except CorruptEncoding as error:
+                    if self._quarantine(key, path, state, error) or is_last:
+                        raise  # otherwise another process has replaced the file
         return None
 
     def write(self, stored: StoredEncoding) -> bool:
@@ -128,7 +129,8 @@ class DiskTier(BlobTier):
             self._folder.create()
             file = self._folder.incoming / f"probe.{os.getpid()}.{time.time_ns()}"
             try:
-                file.write_bytes(b"probe")
+                with file.open("xb") as probe:
+                    probe.write(b"probe")
             finally:
                 file.unlink(missing_ok=True)
 
@@ -154,14 +156,20 @@ class DiskTier(BlobTier):
 
     def signatures(self, fingerprint: str) -> DiskTier:
         """Return the tier in `signatures/` for a fingerprint. No budget counts it."""
-        return DiskTier(self._folder.root / signature_folder(fingerprint), mmap=self._mmap)
+        place = self._folder.root / signature_folder(fingerprint)
+        with self._folder.tier_errors("find signatures"):
+            refuse_links(place.parent, place)
+        try:
+            return DiskTier(place, mmap=self._mmap)
+        except StoreError as error:  # it is a file, or must not be searched
+            raise TierUnavailable(str(error)) from error
 
     def pin(self, key: str) -> None:
         """Exclude `key` from eviction, in every process."""
         self._folder.path(key)
         with self._folder.tier_errors("pin"):
             self._folder.create()
-            (self._folder.pins / key).touch()
+            os.close(open_regular(self._folder.pins / key, os.O_WRONLY | os.O_CREAT))
 
     def unpin(self, key: str) -> None:
         """Allow the eviction of `key` again, in every process."""
@@ -252,9 +260,7 @@ class DiskTier(BlobTier):
             self._folder.set_format_version(current)
 
     def _open(self, key: str, path: Path, state: FileState, shape: KVShape | None) -> StoredEncoding:
-        header, payload = open_encoding(path, key, mapped=self._mmap)
-        if shape is not None:
-            check_shape(header, shape, str(path))
+        header, payload = open_encoding(path, key, shape, mapped=self._mmap)
         known = self._verify is Verify.NEVER or self._verified.get(key) == state
         if not known or self._verify is Verify.ALWAYS:
             check_payload(header, payload, str(path))
@@ -349,7 +355,7 @@ class DiskBudget:
         for key in victims:
             self._folder.path(key).unlink(missing_ok=True)  # mapped files stay readable
             del self._sizes[key]
-        self._policy.evict(victims)
+            self._policy.evict((key,))
 
     def _synchronize(self, files: Mapping[str, os.stat_result]) -> None:
         """Update the policy with the files and pins of other processes."""

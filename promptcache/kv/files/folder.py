@@ -28,19 +28,20 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from promptcache.atomic import atomic_write, publish
+from promptcache.atomic import NotRegular, atomic_write, open_regular, publish, read_regular, refuse_links
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, shown
-from promptcache.kv.files.format import Header, format_version, head_bytes, read_header
+from promptcache.kv.files.format import Header, check_shape, format_version, head_bytes, read_header
 from promptcache.kv.keys import file_name, key_of
 from promptcache.kv.store import OnWait
+from promptcache.kv.types import KVShape
 
-LOCK_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 10.0
 _POLL_S = 0.005
 _WAIT_S = 0.5  # between two calls of `on_wait`
 _LOG = "log.jsonl"
 _VERSION = "version"
+_VERSION_BYTES = 64  # a number has fewer
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _KEEP_TIMES = getattr(os, "O_NOATIME", 0)
 """Linux: reading a header must not change the access time, which records the last use of the encoding."""
 
@@ -103,11 +104,17 @@ class StoreFolder:
         self.encodings, self.incoming, self.pins, self.quarantine, self.locks = (
             self.root / name for name in ("encodings", "incoming", "pins", "quarantine", "locks")
         )
+        self._lock_timeout_s = LOCK_TIMEOUT_S
         with contextlib.suppress(OSError):  # a read-only folder can still be read
             self.create()
 
     def create(self) -> None:
-        """Create the missing subfolders."""
+        """Create the missing subfolders.
+
+        Raises:
+            OSError: They cannot be created, or one is a link.
+        """
+        self._refuse_links()
         for folder in (self.encodings, self.incoming, self.pins, self.quarantine, self.locks):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -121,8 +128,12 @@ class StoreFolder:
 
     @contextlib.contextmanager
     def tier_errors(self, operation: str) -> Iterator[None]:
-        """Raise an `OSError` of the context as `TierUnavailable`, with the folder and the operation."""
+        """Raise an `OSError` of the context as `TierUnavailable`, with the folder and the operation.
+
+        The context is not entered if a subfolder is a link.
+        """
         try:
+            self._refuse_links()
             yield
         except OSError as error:
             reason = str(error.strerror or error)
@@ -130,12 +141,17 @@ class StoreFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock for counting and moving files, which all processes share."""
+        """Hold the lock for counting and moving files, which all processes share.
+
+        After a timeout nothing waits for the lock, until it was free once.
+        """
         lock = FileLock(self.root / "lock")
         try:
-            lock.acquire(timeout=LOCK_TIMEOUT_S, poll_interval=_POLL_S)
+            lock.acquire(timeout=self._lock_timeout_s, poll_interval=_POLL_S)
         except Timeout as error:
+            self._lock_timeout_s = 0.0
             raise TierUnavailable(f"{self.root}: another process held its lock for {LOCK_TIMEOUT_S:g} s") from error
+        self._lock_timeout_s = LOCK_TIMEOUT_S
         try:
             yield
         finally:
@@ -150,6 +166,7 @@ class StoreFolder:
         while not lock.is_locked:
             left_s = max(0.0, deadline - time.monotonic())
             try:
+                self._refuse_links()
                 lock.acquire(timeout=min(left_s, _WAIT_S), poll_interval=_POLL_S)
             except Timeout:
                 if left_s <= _WAIT_S:
@@ -179,8 +196,7 @@ class StoreFolder:
     def open_incoming(self, key: str, nbytes: int) -> Incoming:
         """Create a file in `incoming/` and allocate all its bytes. The caller holds the lock of the folder."""
         path = self.incoming / f"{key}.{os.getpid()}.{time.time_ns()}.tmp"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        incoming = Incoming(path, os.open(path, flags, 0o666))
+        incoming = Incoming(path, open_regular(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
             fcntl.flock(incoming.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _allocate(incoming.descriptor, nbytes)
@@ -207,8 +223,8 @@ class StoreFolder:
     def format_version(self) -> str | None:
         """Return the format version of all encodings here, or None if it is unknown."""
         try:
-            return (self.root / _VERSION).read_text("ascii", errors="replace").strip()
-        except FileNotFoundError:
+            return read_regular(self.root / _VERSION, _VERSION_BYTES).decode("ascii", errors="replace").strip()
+        except (FileNotFoundError, NotRegular):
             return None
 
     def set_format_version(self, version: str) -> None:
@@ -222,10 +238,11 @@ class StoreFolder:
             if not os.path.lexists(path) or FileState.of(path.lstat()) != state:
                 return False
             self.create()
-            path.rename(self.quarantine / f"{path.name}.{time.time_ns()}")
             entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "file": path.name, "reason": reason}
-            with (self.quarantine / _LOG).open("a", encoding="utf-8") as log:
-                log.write(json.dumps(entry) + "\n")
+            log = open_regular(self.quarantine / _LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(log, "a", encoding="utf-8") as lines:
+                lines.write(json.dumps(entry) + "\n")
+            path.rename(self.quarantine / f"{path.name}.{time.time_ns()}")
         return True
 
     def quarantined(self) -> list[tuple[str, os.stat_result]]:
@@ -239,6 +256,9 @@ class StoreFolder:
             if needed_bytes > 0:
                 (self.quarantine / name).unlink(missing_ok=True)
                 needed_bytes -= status.st_size
+
+    def _refuse_links(self) -> None:
+        refuse_links(self.encodings, self.incoming, self.pins, self.quarantine, self.locks)
 
 
 def expand_home(folder: str | os.PathLike[str]) -> Path:
@@ -282,20 +302,22 @@ def file_version(path: Path) -> str | None:
         os.close(descriptor)
 
 
-def open_encoding(path: Path, key: str, *, mapped: bool) -> tuple[Header, memoryview]:
+def open_encoding(path: Path, key: str, shape: KVShape | None = None, *, mapped: bool) -> tuple[Header, memoryview]:
     """Return the header of a file and its payload, memory-mapped or read. The checksum is not verified.
 
     The payload is writable for torch. Writes to it never reach the file. Nothing is allocated before the header
-    confirms the size of the file.
+    confirms the size of the file and the shape of the KV; None accepts every shape.
 
     Raises:
-        CorruptEncoding: The file does not match its key, or cannot be read.
+        CorruptEncoding: The file does not match its key, has KV of another shape, or cannot be read.
         FileNotFoundError: The file was removed.
         OSError: The file system does not answer.
     """
     descriptor = _open(path)
     try:
         header, start = _read_header(descriptor, path, key)
+        if shape is not None:
+            check_shape(header, shape, str(path))
         read = _map_payload if mapped else _read_payload
         return header, read(descriptor, start, header.payload_bytes)
     except ValueError as error:  # from mmap: the file is shorter now
@@ -309,12 +331,12 @@ def open_encoding(path: Path, key: str, *, mapped: bool) -> tuple[Header, memory
 
 def _open(path: Path) -> int:
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise CorruptEncoding(f"{path}: is not a file")
         try:
-            return os.open(path, _FLAGS | _KEEP_TIMES)
+            return open_regular(path, os.O_RDONLY | _KEEP_TIMES)
         except PermissionError:  # O_NOATIME is for the owner only
-            return os.open(path, _FLAGS)
+            return open_regular(path)
+    except NotRegular as error:
+        raise CorruptEncoding(f"{path}: is not a file") from error
     except OSError as error:
         _raise_if_unreadable(error, path)
         raise
@@ -362,15 +384,15 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _remove_abandoned(path: Path) -> bool:
-    """Remove a file in `incoming/` unless its writer is alive and holds its lock."""
+    """Remove a file in `incoming/` unless its writer is alive and holds its lock, or it is the file of another user."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, PermissionError, NotRegular):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):
         return False
     finally:
         os.close(descriptor)

@@ -236,7 +236,9 @@ def _parse(raw: bytes, file_bytes: int, source: str) -> tuple[Header, str]:
         if header.to_bytes() != raw:
             raise CorruptEncoding(f"{source}: its header does not match its checksum")
         return header, header.recipe.key
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+    except CorruptEncoding:
+        raise
+    except (StoreError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptEncoding(f"{source}: its header cannot be read: {error}") from error
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 try:
@@ -25,6 +26,7 @@ try:
 except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
+from promptcache.atomic import atomic_write, read_regular, refuse_links
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.files.blob_tier import BlobTier, signature_folder
@@ -39,6 +41,8 @@ MAX_FILE_BYTES = 8 * 2**30
 
 PARALLEL_READS = 16
 """Number of encodings that are fetched at once."""
+
+_CLAIM_BYTES = 4096  # a lease has about 150
 
 _ABANDONED_S = 3600.0  # a write takes less, and clocks of machines differ by less
 _WRITTEN = re.compile(r"\.(\d+)\.tmp$")
@@ -235,6 +239,8 @@ class RemoteTier(BlobTier):
             folder = self._folder
             if folder is None:
                 folder = self._folder = _RemoteFolder.open(self._url, self._options)
+            if isinstance(folder.files, LocalFileSystem) and operation is not _check_root:
+                _refuse_links(folder.root, self._below)
             with folder.lock:
                 outcome.set_result(operation(replace(folder, root=f"{folder.root}{self._below}")))
         except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
@@ -266,7 +272,7 @@ class _ClaimFiles:
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a file."""
-        self._run("renew a claim", lambda folder: folder.files.pipe_file(_claim(folder, name), content))
+        self._run("renew a claim", lambda folder: _overwrite(folder, _claim(folder, name), content))
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -288,6 +294,15 @@ def _renames(files: AbstractFileSystem) -> bool:
     return type(files).mv is not AbstractFileSystem.mv
 
 
+def _refuse_links(root: str, below: str) -> None:
+    """Check that nothing between the root of a local folder and its files is a link."""
+    inside = Path(root + below)
+    refuse_links(
+        *(inside / name for name in ("incoming", "quarantine", "claims")),
+        *(each for each in (inside, *inside.parents) if each.is_relative_to(root) and each != Path(root)),
+    )
+
+
 def _check_root(folder: _RemoteFolder) -> None:
     """Raise an error of the system if the folder of the store is a file or must not be used. It may be missing.
 
@@ -303,7 +318,7 @@ def _fetch(folder: _RemoteFolder, name: str) -> tuple[Hashable, bytes | None] | 
     """Return the state of an object, and its bytes unless it is not a file or too large; None if it does not exist."""
     try:
         info = folder.files.info(folder.path(name))
-        usable = info["type"] == "file" and (info["size"] or 0) <= MAX_FILE_BYTES
+        usable = info["type"] == "file" and not info.get("islink") and (info["size"] or 0) <= MAX_FILE_BYTES
         return _state(info), folder.files.cat_file(folder.path(name)) if usable else None
     except FileNotFoundError:
         return None
@@ -319,7 +334,10 @@ def _write(folder: _RemoteFolder, name: str, data: bytes) -> None:
     _sweep(folder)
     try:
         folder.files.pipe_file(temporary, data)
-        folder.files.mv(temporary, folder.path(name))
+        if isinstance(folder.files, LocalFileSystem):  # its mv would move into a folder behind a link
+            Path(temporary).replace(folder.path(name))
+        else:
+            folder.files.mv(temporary, folder.path(name))
     except BaseException:
         with suppress(OSError):
             folder.files.rm_file(temporary)
@@ -348,6 +366,8 @@ def _claim(folder: _RemoteFolder, name: str) -> str:
 
 def _content(folder: _RemoteFolder, path: str) -> bytes | None:
     try:
+        if isinstance(folder.files, LocalFileSystem):  # its cat_file would wait for a pipe, and never end at a device
+            return read_regular(Path(path), _CLAIM_BYTES)
         return bytes(folder.files.cat_file(path))
     except FileNotFoundError:
         return None
@@ -370,6 +390,14 @@ def _create(folder: _RemoteFolder, path: str, content: bytes) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _overwrite(folder: _RemoteFolder, path: str, content: bytes) -> None:
+    if isinstance(folder.files, LocalFileSystem):  # its pipe_file would write through a link
+        with atomic_write(Path(path)) as file:
+            file.write(content)
+    else:
+        folder.files.pipe_file(path, content)
 
 
 def _remove_file(folder: _RemoteFolder, path: str) -> None:

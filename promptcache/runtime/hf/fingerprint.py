@@ -24,7 +24,7 @@ import torch
 import transformers
 from transformers import PretrainedConfig, PreTrainedModel
 
-from promptcache.atomic import atomic_write
+from promptcache.atomic import atomic_write, read_regular
 from promptcache.kv import FORMAT_VERSION
 from promptcache.runtime.hf.additions import (
     additions,
@@ -141,6 +141,7 @@ some to two seconds.
 
 _MAX_FILES = 10_000
 _VERSION = 1
+_RECORD_BYTES = 4096  # a record has about 250
 _log = logging.getLogger(__name__)
 
 
@@ -163,7 +164,7 @@ class WeightsOrigin:
         if _stamp(weights) != self.stamp:
             return None
         try:
-            kept = json.loads(self.record.read_text(encoding="utf-8"))
+            kept = json.loads(read_regular(self.record, _RECORD_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         digest = kept.get("weights") if isinstance(kept, dict) else None
