@@ -111,10 +111,11 @@ class _Contexts:
 
     def _stand_ins(self, states: Sequence[RunState]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of stand-ins of which each member has one."""
-        first = {state.index for state in states if state.kind is StateKind.STAND_IN and state.sees == self._before}
-        for state in states:
-            if state.kind is StateKind.STAND_IN and state.sees[:-1] == self._before and state.sees[-1] in first:
-                yield state.sees[-1], state.index
+        stand_ins = [state for state in states if state.kind is StateKind.STAND_IN]
+        first = {(*self._before, each.index): each.index for each in stand_ins if each.sees == self._before}
+        for state in stand_ins:
+            if state.sees in first:
+                yield first[state.sees], state.index
 
     def states_of(self, run: Run, index: int, taken: set[tuple[int, int]]) -> Iterator[RunState]:
         """Yield the states of the next member of a prompt; it has a plain one first.

@@ -87,19 +87,25 @@ SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_s
 
 @pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans())
+@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_pairs(0.25))
-def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
+def test_laws_hold(
+    law: Law, data: st.DataObject, schema: CheckedSchema, has_adapter: bool, tokenizer: ByteTokenizer
+) -> None:
     """Every law of one prompt holds for random schemas, with an adapter as well."""
-    law.check(serve(schema, ADAPTED if has_adapter else None), data.draw(strategies.prompts(schema)))
+    law.check(
+        serve(schema, ADAPTED if has_adapter else None, tokenizer=tokenizer), data.draw(strategies.prompts(schema))
+    )
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans())
+@given(data=st.data(), schema=SCHEMAS, has_adapter=st.booleans(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.5))
-def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
+def test_states_and_levels_are_right(
+    data: st.DataObject, schema: CheckedSchema, has_adapter: bool, tokenizer: ByteTokenizer
+) -> None:
     """Each run has seen exactly what the independent reference says."""
-    service = serve(schema, ADAPTED if has_adapter else None)
+    service = serve(schema, ADAPTED if has_adapter else None, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     plan = service.plan(selection)
 
@@ -201,11 +207,18 @@ def test_an_adapter_takes_part_from_the_third_module_on() -> None:
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=of_previous(strategies.schemas(includes=False) | MANY), has_adapter=st.booleans())
+@given(
+    data=st.data(),
+    schema=of_previous(strategies.schemas(includes=False) | MANY),
+    has_adapter=st.booleans(),
+    tokenizer=strategies.TOKENIZERS,
+)
 @settings(max_examples=law_examples(0.5))
-def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema, has_adapter: bool) -> None:
+def test_warming_knows_what_prompts_need(
+    data: st.DataObject, schema: CheckedSchema, has_adapter: bool, tokenizer: ByteTokenizer
+) -> None:
     """What a prompt without members reuses was encoded by warming with pairs."""
-    service = serve(schema, ADAPTED if has_adapter else None)
+    service = serve(schema, ADAPTED if has_adapter else None, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     warmed = {pair.encoding for pair in service.state.pair_encodings()}
 
