@@ -424,6 +424,10 @@ class Engine(NamedElsewhere, Unpicklable):
             pairs: Whether to encode modules with `sees="previous"` behind each module that may be the one before them,
                 too. Without it, this is done when a prompt first has the two one behind the other.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+
+        Raises:
+            ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
+            UnknownSchema: No schema of that name was added.
         """
         FLAG.check("members", members, InvalidValue)
         FLAG.check("pairs", pairs, InvalidValue)

@@ -412,8 +412,23 @@ def test_a_member_that_fills_the_context_has_no_stand_ins() -> None:
     plan = engine.plan(prompt("short", "long", others=""))
 
     assert all(reuse.part.encoding.position_ids[-1] < 128 for reuse in plan.reuse)
-    with pytest.raises(ContextLengthExceeded):
+    with pytest.raises(ContextLengthExceeded, match="member 'notes/longer' needs 132 positions, the model has 128"):
         engine.generate(prompt("longer", others=""), **GREEDY)
+
+
+def test_warming_refuses_a_member_that_is_too_long() -> None:
+    """A member longer than the context is named before anything is encoded; one that fits exactly is encoded."""
+    engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
+    engine.add_schema('<schema name="kb">Go.<collection name="notes"/></schema>')
+    engine.add_member("kb", "notes", "short", "x")
+    engine.add_member("kb", "notes", "long", "y" * 124)
+
+    with pytest.raises(ContextLengthExceeded, match="member 'notes/long' needs 129 positions, the model has 128"):
+        engine.warm(members=True)
+    assert [*engine.store.keys()] == []
+    engine.add_member("kb", "notes", "long", "y" * 123)
+    (report,) = engine.warm(members=True)
+    assert report.num_encoded == report.num_encodings
 
 
 def test_promoting_by_hand_is_refused() -> None:
