@@ -424,6 +424,8 @@ class Engine(NamedElsewhere, Unpicklable):
             pairs: Whether to encode modules with `sees="previous"` behind each module that may be the one before them,
                 too. Without it, this is done when a prompt first has the two one behind the other.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+                While they are counted, it is called with 0 and their number so far. If it raises, nothing more is
+                encoded.
 
         Raises:
             ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
