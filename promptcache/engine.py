@@ -731,7 +731,7 @@ class Engine(NamedElsewhere, Unpicklable):
         settings = RequestSettings(
             repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs, tools=tools
         )
-        return Chat(self._requests, chat_prompt(prompt), settings)
+        return Chat.over(self._requests, chat_prompt(prompt), settings)
 
     def load_chat(
         self,

@@ -14,7 +14,7 @@ import torch
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
 from promptcache.kv import StoreConfig, open_store
-from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt, split_question
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch, Recalled
@@ -31,12 +31,14 @@ class SavedChat:
     """The content of a file.
 
     Attributes:
+        question: The question that waits for the first answer.
         kv_sizes: For each stretch of own tokens how many of its tokens are in the folder; empty without a folder.
         positions: As for `Engine.chat`; None in files without it.
         tokenizer: Fingerprint of the tokenizer of the answers' tokens; None in files without it.
     """
 
     prompt: Prompt
+    question: str | None
     turns: tuple[ChatTurn, ...]
     repair: str | None
     positions: str | None
@@ -104,6 +106,7 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
         "prompt": None if is_plain else prompt.to_xml(),
         "answer": None if answer is None else answer.to_xml(),
         "files": files,
+        "question": chat.question,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
         "positions": chat.positions,
@@ -147,8 +150,15 @@ def read_chat(path: Path) -> SavedChat:
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
         if (answer := data.get("answer")) is not None:
             plain = replace(plain, answer_format=parse_prompt(answer, folder=files).answer_format)
+        prompt = plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files)
+        if "question" not in data and not turns:  # an earlier version wrote it at the end of the prompt
+            prompt, data["question"] = split_question(prompt)
+        question = data.get("question")
+        if not (question is None or (is_text(question) and not turns)):
+            raise ValueError("question is the text that waits for the first answer, or null")
         return SavedChat(
-            prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files),
+            prompt=prompt,
+            question=question,
             turns=tuple(map(_turn, turns)),
             repair=data["repair"],
             positions=data.get("positions"),
