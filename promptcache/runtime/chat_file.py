@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from promptcache.atomic import atomic_write
-from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
+from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, is_text, shown
 from promptcache.kv import StoreConfig, open_store
 from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt, split_question
 from promptcache.layout import Encoding, RequestTokens
@@ -159,7 +159,7 @@ def read_chat(path: Path) -> SavedChat:
         return SavedChat(
             prompt=prompt,
             question=question,
-            turns=tuple(map(_turn, turns)),
+            turns=_turns(turns),
             repair=data["repair"],
             positions=data.get("positions"),
             kv_sizes=tuple(map(int, data["kv_sizes"])),
@@ -180,6 +180,19 @@ def _without_folder(prompt: Prompt) -> tuple[Prompt, dict[str, str]]:
 def not_a_chat(path: Path, why: object) -> InvalidValue:
     """Return the error for a file that is damaged, or something else."""
     return InvalidValue(f"{path} is not a saved chat of version {VERSION}: {why}")
+
+
+def _turns(data: Sequence[dict[str, object]]) -> tuple[ChatTurn, ...]:
+    turns = tuple(map(_turn, data))
+    num_calls = 0  # of the answer before
+    for number, turn in enumerate(turns):
+        if turn.results and (turn.question or len(turn.results) != num_calls):
+            raise ValueError(
+                f"turns[{number}] has {counted(len(turn.results), 'result')}{' and a question' * bool(turn.question)}: "
+                f"the answer before has {counted(num_calls, 'call')}; give a result for each and no question"
+            )
+        num_calls = len(turn.tool_calls)
+    return turns
 
 
 def _turn(data: dict[str, object]) -> ChatTurn:

@@ -712,3 +712,34 @@ def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any
 
     with pytest.raises(InvalidValue, match="not a saved chat"):
         made.load_chat(tmp_path / "chat.json")
+
+
+@pytest.mark.parametrize(
+    ("calls", "results", "question", "message"),
+    [
+        (1, ["7"], "", None),
+        (1, [], "And?", None),
+        (0, ["7"], "", r"turns\[1\] has 1 result: the answer before has 0 calls"),
+        (1, ["7", "8"], "", r"turns\[1\] has 2 results: the answer before has 1 call;"),
+        (1, ["7"], "And?", r"turns\[1\] has 1 result and a question"),
+    ],
+)
+def test_results_in_a_file_are_those_of_its_calls(
+    tmp_path: Path, calls: int, results: list[str], question: str, message: str | None
+) -> None:
+    """A file whose results do not match the calls of the answer before is refused when it is loaded."""
+    path, made = tmp_path / "chat.json", engine()
+    chat = made.chat()
+    for text in ("One?", "Two?"):
+        chat.say(text, max_new_tokens=2, **GREEDY)
+    chat.save(path, kv=True)
+    data = json.loads(path.read_text())
+    data["turns"][0]["tool_calls"] = [["weather", "{}"]] * calls
+    data["turns"][1].update(results=results, question=question)
+    path.write_text(json.dumps(data))
+
+    if message is None:
+        assert made.load_chat(path).turns[1].results == tuple(results)
+    else:
+        with pytest.raises(InvalidValue, match=f"not a saved chat.*{message}"):
+            made.load_chat(path)
