@@ -400,6 +400,12 @@ class Engine(NamedElsewhere, Unpicklable):
             pairs: Whether to encode modules with `sees="previous"` behind each module that may be the one before them,
                 too. Without it, this is done when a prompt first has the two one behind the other.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+                While they are counted, it is called with 0 and their number so far. If it raises, nothing more is
+                encoded.
+
+        Raises:
+            ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
+            UnknownSchema: No schema of that name was added.
         """
         FLAG.check("members", members, InvalidValue)
         FLAG.check("pairs", pairs, InvalidValue)
@@ -697,7 +703,7 @@ class Engine(NamedElsewhere, Unpicklable):
         settings = RequestSettings(
             repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs, tools=tools
         )
-        return Chat(self._requests, chat_prompt(prompt), settings)
+        return Chat.over(self._requests, chat_prompt(prompt), settings)
 
     def load_chat(
         self,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
+from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.language import (
     CheckedModule,
     CheckedSchema,
@@ -54,6 +55,9 @@ def with_members(
         codec: The codec of the states.
 
     As for modules, a state behind stand-ins that needs more positions than the model has is left out.
+
+    Raises:
+        ContextLengthExceeded: A member alone needs more positions than the model has; names it.
     """
     named: dict[str, list[CheckedModule]] = {}
     for path in selection.modules:
@@ -88,6 +92,9 @@ def member_encodings(
         schema, layout, states: As of `with_members`, without members.
         members: The members of each collection, by name. They may change meanwhile.
         codec: The codec of the states.
+
+    Raises:
+        ContextLengthExceeded: A member alone needs more positions than the model has; names it.
     """
     visibility = Visibility(layout)
     for path, own in members.items():
@@ -111,10 +118,11 @@ class _Contexts:
 
     def _stand_ins(self, states: Sequence[RunState]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of stand-ins of which each member has one."""
-        first = {state.index for state in states if state.kind is StateKind.STAND_IN and state.sees == self._before}
-        for state in states:
-            if state.kind is StateKind.STAND_IN and state.sees[:-1] == self._before and state.sees[-1] in first:
-                yield state.sees[-1], state.index
+        stand_ins = [state for state in states if state.kind is StateKind.STAND_IN]
+        first = {(*self._before, each.index): each.index for each in stand_ins if each.sees == self._before}
+        for state in stand_ins:
+            if state.sees in first:
+                yield first[state.sees], state.index
 
     def states_of(self, run: Run, index: int, taken: set[tuple[int, int]]) -> Iterator[RunState]:
         """Yield the states of the next member of a prompt; it has a plain one first.
@@ -123,8 +131,18 @@ class _Contexts:
             run: Of the member.
             index: Of its first state.
             taken: The stand-ins of the members before it in the prompt. Those of this one are added.
+
+        Raises:
+            ContextLengthExceeded: The member alone needs more positions than the model has.
         """
-        yield self._state(run, index, StateKind.PLAIN, self._plain)
+        plain = self._state(run, index, StateKind.PLAIN, self._plain)
+        needed = plain.encoding.position_ids[-1] + 1
+        if needed > self._max_positions:
+            raise ContextLengthExceeded(
+                f"member '{run.module}' needs {needed} positions, the model has {self._max_positions}: shorten its "
+                "text, or make several members of it"
+            )
+        yield plain
         sees = (*self._before, *self._chosen(run.token_ids, taken), *self._behind)
         if sees != self._plain:
             state = self._state(run, index + 1, StateKind.BEHIND, sees)

@@ -47,6 +47,7 @@ def make_plan(
 
     Raises:
         PromptError: an argument has more tokens than its slot (PC501), or the prompt is empty (PC506).
+        ContextLengthExceeded: A member or the added text alone needs more positions than the model has.
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
     layout, states = with_members(selection, layout, states, tokenizer, codec)

@@ -72,13 +72,11 @@ class Chat(Unpicklable):
         prompt: Prompt,
         settings: RequestSettings,
         turns: tuple[ChatTurn, ...] = (),
+        question: str | None = None,
     ) -> None:
         if settings.repair is not None:
             Repair.parse(settings.repair)
         _POSITIONS.check("positions", settings.positions, InvalidValue)
-        question = None
-        if not turns:
-            prompt, question = split_question(prompt)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
         _SALT.check("salt", settings.salt, InvalidValue)
@@ -86,6 +84,14 @@ class Chat(Unpicklable):
         read_tools(settings.tools)
         self.prompt, self.question, self.turns, self.settings = prompt, question, turns, settings
         self._requests = requests
+
+    @classmethod
+    def over(
+        cls, requests: RequestBuilder, prompt: Prompt, settings: RequestSettings, turns: tuple[ChatTurn, ...] = ()
+    ) -> Chat:
+        """Return a chat over a prompt. Without turns, the user turn or bare text at its end is the first question."""
+        prompt, question = (prompt, None) if turns else split_question(prompt)
+        return cls(requests, prompt, settings, turns, question)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
@@ -136,10 +142,8 @@ class Chat(Unpicklable):
         )
 
     def fork(self) -> Chat:
-        """Return a chat with the same turns that continues by itself. No KV is copied."""
-        forked = self._with(self.prompt)
-        forked.question = self.question
-        return forked
+        """Return a chat with the same conversation that continues by itself. No KV is copied."""
+        return Chat(self._requests, self.prompt, self.settings, self.turns, self.question)
 
     def rewind(self, n: int = 1) -> None:
         """Forget the last `n` questions with their answers.
@@ -155,14 +159,12 @@ class Chat(Unpicklable):
     def with_prompt(self, prompt: Prompt) -> Chat:
         """Return a chat with the same turns over another selection of modules or other arguments.
 
+        The turns of the prompt come first. If the chat has no turns, the new prompt's question is its question.
         The next answer prefills all tokens above the first difference; its usage says how many.
         """
         if not isinstance(prompt, Prompt):
             raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; Prompt.from_file reads documents")
-        return self._with(prompt)
-
-    def _with(self, prompt: Prompt) -> Chat:
-        return Chat(self._requests, prompt, self.settings, self.turns)
+        return Chat.over(self._requests, prompt, self.settings, self.turns)
 
     def save(self, path: str | Path, *, kv: bool = False) -> None:
         """Write the conversation to a file, for `Engine.load_chat`. The salt is not written.
@@ -186,7 +188,8 @@ class Chat(Unpicklable):
             recalled = executor.recall(self._tokens(), settings.salt, executor.follow())
         own = ChatKV(executor=executor, recalled=recalled)
         saved = SavedChat(
-            prompt=self.prompt if self.question is None else self.prompt.user(self.question),
+            prompt=self.prompt,
+            question=self.question,
             turns=self.turns,
             repair=settings.repair,
             positions=settings.positions,
@@ -214,7 +217,7 @@ class Chat(Unpicklable):
         )
         try:
             settings = replace(settings, repair=saved.repair, positions=saved.positions)
-            chat = cls(requests, saved.prompt, settings, turns)
+            chat = cls(requests, saved.prompt, settings, turns, saved.question)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
         if saved.kv_sizes and turns:

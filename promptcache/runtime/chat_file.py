@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from promptcache.atomic import atomic_write
-from promptcache.diagnostics import InvalidValue, PromptCacheError, is_text, shown
+from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, is_text, shown
 from promptcache.kv import StoreConfig, open_store
-from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt, split_question
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.history import OwnStretch, Recalled
@@ -31,12 +31,14 @@ class SavedChat:
     """The content of a file.
 
     Attributes:
+        question: The question that waits for the first answer.
         kv_sizes: For each stretch of own tokens how many of its tokens are in the folder; empty without a folder.
         positions: As for `Engine.chat`; None in files without it.
         tokenizer: Fingerprint of the tokenizer of the answers' tokens; None in files without it.
     """
 
     prompt: Prompt
+    question: str | None
     turns: tuple[ChatTurn, ...]
     repair: str | None
     positions: str | None
@@ -104,6 +106,7 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
         "prompt": None if is_plain else prompt.to_xml(),
         "answer": None if answer is None else answer.to_xml(),
         "files": files,
+        "question": chat.question,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
         "positions": chat.positions,
@@ -147,9 +150,16 @@ def read_chat(path: Path) -> SavedChat:
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
         if (answer := data.get("answer")) is not None:
             plain = replace(plain, answer_format=parse_prompt(answer, folder=files).answer_format)
+        prompt = plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files)
+        if "question" not in data and not turns:  # an earlier version wrote it at the end of the prompt
+            prompt, data["question"] = split_question(prompt)
+        question = data.get("question")
+        if not (question is None or (is_text(question) and not turns)):
+            raise ValueError("question is the text that waits for the first answer, or null")
         return SavedChat(
-            prompt=plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files),
-            turns=tuple(map(_turn, turns)),
+            prompt=prompt,
+            question=question,
+            turns=_turns(turns),
             repair=data["repair"],
             positions=data.get("positions"),
             kv_sizes=tuple(map(int, data["kv_sizes"])),
@@ -170,6 +180,19 @@ def _without_folder(prompt: Prompt) -> tuple[Prompt, dict[str, str]]:
 def not_a_chat(path: Path, why: object) -> InvalidValue:
     """Return the error for a file that is damaged, or something else."""
     return InvalidValue(f"{path} is not a saved chat of version {VERSION}: {why}")
+
+
+def _turns(data: Sequence[dict[str, object]]) -> tuple[ChatTurn, ...]:
+    turns = tuple(map(_turn, data))
+    num_calls = 0  # of the answer before
+    for number, turn in enumerate(turns):
+        if turn.results and (turn.question or len(turn.results) != num_calls):
+            raise ValueError(
+                f"turns[{number}] has {counted(len(turn.results), 'result')}{' and a question' * bool(turn.question)}: "
+                f"the answer before has {counted(num_calls, 'call')}; give a result for each and no question"
+            )
+        num_calls = len(turn.tool_calls)
+    return turns
 
 
 def _turn(data: dict[str, object]) -> ChatTurn:

@@ -36,6 +36,7 @@ def warm(
     Args:
         executor: The model and the store.
         progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+            While they are counted, it is called with 0 and their number so far. If it raises, nothing more is encoded.
         made: Returns encodings to encode as well: of members of collections, and behind other modules. It is called
             twice, so that very many need not be in memory together.
     """
@@ -44,8 +45,14 @@ def warm(
     done, num_encoded, num_encoded_tokens = 0, 0, 0
     faults, found = FaultLog(), Counter[Tier]()
     executor.follow()
-    lengths = {executor.key(each): each.num_tokens for each in chain(state.encodings, made())}
-    keys, total = [*lengths], sum(lengths.values())
+    lengths, total = dict[str, int](), 0
+    for each in chain(state.encodings, made()):
+        if (key := executor.key(each)) not in lengths:
+            lengths[key] = each.num_tokens
+            total += each.num_tokens
+            if progress is not None:
+                progress(0, total)
+    keys = [*lengths]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
     for group in _groups(chain(state.encodings, made())):
         fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)

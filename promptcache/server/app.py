@@ -13,17 +13,13 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.server import chat, members, prompts, responses, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate, KeyRing
 from promptcache.server.state import ServedEngine, ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
-
-
-class _Stopped(Exception):
-    """The server ends while it encodes schemas."""
 
 
 def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
@@ -70,15 +66,11 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
 
 
 def _warm(state: ServerState) -> None:
-    def progress(_done: int, _total: int) -> None:
-        if state.draining:
-            raise _Stopped
-
     for fault in state.load_schemas():
         _LOG.error("a schema is left out: %s", fault)
     try:
-        reports = state.engine.warm(progress=progress)
-    except _Stopped:
+        reports = state.warm()
+    except ServiceClosed:
         return
     except PromptCacheError:
         _LOG.exception("schemas could not be encoded in advance; requests encode what they need")

@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
 from promptcache.server.limits import ApiKeys
@@ -135,8 +135,11 @@ class DrainingServer(uvicorn.Server):
                 _LOG.error("reload: %s; nothing was changed", error)
                 return
             changed = await asyncio.to_thread(self._take_over, state, found)
-            for name in changed:
-                await asyncio.to_thread(state.engine.warm, name)
+            try:
+                for name in changed:
+                    await asyncio.to_thread(state.warm, name)
+            except ServiceClosed:
+                return
             log_event("reload", changed=changed)
 
     def _take_over(self, state: ServerState, found: ServedFiles) -> list[str]:
@@ -196,13 +199,18 @@ class DrainingServer(uvicorn.Server):
 
     def _end_at_once(self) -> None:
         self._tasks.add(asyncio.create_task(self._finish(self._app.state.server, 0)))
-        asyncio.get_running_loop().call_later(_SECOND_SIGNAL_S, self._abort_connections)
+        asyncio.get_running_loop().call_later(_SECOND_SIGNAL_S, self._force_exit)
 
     async def _finish(self, state: ServerState, drain_s: float) -> None:
         try:
             await state.drain(drain_s)  # what has not ended gets an error, while connections are open
         finally:
             self.should_exit = True
+
+    def _force_exit(self) -> None:
+        """End without waiting for requests whose threads go on, or for the end of the application."""
+        self._abort_connections()
+        self.should_exit = self.force_exit = True
 
     def _abort_connections(self) -> None:
         for connection in tuple(self.server_state.connections):

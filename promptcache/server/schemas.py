@@ -108,7 +108,7 @@ async def warm(request: Request, name: str, members: bool = False, pairs: bool =
     """Encode a schema, with `members` and `pairs` also members of its collections and modules behind others."""
     state = as_admin(request)
     find_schema(state, name)
-    (report,) = await run_in_threadpool(state.engine.warm, name, members=members, pairs=pairs)
+    (report,) = await run_in_threadpool(state.warm, name, members=members, pairs=pairs)
     return asdict(report)
 
 

@@ -223,6 +223,13 @@ class ServerSettings:
             kind.check(name, getattr(self, name), InvalidValue)
 
 
+_REASONS = {
+    "starting": "the server is starting: it encodes its schemas",
+    "draining": "the server is about to end",
+    "worker_dead": "the thread that runs the model has ended; the server has to be restarted",
+}
+
+
 class ServerState:
     """Engine, service and metrics of a running server.
 
@@ -278,6 +285,19 @@ class ServerState:
             with self.changing:
                 yield from self.settings.schema_folder.load(partial(self.engine.add_schema, keep=self.settings.keep))
 
+    def warm(self, schema: str | None = None, *, members: bool = False, pairs: bool = False) -> Sequence[WarmReport]:
+        """Encode the modules of a schema, or of all. This ends between two encodings once the server is about to end.
+
+        Raises:
+            ServiceClosed: The server is about to end. KV that was encoded before stays in the store.
+        """
+
+        def check(_done: int, _total: int) -> None:
+            if self.draining:
+                raise ServiceClosed(_REASONS["draining"], "draining")
+
+        return self.engine.warm(schema, members=members, pairs=pairs, progress=check)
+
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, and end the service once the others have ended; after the timeout they get an error."""
         self.draining = True
@@ -304,13 +324,8 @@ class ServerState:
             ServiceClosed: It cannot, with the reason.
         """
         if reason := self.reason:
-            words = {
-                "starting": "the server is starting: it encodes its schemas",
-                "draining": "the server is about to end",
-                "worker_dead": "the thread that runs the model has ended; the server has to be restarted",
-            }[reason]
             self.metrics.rejected(reason)
-            raise ServiceClosed(words, reason)
+            raise ServiceClosed(_REASONS[reason], reason)
 
     def no_schema(self, name: str, *, param: str | None = None) -> ApiError:
         """Return the error 404 for the name of a schema that there is not."""

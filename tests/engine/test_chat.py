@@ -7,14 +7,14 @@ import tempfile
 import threading
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import (
     ContextLengthExceeded,
@@ -44,6 +44,12 @@ PROMPTS = (
     Prompt("s").use("d").system("Be kind."),
     Prompt("open").use("m"),
 )
+ASKING = (
+    Prompt("s").use("d").user("First?"),
+    Prompt("s").use("c").user("First?").user("Then?"),
+    Prompt("open").use("m").user("First?").assistant("Yes.").user("Then?"),
+)
+"""Prompts that end with a question, or with several."""
 GREEDY: dict[str, Any] = {"do_sample": False}
 TOLERANCE = 1e-9
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
@@ -60,9 +66,9 @@ def engine(history_bytes: int | None = None, **options: Any) -> Engine:
 PLAIN = engine(0)
 
 
-def check_as_plain(made: Engine, chat: Chat, text: str, **options: Any) -> Completion:
+def check_as_plain(made: Engine, chat: Chat, text: str | None, **options: Any) -> Completion:
     """Ask in a chat and compare with the same chat without history."""
-    without = Chat(PLAIN._requests, chat.prompt, replace(chat.settings, salt=None), chat.turns)
+    without = Chat(PLAIN._requests, chat.prompt, replace(chat.settings, salt=None), chat.turns, chat.question)
     given = {**GREEDY, "output_logits": True, **options}
     expected, found = without.say(text, **given), chat.say(text, **given)
     assert found.token_ids == expected.token_ids
@@ -73,8 +79,43 @@ def check_as_plain(made: Engine, chat: Chat, text: str, **options: Any) -> Compl
     return found
 
 
+@dataclass(kw_only=True)
+class Told:
+    """A chat, and what it must be: a list of messages, and whether the last one waits for the first answer."""
+
+    chat: Chat
+    messages: list[dict[str, str]]
+    waits: bool
+
+    @classmethod
+    def begun(cls, chat: Chat, prompt: Prompt) -> Told:
+        """Return a chat that was begun over a prompt."""
+        messages = written(prompt)
+        return cls(chat=chat, messages=messages, waits=bool(messages) and messages[-1]["role"] == "user")
+
+    def copied(self, chat: Chat) -> Told:
+        """Return another chat with the same conversation."""
+        return replace(self, chat=chat, messages=[*self.messages])
+
+    def ask(self, text: str) -> str | None:
+        """Return what to say: `text`, or None if a question waits. The question is a message then."""
+        if not self.waits:
+            self.messages.append({"role": "user", "content": text})
+        asked, self.waits = None if self.waits else text, False
+        return asked
+
+    def answer(self, text: str) -> None:
+        """Add an answer."""
+        self.messages.append({"role": "assistant", "content": text})
+
+
+def written(prompt: Prompt) -> list[dict[str, str]]:
+    """Return the messages of a prompt."""
+    return [{"role": str(each.role), "content": each.text} for each in prompt.messages]
+
+
 class Conversations(RuleBasedStateMachine):
-    """Chats with forks, rewinds, other prompts, files, evictions and salts on one engine."""
+    """Chats on one engine, beside lists of messages: forks, rewinds, other prompts, files, edits, evictions and salts."""
 
     history_tokens: int = 20_000
     memory_tokens: int | None = None
@@ -84,12 +125,13 @@ class Conversations(RuleBasedStateMachine):
         size = MODEL.shape.token_bytes
         memory_bytes = None if self.memory_tokens is None else size * self.memory_tokens
         self.engine = engine(size * self.history_tokens, store=StoreConfig(memory_bytes=memory_bytes))
-        self.chats: list[Chat] = [self.engine.chat(PROMPTS[1])]
+        self.chats = [Told.begun(self.engine.chat(PROMPTS[1]), PROMPTS[1])]
 
-    @rule(prompt=st.sampled_from(PROMPTS), repair=st.sampled_from((None, "none", "first-2", "all")))
+    @rule(prompt=st.sampled_from(PROMPTS + ASKING), repair=st.sampled_from((None, "none", "first-2", "all")))
     def start(self, prompt: Prompt, repair: str | None) -> None:
         """Start a chat."""
-        self.chats.append(self.engine.chat(prompt, repair=repair, salt="x" if len(self.chats) % 3 == 2 else None))
+        chat = self.engine.chat(prompt, repair=repair, salt="x" if len(self.chats) % 3 == 2 else None)
+        self.chats.append(Told.begun(chat, prompt))
 
     @rule(
         number=st.integers(0, 9),
@@ -99,44 +141,80 @@ class Conversations(RuleBasedStateMachine):
     )
     def say(self, number: int, text: str, max_new_tokens: int, ends: tuple[int, ...]) -> None:
         """Ask something; some tokens of the model end an answer."""
-        chat = self.chats[number % len(self.chats)]
+        told = self._told(number)
         options: dict[str, Any] = {"eos_token_id": list(ends)} if ends else {}
-        check_as_plain(self.engine, chat, text, max_new_tokens=max_new_tokens, **options)
+        found = check_as_plain(self.engine, told.chat, told.ask(text), max_new_tokens=max_new_tokens, **options)
+        told.answer(found.text)
 
     @rule(number=st.integers(0, 9))
     def stream(self, number: int) -> None:
         """Ask with a stream; the text of its pieces is the answer."""
-        chat = self.chats[number % len(self.chats)]
-        assert "".join(chat.stream("And?", max_new_tokens=3, **GREEDY)) == chat.turns[-1].answer
+        told = self._told(number)
+        told.answer("".join(told.chat.stream(told.ask("And?"), max_new_tokens=3, **GREEDY)))
 
     @rule(number=st.integers(0, 9))
     def fork(self, number: int) -> None:
         """Fork a chat."""
-        self.chats.append(self.chats[number % len(self.chats)].fork())
+        told = self._told(number)
+        self.chats.append(told.copied(told.chat.fork()))
 
     @rule(number=st.integers(0, 9), n=st.integers(1, 3))
     def rewind(self, number: int, n: int) -> None:
         """Forget questions."""
-        chat = self.chats[number % len(self.chats)]
-        if n <= len(chat.turns):
-            chat.rewind(n)
+        told = self._told(number)
+        if n <= len(told.chat.turns):
+            told.chat.rewind(n)
+            del told.messages[-2 * n :]
 
-    @rule(number=st.integers(0, 9), prompt=st.sampled_from(PROMPTS[:4]))
+    @rule(number=st.integers(0, 9), prompt=st.sampled_from(PROMPTS[:4] + ASKING))
     def change(self, number: int, prompt: Prompt) -> None:
-        """Continue over other modules."""
-        self.chats.append(self.chats[number % len(self.chats)].with_prompt(prompt))
+        """Continue over other modules and messages."""
+        told = self._told(number)
+        changed, num_turns = told.chat.with_prompt(prompt), len(told.chat.turns)
+        if num_turns:
+            said = [*written(prompt), *told.messages[-2 * num_turns :]]
+            self.chats.append(Told(chat=changed, messages=said, waits=False))
+        else:
+            self.chats.append(Told.begun(changed, prompt))
 
     @rule(number=st.integers(0, 9), kv=st.booleans(), clear=st.booleans())
     def restart(self, number: int, kv: bool, clear: bool) -> None:
         """Save a chat, and load it into the same engine or one with nothing."""
-        chat = self.chats[number % len(self.chats)]
+        told = self._told(number)
         with tempfile.TemporaryDirectory() as folder:
-            chat.save(Path(folder) / "chat.json", kv=kv)
+            told.chat.save(Path(folder) / "chat.json", kv=kv)
             if clear:
                 self.engine.clear_history()
-            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=chat.settings.salt)
-        assert (loaded.turns, loaded.messages, loaded.settings) == (chat.turns, chat.messages, chat.settings)
-        self.chats.append(loaded)
+            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=told.chat.settings.salt)
+        assert (loaded.turns, loaded.settings) == (told.chat.turns, told.chat.settings)
+        self.chats.append(told.copied(loaded))
+
+    @rule(number=st.integers(0, 9), turn=st.integers(0, 9), field=st.sampled_from(("question", "answer")))
+    def edit(self, number: int, turn: int, field: str) -> None:
+        """Edit a text in the file of a chat."""
+        told = self._told(number)
+        num_turns = len(told.chat.turns)
+        if num_turns:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "chat.json"
+                told.chat.save(path, kv=True)
+                data = json.loads(path.read_text())
+                data["turns"][turn % num_turns][field] = "Edited."
+                path.write_text(json.dumps(data))
+                edited = told.copied(self.engine.load_chat(path, salt=told.chat.settings.salt))
+            place = 2 * (turn % num_turns - num_turns) + (field == "answer")
+            edited.messages[place] = {**edited.messages[place], "content": "Edited."}
+            self.chats.append(edited)
+
+    @invariant()
+    def conversations_are_their_messages(self) -> None:
+        """Each chat has the messages of its list; a question waits only at the end of a prompt."""
+        for each in self.chats:
+            assert each.chat.messages == each.messages
+            assert each.chat.question == (each.messages[-1]["content"] if each.waits else None)
+
+    def _told(self, number: int) -> Told:
+        return self.chats[number % len(self.chats)]
 
     @rule()
     def clear(self) -> None:
@@ -481,6 +559,40 @@ def test_question_at_the_end_of_a_prompt_is_answered_first(tmp_path: Path, promp
     assert "".join(made.chat(prompt).stream(**GREEDY, max_new_tokens=3)) == expected.text
 
 
+@pytest.mark.parametrize("prompt", ASKING)
+@pytest.mark.parametrize("rewound", [False, True])
+def test_forks_and_files_have_the_questions_of_the_prompt(tmp_path: Path, prompt: Prompt, rewound: bool) -> None:
+    """A chat without answers has all user turns of its prompt in forks and files, also if its answers were rewound."""
+    made = engine()
+    chat = made.chat(prompt)
+    if rewound:
+        before = made.chat(PROMPTS[0])
+        before.say("What?", **GREEDY, max_new_tokens=2)
+        chat = before.with_prompt(prompt)
+        chat.rewind()
+    chat.save(tmp_path / "chat.json")
+    chats = [chat, chat.fork(), made.load_chat(tmp_path / "chat.json")]
+
+    assert [each.messages for each in chats] == [written(prompt)] * 3
+    text = "And then?" if rewound else None
+    answers = [each.say(text, **GREEDY, max_new_tokens=3) for each in chats]
+    assert len({each.plan.stop for each in answers}) == 1
+    assert len({each.token_ids for each in answers}) == 1
+
+
+def test_a_file_of_an_earlier_version_has_its_question(tmp_path: Path) -> None:
+    """A file whose prompt has the question that waits is loaded with it."""
+    path, made = tmp_path / "chat.json", engine()
+    made.chat(PROMPTS[0]).save(path)
+    data = json.loads(path.read_text())
+    del data["question"]
+    path.write_text(json.dumps({**data, "prompt": ASKING[0].to_xml()}))
+
+    loaded = made.load_chat(path)
+
+    assert (loaded.question, loaded.messages) == ("First?", written(ASKING[0]))
+
+
 def test_values_are_checked(tmp_path: Path) -> None:
     """Wrong values are refused with what is expected."""
     made = engine()
@@ -532,6 +644,8 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
         ("messages", [3]),
         ("turns", {}),
         ("prompt", "<x/>"),
+        ("question", 3),
+        ("question", "\ud800"),
         ("prompt", "<prompt schema='open'>bare text<user>Why?</user></prompt>"),
     ],
 )
@@ -598,3 +712,34 @@ def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any
 
     with pytest.raises(InvalidValue, match="not a saved chat"):
         made.load_chat(tmp_path / "chat.json")
+
+
+@pytest.mark.parametrize(
+    ("calls", "results", "question", "message"),
+    [
+        (1, ["7"], "", None),
+        (1, [], "And?", None),
+        (0, ["7"], "", r"turns\[1\] has 1 result: the answer before has 0 calls"),
+        (1, ["7", "8"], "", r"turns\[1\] has 2 results: the answer before has 1 call;"),
+        (1, ["7"], "And?", r"turns\[1\] has 1 result and a question"),
+    ],
+)
+def test_results_in_a_file_are_those_of_its_calls(
+    tmp_path: Path, calls: int, results: list[str], question: str, message: str | None
+) -> None:
+    """A file whose results do not match the calls of the answer before is refused when it is loaded."""
+    path, made = tmp_path / "chat.json", engine()
+    chat = made.chat()
+    for text in ("One?", "Two?"):
+        chat.say(text, max_new_tokens=2, **GREEDY)
+    chat.save(path, kv=True)
+    data = json.loads(path.read_text())
+    data["turns"][0]["tool_calls"] = [["weather", "{}"]] * calls
+    data["turns"][1].update(results=results, question=question)
+    path.write_text(json.dumps(data))
+
+    if message is None:
+        assert made.load_chat(path).turns[1].results == tuple(results)
+    else:
+        with pytest.raises(InvalidValue, match=f"not a saved chat.*{message}"):
+            made.load_chat(path)

@@ -31,15 +31,16 @@ from tests.conftest import law_examples, law_pairs
 from tests.engine.promoting import GREEDY, by_service, work
 from tests.strategies.collections import collection_schemas
 
-SCHEMA = """
-<schema name="kb">
-  Answer from the notes.
-  <module name="tone">Be kind.</module>
-  <collection name="notes" max="4">
+COLLECTION = """<collection name="notes" max="4">
     <module name="gate">The gate is blue.</module>
     <module name="cook">The cook is Mara.</module>
     <module name="bus">The bus leaves at nine.</module>
-  </collection>
+  </collection>"""
+SCHEMA = f"""
+<schema name="kb">
+  Answer from the notes.
+  <module name="tone">Be kind.</module>
+  {COLLECTION}
   <module name="end">Well:</module>
 </schema>"""
 
@@ -56,31 +57,61 @@ def prompt(*members: str, others: str = "<end/>") -> str:
 
 @pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=collection_schemas())
+@given(data=st.data(), schema=collection_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_pairs(0.25))
-def test_laws_hold_with_collections(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+def test_laws_hold_with_collections(
+    law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+) -> None:
     """Every law of one prompt holds for random schemas with collections, and random members in any order."""
     selection = data.draw(strategies.prompts(schema))
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
     note(f"level: {service.plan(selection).level}")
 
     law.check(service, selection)
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=collection_schemas())
+@given(data=st.data(), schema=collection_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.5))
-def test_tokens_and_levels_are_right(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_tokens_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """Members stand where they are named, and a level is `exact` only if every token has seen what it must."""
     selection = data.draw(strategies.prompts(schema))
-    plan = serve(schema).plan(selection)
+    plan = serve(schema, tokenizer=tokenizer).plan(selection)
 
-    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, plan.layout, ByteTokenizer(), plan.repair))
+    assert sorted(planned_tokens(plan)) == sorted(expected_tokens(selection, plan.layout, tokenizer, plan.repair))
     assert plan.level is true_level(plan)
     for path in (path for path in selection.modules if path not in selection.members):
         named = [each for each in selection.members if each.rpartition("/")[0] == path]
         behind = selection.modules[selection.modules.index(path) + 1 :]
         assert [*behind[: len(named)]] == named
+
+
+@pytest.mark.parametrize("bos", [True, False], ids=["BOS", "no BOS"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        "Answer.",
+        '<parameter name="p" length="4"/>',
+        '<module name="a"/>',
+        '<module name="a">Be kind.</module>',
+        '<module name="a" cache="false">Be kind.</module>',
+        '<union><module name="a">Be kind.</module><module name="b">Be brief.</module></union>',
+        '<collection name="a"><module name="b">The lamp is new.</module></collection>',
+        "<system>Answer.</system>",
+        "<system/>",
+    ],
+)
+def test_a_collection_may_stand_behind_anything(first: str, bos: bool) -> None:
+    """Members have the logits of the reference at the beginning of a schema and behind any element, with and without BOS."""
+    engine = Engine(tiny_model(), ByteTokenizer(bos=bos))
+    engine.add_schema(f'<schema name="kb">{first}{COLLECTION}</schema>')
+    engine.warm(members=True)
+
+    for members in (("cook",), ("cook", "gate")):
+        asked = prompt(*members, others="")
+        assert torch.allclose(engine.logits(asked), engine.reference(asked), atol=1e-9)
+    assert engine.generate(prompt("bus", others=""), **GREEDY).usage.num_encoded_tokens == 0
 
 
 @given(order=st.permutations(["gate", "cook", "bus"]), number=st.integers(1, 3))
@@ -312,11 +343,13 @@ def test_batches_services_and_chats_take_members() -> None:
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=collection_schemas())
+@given(data=st.data(), schema=collection_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.5))
-def test_warming_knows_what_prompts_of_one_member_need(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_warming_knows_what_prompts_of_one_member_need(
+    data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+) -> None:
     """What a prompt with at most one member of each collection reuses was encoded by warming."""
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
 
@@ -379,8 +412,23 @@ def test_a_member_that_fills_the_context_has_no_stand_ins() -> None:
     plan = engine.plan(prompt("short", "long", others=""))
 
     assert all(reuse.part.encoding.position_ids[-1] < 128 for reuse in plan.reuse)
-    with pytest.raises(ContextLengthExceeded):
+    with pytest.raises(ContextLengthExceeded, match="member 'notes/longer' needs 132 positions, the model has 128"):
         engine.generate(prompt("longer", others=""), **GREEDY)
+
+
+def test_warming_refuses_a_member_that_is_too_long() -> None:
+    """A member longer than the context is named before anything is encoded; one that fits exactly is encoded."""
+    engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
+    engine.add_schema('<schema name="kb">Go.<collection name="notes"/></schema>')
+    engine.add_member("kb", "notes", "short", "x")
+    engine.add_member("kb", "notes", "long", "y" * 124)
+
+    with pytest.raises(ContextLengthExceeded, match="member 'notes/long' needs 129 positions, the model has 128"):
+        engine.warm(members=True)
+    assert [*engine.store.keys()] == []
+    engine.add_member("kb", "notes", "long", "y" * 123)
+    (report,) = engine.warm(members=True)
+    assert report.num_encoded == report.num_encodings
 
 
 def test_promoting_by_hand_is_refused() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.runtime.coalesce import Pool
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.engine_laws import (
     ENGINE_LAWS,
     cached_is_reference,
@@ -24,42 +25,41 @@ from tests.conftest import law_examples, law_pairs
 pytestmark = pytest.mark.law
 
 
-_SCHEMA = """<schema name="s">Go. <module name="a">Ann.<module name="b"> Bob.</module></module><module name="c">Cat
-<parameter name="p" length="3"/> sat.</module><union><module name="d">Dog.</module><module name="e">Eel.</module></union>
-And.<module name="f">Fox.</module></schema>"""
-
-
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_pairs(0.75))
-def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+def test_laws_hold_for_random_schemas(
+    law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+) -> None:
     """Every law of one prompt holds for random schemas and prompts."""
     selection = data.draw(strategies.prompts(schema))
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
     note(f"level: {service.plan(selection).level}")
 
     law.check(service, selection)
 
 
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]))
+@given(
+    data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]), tokenizer=strategies.TOKENIZERS
+)
 @settings(max_examples=law_pairs(0.25))
 def test_laws_hold_where_segments_are_coalesced(
-    law: Law, data: st.DataObject, schema: CheckedSchema, small_tokens: int
+    law: Law, data: st.DataObject, schema: CheckedSchema, small_tokens: int, tokenizer: ByteTokenizer
 ) -> None:
     """Every law of one prompt holds if some or all segments are coalesced."""
     selection = data.draw(strategies.prompts(schema))
     model = default_model()
 
-    law.check(serve(schema, model, pool=Pool(model, small_tokens=small_tokens)), selection)
+    law.check(serve(schema, model, pool=Pool(model, small_tokens=small_tokens), tokenizer=tokenizer), selection)
 
 
-@given(data=st.data(), schema=strategies.exact_schemas())
+@given(data=st.data(), schema=strategies.exact_schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.25))
-def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """A prompt with every module and every slot at its filler is exact and equals plain causal prefill."""
     selection = data.draw(strategies.exact_prompts(schema))
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
 
     assert service.plan(selection).level is Level.EXACT
     cached_is_reference(service, selection)
@@ -67,10 +67,12 @@ def test_all_required_schemas_are_exact(data: st.DataObject, schema: CheckedSche
     exact_is_models_own(service, selection)
 
 
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.15))
-def test_order_of_requests_does_not_matter(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_order_of_requests_does_not_matter(
+    data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+) -> None:
     """Requests on one store get the answers that they get on stores of their own."""
     selections = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
 
-    history_changes_nothing(serve(schema), selections)
+    history_changes_nothing(serve(schema, tokenizer=tokenizer), selections)

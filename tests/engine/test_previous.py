@@ -84,19 +84,19 @@ SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_s
 
 @pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=SCHEMAS)
+@given(data=st.data(), schema=SCHEMAS, tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_pairs(0.25))
-def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema) -> None:
+def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """Every law of one prompt holds for random schemas."""
-    law.check(serve(schema), data.draw(strategies.prompts(schema)))
+    law.check(serve(schema, tokenizer=tokenizer), data.draw(strategies.prompts(schema)))
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=SCHEMAS)
+@given(data=st.data(), schema=SCHEMAS, tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.5))
-def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """Each run has seen exactly what the independent reference says."""
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     plan = service.plan(selection)
 
@@ -182,11 +182,15 @@ def test_pairs_are_encoded_once() -> None:
 
 
 @pytest.mark.law
-@given(data=st.data(), schema=of_previous(strategies.schemas(includes=False) | MANY))
+@given(
+    data=st.data(),
+    schema=of_previous(strategies.schemas(includes=False) | MANY),
+    tokenizer=strategies.TOKENIZERS,
+)
 @settings(max_examples=law_examples(0.5))
-def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """What a prompt without members reuses was encoded by warming with pairs."""
-    service = serve(schema)
+    service = serve(schema, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     warmed = {pair.encoding for pair in service.state.pair_encodings()}
 

@@ -51,16 +51,20 @@ def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
 
 @pytest.mark.law
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.05))
 def test_laws_hold_through_tiers(
-    tmp_path_factory: pytest.TempPathFactory, law: Law, data: st.DataObject, schema: CheckedSchema
+    tmp_path_factory: pytest.TempPathFactory,
+    law: Law,
+    data: st.DataObject,
+    schema: CheckedSchema,
+    tokenizer: ByteTokenizer,
 ) -> None:
     """Every law of one prompt holds over a tiered store: empty, without room in memory, and after a restart."""
     selection = data.draw(strategies.prompts(schema))
     folder = tmp_path_factory.mktemp("kept")
     for budget in (10**6, 3_000, 0):
-        law.check(serve(schema, store=in_tiers(folder, budget)), selection)
+        law.check(serve(schema, store=in_tiers(folder, budget), tokenizer=tokenizer), selection)
 
 
 @pytest.mark.slow

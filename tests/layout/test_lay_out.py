@@ -58,10 +58,10 @@ def test_without_bos_positions_start_with_the_first_text():
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_union_members_share_their_start(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_union_members_share_their_start(schema, tokenizer):
     """Union members start at the same position."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
 
     for union in unions(schema.children):
         assert len({layout.modules[member.path].start for member in union.members}) == 1
@@ -69,10 +69,10 @@ def test_union_members_share_their_start(schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_runs_that_can_meet_are_disjoint_and_in_order(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_runs_that_can_meet_are_disjoint_and_in_order(schema, tokenizer):
     """Two runs overlap only when they belong to different members of one union."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
     rivals = {
         (first.path, second.path)
         for union in unions(schema.children)
@@ -94,20 +94,20 @@ def lineage(path: str) -> list[str]:
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_pieces_of_a_run_are_consecutive(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_pieces_of_a_run_are_consecutive(schema, tokenizer):
     """Within a run each piece starts where the one before it stops."""
-    for run in lay_out(schema, ByteTokenizer()).runs:
+    for run in lay_out(schema, tokenizer).runs:
         assert run.pieces
         assert all(first.stop == second.start for first, second in pairwise(run.pieces))
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_same_schema_same_layout(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_same_schema_same_layout(schema, tokenizer):
     """Laying out a schema twice gives the same layout."""
-    assert lay_out(schema, ByteTokenizer()) == lay_out(schema, ByteTokenizer())
+    assert lay_out(schema, tokenizer) == lay_out(schema, tokenizer)
 
 
 def test_a_union_is_as_long_as_its_longest_member():

@@ -14,10 +14,10 @@ from tests.layout.samples import level_of, plan_selection
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.exact_schemas())
-def test_required_cached_modules_with_their_fillers_are_exact(data, schema):
+@given(data=st.data(), schema=strategies.exact_schemas(), tokenizer=strategies.TOKENIZERS)
+def test_required_cached_modules_with_their_fillers_are_exact(data, schema, tokenizer):
     """A schema in which everything is required and cached, every slot at its filler, is exact."""
-    plan = plan_selection(data.draw(strategies.exact_prompts(schema)))
+    plan = plan_selection(data.draw(strategies.exact_prompts(schema)), tokenizer)
 
     assert plan.level is Level.EXACT
 

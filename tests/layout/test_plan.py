@@ -45,10 +45,10 @@ def origins(made: Plan) -> list[tuple[Origin, str]]:
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.schemas())
-def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema, tokenizer):
     """`tokens` has the reused parts, and every new token at its position."""
-    made = plan_selection(data.draw(strategies.prompts(schema)))
+    made = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     tokens = made.tokens
 
@@ -59,10 +59,10 @@ def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.schemas())
-def test_the_last_token_is_new(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_the_last_token_is_new(data, schema, tokenizer):
     """The token with the highest position is always prefilled, and generation continues right after it."""
-    made = plan_selection(data.draw(strategies.prompts(schema)))
+    made = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     assert made.stop == max(position for position, _ in placed_tokens(made)) + 1
     assert made.stop - 1 == new_tokens(made.prefill)[-1][0]
@@ -70,10 +70,10 @@ def test_the_last_token_is_new(data, schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(data=st.data(), schema=strategies.schemas())
-def test_no_token_is_new_without_need(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_no_token_is_new_without_need(data, schema, tokenizer):
     """Cached text is prefilled only as the last token."""
-    made = plan_selection(data.draw(strategies.prompts(schema)))
+    made = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
     cached = {"", *(path for path, module in schema.modules.items() if module.cache)}
 
     for part in made.prefill:

@@ -46,12 +46,12 @@ def rendered(inside: str) -> Rendering:
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_rendering_accounts_for_every_token_once(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_rendering_accounts_for_every_token_once(data, schema, tokenizer):
     """Reused and new parts are the plan's reused and new tokens at their positions, in position order."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)))
+    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
-    made = render(plan, ByteTokenizer())
+    made = render(plan, tokenizer)
 
     positions = [position for part in made.parts for position in part.position_ids]
     assert positions == sorted(positions)
@@ -61,12 +61,12 @@ def test_rendering_accounts_for_every_token_once(data, schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_text_is_what_the_tokens_decode_to(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_text_is_what_the_tokens_decode_to(data, schema, tokenizer):
     """The text is that of all tokens in position order, and so are the texts of the parts together."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)))
+    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
-    made = render(plan, ByteTokenizer())
+    made = render(plan, tokenizer)
 
     assert made.text == text_of(plan) == "".join(part.text for part in made.parts)
 
@@ -100,7 +100,11 @@ LLAMA_LIKE = HubTokenizer.from_parts(llama_like(), {})
 
 @pytest.mark.law
 @pytest.mark.parametrize("repair", ["none", "slots", "all"])
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BYTE_LEVEL, LLAMA_LIKE], ids=["bytes", "byte-level", "llama"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [ByteTokenizer(), ByteTokenizer(bos=False), BYTE_LEVEL, LLAMA_LIKE],
+    ids=["bytes", "bytes without BOS", "byte-level", "llama"],
+)
 @settings(max_examples=law_examples(0.2))
 @given(data=st.data(), schema=strategies.schemas())
 def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):

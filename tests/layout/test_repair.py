@@ -16,64 +16,65 @@ from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import plan_of
 
+BYTES = ByteTokenizer()
 REPAIRS = st.sampled_from(["slots", "first-0", "first-1", "first-3", "first-50%", "first-100%", "all"])
 
 
-def planned(selection: Selection, repair: str) -> Plan:
-    layout = lay_out(selection.schema, ByteTokenizer())
-    return make_plan(selection, layout, run_states(layout), ByteTokenizer(), Repair.parse(repair))
+def planned(selection: Selection, repair: str, tokenizer: ByteTokenizer = BYTES) -> Plan:
+    layout = lay_out(selection.schema, tokenizer)
+    return make_plan(selection, layout, run_states(layout), tokenizer, Repair.parse(repair))
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples())
-@given(data=st.data(), schema=strategies.schemas(), repair=REPAIRS)
-def test_all_repairs_but_none_have_the_same_tokens(data, schema, repair):
+@given(data=st.data(), schema=strategies.schemas(), repair=REPAIRS, tokenizer=strategies.TOKENIZERS)
+def test_all_repairs_but_none_have_the_same_tokens(data, schema, repair, tokenizer):
     """Every repair but "none" gives a prompt the same tokens at the same positions, and its true level."""
     selection = data.draw(strategies.prompts(schema))
 
-    plan = planned(selection, repair)
+    plan = planned(selection, repair, tokenizer)
 
     assert sorted(planned_tokens(plan)) == sorted(
-        expected_tokens(selection, plan.layout, ByteTokenizer(), Repair.parse(repair))
+        expected_tokens(selection, plan.layout, tokenizer, Repair.parse(repair))
     )
     assert plan.level is true_level(plan)
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_without_repair_no_token_moves(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_without_repair_no_token_moves(data, schema, tokenizer):
     """With "none" every token is at its place in the layout, and nothing stored is computed again."""
     selection = data.draw(strategies.prompts(schema))
 
-    plan = planned(selection, "none")
+    plan = planned(selection, "none", tokenizer)
 
     assert sorted(planned_tokens(plan)) == sorted(
-        expected_tokens(selection, plan.layout, ByteTokenizer(), Repair.parse("none"))
+        expected_tokens(selection, plan.layout, tokenizer, Repair.parse("none"))
     )
     assert plan.num_repaired_tokens == 0
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas())
-def test_no_first_tokens_are_the_default(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_no_first_tokens_are_the_default(data, schema, tokenizer):
     """The plan of "first-0" is that of "slots", and more first tokens never reuse more."""
     selection = data.draw(strategies.prompts(schema))
 
-    none, one, many = (planned(selection, repair) for repair in ("first-0", "first-1", "first-9"))
+    none, one, many = (planned(selection, repair, tokenizer) for repair in ("first-0", "first-1", "first-9"))
 
-    slots = planned(selection, "slots")
+    slots = planned(selection, "slots", tokenizer)
     assert (none.reuse, none.prefill, none.level) == (slots.reuse, slots.prefill, slots.level)
     assert none.num_reused_tokens >= one.num_reused_tokens >= many.num_reused_tokens
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas(), num_tokens=st.integers(0, 5))
-def test_recomputed_tokens_keep_their_places(data, schema, num_tokens):
+@given(data=st.data(), schema=strategies.schemas(), num_tokens=st.integers(0, 5), tokenizer=strategies.TOKENIZERS)
+def test_recomputed_tokens_keep_their_places(data, schema, num_tokens, tokenizer):
     """`recompute` changes which tokens are new, and nothing else about them."""
-    plan = planned(data.draw(strategies.prompts(schema)), "slots")
+    plan = planned(data.draw(strategies.prompts(schema)), "slots", tokenizer)
     runs = {reuse.run for reuse in plan.reuse}
 
     made = recompute(plan, dict.fromkeys(runs, num_tokens))
@@ -86,10 +87,10 @@ def test_recomputed_tokens_keep_their_places(data, schema, num_tokens):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.exact_schemas())
-def test_slots_that_hold_their_fillers_are_reused(data, schema):
+@given(data=st.data(), schema=strategies.exact_schemas(), tokenizer=strategies.TOKENIZERS)
+def test_slots_that_hold_their_fillers_are_reused(data, schema, tokenizer):
     """If every slot holds its filler, every run is reused whole, except a last token that is fed again."""
-    plan = planned(data.draw(strategies.exact_prompts(schema)), "slots")
+    plan = planned(data.draw(strategies.exact_prompts(schema)), "slots", tokenizer)
 
     assert not {each.origin for each in plan.prefill} & {Origin.ARGUMENT, Origin.DEFAULT, Origin.REPAIRED}
     is_fed_again = plan.prefill[-1].origin is Origin.LAST

@@ -13,7 +13,6 @@ from promptcache.language import Placement
 from promptcache.layout import Layout, RunState, StateKind, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
-from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read
 
 
@@ -28,10 +27,10 @@ def seen(
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_contexts_come_first_and_lie_before(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_contexts_come_first_and_lie_before(schema, tokenizer):
     """A state sees states with lower indices and only tokens at lower positions, each once and in position order."""
-    states = run_states(lay_out(schema, ByteTokenizer()))
+    states = run_states(lay_out(schema, tokenizer))
 
     for index, state in enumerate(states):
         assert state.index == index
@@ -44,10 +43,10 @@ def test_contexts_come_first_and_lie_before(schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]))
-def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(schema, codec):
+@given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]), tokenizer=strategies.TOKENIZERS)
+def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(schema, codec, tokenizer):
     """The context of an encoding is the whole encodings of the states that are seen; one codec is used for all."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
     states = run_states(layout, codec)
 
     for state in states:
@@ -64,10 +63,10 @@ def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(sch
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_every_cached_run_with_tokens_has_a_plain_state(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_every_cached_run_with_tokens_has_a_plain_state(schema, tokenizer):
     """Exactly the cached runs with text or filler have a plain state, which holds just that; if fixed, at its places."""
-    layout = lay_out(replace(schema, positions=None), ByteTokenizer(), placement=Placement.FIXED)
+    layout = lay_out(replace(schema, positions=None), tokenizer, placement=Placement.FIXED)
     plain = {state.run: state.encoding for state in run_states(layout) if state.kind is StateKind.PLAIN}
 
     for run in layout.runs:
@@ -84,10 +83,10 @@ def test_every_cached_run_with_tokens_has_a_plain_state(schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas())
-def test_no_state_is_made_twice(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_no_state_is_made_twice(schema, tokenizer):
     """No two states of a run see the same at the same distances."""
-    states = run_states(lay_out(schema, ByteTokenizer()))
+    states = run_states(lay_out(schema, tokenizer))
 
     assert len({(state.run, state.encoding) for state in states}) == len(states)
 

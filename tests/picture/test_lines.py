@@ -16,7 +16,6 @@ from promptcache.picture.chart import ChartLine, Look, Section
 from promptcache.picture.lines import make_chart
 from tests import strategies
 from tests.conftest import law_examples
-from tests.fakes import ByteTokenizer
 from tests.layout.samples import plan_of, plan_selection
 from tests.picture.reading import Group, Picture, drawn
 
@@ -48,10 +47,10 @@ def lines_of(plan: Plan) -> list[ChartLine]:
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(schema=strategies.schemas(), width=WIDTHS)
-def test_every_run_and_slot_is_drawn_to_scale(schema, width):
+@given(schema=strategies.schemas(), width=WIDTHS, tokenizer=strategies.TOKENIZERS)
+def test_every_run_and_slot_is_drawn_to_scale(schema, width, tokenizer):
     """Each text and slot has a part that names it and covers its positions."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
 
     picture = drawn(layout, width)
 
@@ -68,10 +67,10 @@ def test_every_run_and_slot_is_drawn_to_scale(schema, width):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(schema=strategies.schemas(), width=WIDTHS)
-def test_every_module_is_drawn_to_scale(schema, width):
+@given(schema=strategies.schemas(), width=WIDTHS, tokenizer=strategies.TOKENIZERS)
+def test_every_module_is_drawn_to_scale(schema, width, tokenizer):
     """Each module has a line that names it, from its first position to its last, reserve included."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
 
     picture = drawn(layout, width)
 
@@ -89,10 +88,10 @@ def test_every_module_is_drawn_to_scale(schema, width):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(schema=strategies.schemas(), width=WIDTHS)
-def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
+@given(schema=strategies.schemas(), width=WIDTHS, tokenizer=strategies.TOKENIZERS)
+def test_a_slot_is_drawn_no_wider_than_it_is(schema, width, tokenizer):
     """A mark of one slot that is no fold ends where the slot ends."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
 
     picture = drawn(layout, width)
 
@@ -107,10 +106,10 @@ def test_a_slot_is_drawn_no_wider_than_it_is(schema, width):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(schema=strategies.schemas(), width=WIDTHS)
-def test_union_members_stand_below_each_other(schema, width):
+@given(schema=strategies.schemas(), width=WIDTHS, tokenizer=strategies.TOKENIZERS)
+def test_union_members_stand_below_each_other(schema, width, tokenizer):
     """The members of a union take different heights and start at the same place."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
 
     picture = drawn(layout, width)
 
@@ -125,10 +124,10 @@ def test_union_members_stand_below_each_other(schema, width):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(data=st.data(), schema=strategies.schemas(), width=WIDTHS)
-def test_labels_never_overlap(data, schema, width):
+@given(data=st.data(), schema=strategies.schemas(), width=WIDTHS, tokenizer=strategies.TOKENIZERS)
+def test_labels_never_overlap(data, schema, width, tokenizer):
     """No label reaches into its neighbour or out of the picture, with a prompt and without."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)))
+    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     for each in (None, plan):
         picture = Picture(layout_svg(plan.layout, plan=each, width=width))
@@ -138,10 +137,10 @@ def test_labels_never_overlap(data, schema, width):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(data=st.data(), schema=strategies.schemas())
-def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema, tokenizer):
     """Reused, repaired and new places of the picture are those of the plan: none lost, none twice."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)))
+    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     marks = [mark for line in lines_of(plan) for mark in line.marks]
 
@@ -173,10 +172,10 @@ def test_boundary_tokens_behind_a_full_slot_are_drawn():
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(data=st.data(), schema=strategies.schemas())
-def test_what_a_prompt_leaves_out_is_faded(data, schema):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_what_a_prompt_leaves_out_is_faded(data, schema, tokenizer):
     """A part is drawn as absent if and only if the prompt uses none of the modules that it shows."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)))
+    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     picture = Picture(layout_svg(plan.layout, plan=plan))
 
@@ -189,10 +188,10 @@ def test_what_a_prompt_leaves_out_is_faded(data, schema):
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.1))
-@given(schema=strategies.schemas())
-def test_hovering_lights_up_what_a_module_attends_to(schema):
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_hovering_lights_up_what_a_module_attends_to(schema, tokenizer):
     """The lines that light up while a module is hovered hold the runs that its plain states see, and no others."""
-    layout = lay_out(schema, ByteTokenizer())
+    layout = lay_out(schema, tokenizer)
     states = run_states(layout)
 
     chart = make_chart(layout, states, None, None)

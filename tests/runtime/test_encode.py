@@ -24,11 +24,13 @@ from tests.conftest import law_examples
 MODEL = tiny_model()
 
 
-@given(schema=strategies.schemas(), limit=st.integers(1, 200))
+@given(schema=strategies.schemas(), limit=st.integers(1, 200), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=100)
-def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchema, limit: int) -> None:
+def test_batches_hold_every_encoding_once_after_its_context(
+    schema: CheckedSchema, limit: int, tokenizer: ByteTokenizer
+) -> None:
     """Each encoding is computed once, after its context or later in the same chain."""
-    made = encodings_of(schema)
+    made = encodings_of(schema, tokenizer)
 
     done: list[Encoding] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -45,11 +47,11 @@ def test_batches_hold_every_encoding_once_after_its_context(schema: CheckedSchem
     assert sorted(done, key=made.index) == list(made)
 
 
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=100)
-def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema) -> None:
+def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """The missing encodings are exactly those wanted, with their missing contexts."""
-    made = encodings_of(schema)
+    made = encodings_of(schema, tokenizer)
     some = st.lists(st.sampled_from(made), unique=True) if made else st.just([])
     wanted, held = data.draw(some), data.draw(some)
 
@@ -65,11 +67,11 @@ def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSch
 
 
 @pytest.mark.law
-@given(schema=strategies.schemas())
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.2))
-def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
+def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
-    made = encodings_of(schema)
+    made = encodings_of(schema, tokenizer)
     together = executor().fetch(made).handles
 
     one_by_one = executor()
@@ -78,11 +80,11 @@ def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema) -> None:
     assert_alike(together, alone)
 
 
-@given(schema=strategies.schemas())
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=15)
-def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
+def test_chunks_give_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """A long run computed in several forward passes has the KV of one."""
-    made = encodings_of(schema)
+    made = encodings_of(schema, tokenizer)
     whole = executor().fetch(made).handles
 
     with pytest.MonkeyPatch.context() as patch:
@@ -92,9 +94,9 @@ def test_chunks_give_the_same_kv(schema: CheckedSchema) -> None:
     assert_alike(whole, chunked)
 
 
-def encodings_of(schema: CheckedSchema) -> tuple[Encoding, ...]:
+def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encoding, ...]:
     """The encodings of a schema, each once, contexts first."""
-    return schema_state(schema, ByteTokenizer(), MODEL.context_length).encodings
+    return schema_state(schema, tokenizer, MODEL.context_length).encodings
 
 
 def executor() -> Executor:

@@ -235,11 +235,13 @@ def test_options_of_generate_keep_positions(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@given(data=st.data(), schema=strategies.schemas())
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.2))
-def test_own_loops_give_the_answer_of_random_prompts(way: Way, data: st.DataObject, schema: CheckedSchema) -> None:
+def test_own_loops_give_the_answer_of_random_prompts(
+    way: Way, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
+) -> None:
     """Over random schemas and prompts, own loops give the engine's tokens, and the model its logits."""
-    service = serve(schema, default_model())
+    service = serve(schema, default_model(), tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     tokens = service.plan(selection).tokens
     expected = service.tokens(selection, NUM_TOKENS)

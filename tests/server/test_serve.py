@@ -9,6 +9,8 @@ import os
 import queue
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -319,6 +321,74 @@ def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/health").json() == {"status": "starting"}
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
+
+
+@pytest.mark.process
+def test_sigterm_ends_warming(tmp_path: Path) -> None:
+    """A server that encodes very many pairs for a client ends at SIGTERM, and the client gets 503 `draining`."""
+    modules = "".join(f'<module name="m{number}">The dish {number} is crab.</module>' for number in range(1000))
+    (tmp_path / "keys").write_text("root\n", encoding="utf-8")
+    with (
+        server_process("--admin-key-file", str(tmp_path / "keys")) as (running, url),
+        ThreadPoolExecutor(1) as threads,
+        httpx.Client(base_url=url, headers={"authorization": "Bearer root"}, timeout=120) as client,
+    ):
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        document, xml = f'<schema name="s">{modules}</schema>', {"content-type": "application/xml"}
+        assert client.put("/v1/schemas/s", content=document, headers=xml).status_code == 201
+        warming = threads.submit(client.post, "/v1/schemas/s/warm", params={"pairs": True})
+        with pytest.raises(TimeoutError):
+            warming.result(1)
+        running.send_signal(signal.SIGTERM)
+
+        assert running.wait(30) == 0
+        assert (warming.result().status_code, warming.result().json()["error"]["code"]) == (503, "draining")
+
+
+BLOCKED = """
+from threading import Event
+from promptcache import Engine
+from promptcache.server import ServerSettings, create_app, serve
+
+app = create_app(Engine.from_pretrained("demo"), ServerSettings(model="demo"))
+
+@app.get("/wait")
+def wait():
+    print("blocked", flush=True)
+    Event().wait()
+
+serve(app, host="127.0.0.1", port=0, started=lambda url: print(url, flush=True))
+"""
+
+
+def is_ending(url: str) -> bool:
+    """Whether a server drains, or takes no connections any more."""
+    try:
+        return httpx.get(f"{url}/health").status_code == 503
+    except httpx.TransportError:
+        return True
+
+
+@pytest.mark.process
+def test_a_second_signal_ends_a_server_whose_threads_go_on() -> None:
+    """Two signals end a server at once, although the thread of a request never ends."""
+    with (
+        subprocess.Popen([sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, text=True) as running,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        assert running.stdout is not None
+        url = running.stdout.readline().strip()
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        threads.submit(httpx.get, f"{url}/wait", timeout=60)
+        try:
+            assert running.stdout.readline() == "blocked\n"
+            running.send_signal(signal.SIGTERM)
+            wait_until(lambda: is_ending(url))
+            running.send_signal(signal.SIGTERM)
+
+            assert running.wait(20) == -signal.SIGTERM
+        finally:
+            running.kill()
 
 
 @pytest.mark.process

@@ -18,7 +18,7 @@ from tests.server.conftest import CHAT, held_steps, in_process
 def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While schemas are encoded, health and requests are 503; afterwards both are 200."""
     encoded = threading.Event()
-    monkeypatch.setattr(engine, "warm", lambda **_: [] if encoded.wait(10) else None)
+    monkeypatch.setattr(engine, "warm", lambda *_, **__: [] if encoded.wait(10) else None)
     app = create_app(engine, ServerSettings(model="demo"))
 
     async def run() -> list[httpx.Response]:

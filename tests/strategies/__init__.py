@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache.language import Parameter, parse_prompt, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.testing import selections
+from promptcache.testing import ByteTokenizer, selections
 from promptcache.testing.cases import prompt_tree_pairs, prompt_trees
 from promptcache.testing.prompt_xml import PromptTree
 from promptcache.testing.texts import BYTES, Key, Slots, slots
@@ -39,6 +39,7 @@ from tests.strategies.schema_xml import grow
 from tests.strategies.split_files import FileWish, SchemaFiles, divide, file_wishes
 
 __all__ = [
+    "TOKENIZERS",
     "BrokenSchema",
     "InvalidPrompt",
     "SchemaFiles",
@@ -54,6 +55,9 @@ __all__ = [
     "schemas",
     "selections",
 ]
+
+TOKENIZERS = st.sampled_from([ByteTokenizer(), ByteTokenizer(bos=False)])
+"""The byte tokenizer with and without BOS, for every law over random schemas."""
 
 
 class OneFile(TypedDict, total=False):

@@ -20,7 +20,7 @@ from promptcache.testing.service import serve
 from tests.conftest import law_examples, some_of
 from tests.planted import file_faults, language_faults, layout_faults, runtime_faults  # noqa: F401 # they register
 from tests.planted.registry import FAULTS
-from tests.strategies import InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
+from tests.strategies import TOKENIZERS, InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
 from tests.testing.checker_laws import FAULT_LAWS, grammars_refuse_faults
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
@@ -29,10 +29,12 @@ SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 @pytest.mark.law
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), written=schema_files())
-def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: SchemaFiles) -> None:
+@given(data=st.data(), written=schema_files(), tokenizer=TOKENIZERS)
+def test_laws_hold_for_random_schemas(
+    law: Law, data: st.DataObject, written: SchemaFiles, tokenizer: ByteTokenizer
+) -> None:
     """Every law that needs no model holds for any schema and prompt."""
-    subject = Subject(written.xml, ByteTokenizer(), folder=written.folder)
+    subject = Subject(written.xml, tokenizer, folder=written.folder)
 
     match law.over:
         case Over.SCHEMA:
@@ -46,10 +48,12 @@ def test_laws_hold_for_random_schemas(law: Law, data: st.DataObject, written: Sc
 @pytest.mark.law
 @pytest.mark.parametrize("law", FAULT_LAWS)
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), written=schema_files())
-def test_fault_laws_hold_for_random_schemas(law: str, data: st.DataObject, written: SchemaFiles) -> None:
+@given(data=st.data(), written=schema_files(), tokenizer=TOKENIZERS)
+def test_fault_laws_hold_for_random_schemas(
+    law: str, data: st.DataObject, written: SchemaFiles, tokenizer: ByteTokenizer
+) -> None:
     """The checker and the grammars give the expected findings for any prompt with one fault."""
-    subject = Subject(written.checked(), ByteTokenizer())
+    subject = Subject(written.checked(), tokenizer)
 
     FAULT_LAWS[law](subject, data.draw(invalid_prompts(subject.schema)))
 

@@ -20,6 +20,7 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch, Row
 from promptcache.runtime.step_graphs import StepGraphs
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.service import distance, serve
 from tests import strategies
 
@@ -59,12 +60,12 @@ class StepMachine(RuleBasedStateMachine):
         self.answered: dict[Row, Answered] = {}
         self.batch = Batch(self.model)
 
-    @initialize(schema=strategies.schemas(), small_tokens=st.sampled_from([0, 8, 64]))
-    def start(self, schema: CheckedSchema, small_tokens: int) -> None:
+    @initialize(schema=strategies.schemas(), small_tokens=st.sampled_from([0, 8, 64]), tokenizer=strategies.TOKENIZERS)
+    def start(self, schema: CheckedSchema, small_tokens: int, tokenizer: ByteTokenizer) -> None:
         """Serve a schema with an empty batch."""
         torch.use_deterministic_algorithms(True)  # allocated memory is filled with NaN
         self.schema = schema
-        self.service = serve(schema, self.model)
+        self.service = serve(schema, self.model, tokenizer)
         self.batch = Batch(
             self.model,
             Pool(self.model, MemoryStore(self.model.shape).buffers(2**20), small_tokens=small_tokens),
