@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from promptcache.layout import LeafKind
+from promptcache.diagnostics import TemplateRefusal
+from promptcache.layout import LeafKind, added_text
 from promptcache.layout.added_text import AddedText, Origin, _OwnTurns, _Part
 from promptcache.layout.lay_out import _Walk
 from promptcache.layout.schema_texts import SchemaTexts
@@ -88,9 +89,9 @@ def _never_whole(patch: Patch) -> None:
     patch.setattr(_OwnTurns, "_whole", lambda self: None)
 
 
-@fault("refusals are silent", law=CONVERSATIONS, template="roles must alternate")
-def _silent_refusals(patch: Patch) -> None:
-    _drop_warnings(patch)
+@fault("a refused conversation is written all the same", law=CONVERSATIONS, template="roles must alternate")
+def _written_all_the_same(patch: Patch) -> None:
+    patch.setattr(added_text, "TextNotInPlace", TemplateRefusal)
 
 
 @fault("texts of a prompt are what a template wrote", law=CONTROLS)
