@@ -41,7 +41,7 @@ def turn_texts(schema: CheckedSchema, conversations: Conversations) -> TurnTexts
     frames: dict[int, Frame] = {}
     warnings: list[Diagnostic] = []
     faults: list[Diagnostic] = []
-    preamble = ""
+    preamble = conversations.bos
     for owner in dict.fromkeys(("", *(owner for _, owner in found))):
         present = schema.guaranteed[owner] | {""}
         there = [(index, turn) for index, (turn, of) in enumerate(found) if of in present]

@@ -8,9 +8,11 @@ import math
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from promptcache.diagnostics import SURROGATE
+
+_T = TypeVar("_T")
 
 _WORDS = {"True": True, "False": False, "None": None}  # templates write values as Python does
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -148,6 +150,12 @@ def literal_value(text: str, *, is_code: bool = False) -> Any:
         return text
 
 
+def keyword(schema: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
+    """Return the value of a keyword of a JSON schema; an empty one if it is missing or of another type."""
+    value = schema.get(name)
+    return value if isinstance(value, kind) else kind()
+
+
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """Return a schema in place of a reference to it; {} for one that is not found, or refers to itself."""
     for _ in range(len(root) + 16):
@@ -167,7 +175,7 @@ def alternatives(schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterat
     if not isinstance(schema, Mapping):
         yield {}
         return
-    name = next((each for each in ("allOf", "anyOf", "oneOf") if schema.get(each)), None)
+    name = next((each for each in ("allOf", "anyOf", "oneOf") if keyword(schema, each, list)), None)
     if name is not None and depth:
         rest = {key: each for key, each in schema.items() if key != name}
         parts = [each for each in (resolved(each, root) for each in schema[name]) if isinstance(each, Mapping)]
@@ -182,7 +190,9 @@ def alternatives(schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterat
 
 def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
     """Return the values of which a schema allows one; None if it does not list them."""
-    return [schema["const"]] if "const" in schema else schema.get("enum")
+    if "const" in schema:
+        return [schema["const"]]
+    return schema["enum"] if isinstance(schema.get("enum"), list) else None
 
 
 def _takes(schema: Any, value: Any, root: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from promptcache.structured.arguments import literal_value, read_json, read_json_at, typed_value
+from promptcache.structured.arguments import keyword, literal_value, read_json, read_json_at, typed_value
 from promptcache.structured.call_style import CallStyle, Elements, common_start, joint_pattern, lenient
 from promptcache.structured.tools import ToolCall
 
@@ -59,10 +59,8 @@ def _first(text: str, signs: Collection[str], at: int) -> tuple[int, str] | None
 
 def _calls_at(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
     """Return the calls that begin with a sign at `start`, and where they end with the text behind them."""
-    if not style.is_json:
-        calls, stop = _styled_calls(text, start, names, style)
-        return (calls, stop) if calls else _json_calls(text, start + len(style.tag), names, style)
-    return _json_calls(text, start + len(style.tag), names, style)
+    calls, stop = ((), start) if style.is_json else _styled_calls(text, start, names, style)
+    return (calls, stop) if calls else _json_calls(text, start + len(style.tag), names, style)
 
 
 def _json_calls(text: str, start: int, names: Collection[str], style: CallStyle) -> tuple[tuple[ToolCall, ...], int]:
@@ -125,7 +123,7 @@ def _element_arguments(text: str, start: int, name: str, style: CallStyle, eleme
     if _ends(text, start, elements.empty_joint, elements.empty_tail, shared=style.middle):
         return _Arguments({}, start, elements.empty_joint, elements.empty_tail)
     schema, values = style.parameters(name), dict[str, Any]()
-    properties = schema.get("properties") or {}
+    properties = keyword(schema, "properties", dict)
     key, separator = re.compile(rf"{_KEY}{_equals(elements)}"), re.compile(lenient(elements.between))
     shared = common_start(elements.between, style.tail)
     behind = style.behind_name.match(text, start)
@@ -221,7 +219,7 @@ def _call(value: Any, names: Collection[str], style: CallStyle) -> ToolCall | No
             arguments = read_json(arguments)
         except (ValueError, RecursionError):
             return None
-    if name not in names or not isinstance(arguments, dict):
+    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
     return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import InvalidGeneration, shown
-from promptcache.structured.arguments import alternatives, choices_of
+from promptcache.structured.arguments import alternatives, choices_of, keyword
 from promptcache.structured.call_style import CallStyle, common_start
 from promptcache.structured.calls import parse_calls
 from promptcache.structured.formats import JSONSchema, OutputFormat, literal, may_begin
@@ -65,7 +65,7 @@ def _element_rules(output: ToolCalls) -> Iterator[str]:
     calls: dict[str, list[str]] = {"some": [], "none": []}
     for index, tool in enumerate(output.tools):
         schema = json.loads(tool.parameters.schema)
-        properties, required = schema.get("properties") or {}, schema.get("required") or ()
+        properties, required = keyword(schema, "properties", dict), keyword(schema, "required", list)
         begin, firsts = written(tool.name + style.middle), list[str]()
         yield f'more{index}_{len(properties)}: ""'
         for number, (name, value) in reversed([*enumerate(properties.items())]):

@@ -194,11 +194,14 @@ class HubTokenizer:
 
         Of several templates, the one that the option `chat_template` names, else that for tools if there are tools.
         """
-        others = {name: each for name, each in options.items() if name != "chat_template"}
-        name = options.get("chat_template", TOOL_USE if others.get("tools") is not None else DEFAULT)
-        if "chat_template" in options and name not in self._templates:
+        others = {**options}
+        name = others.pop("chat_template", None)
+        if name is None:
+            has_tools = others.get("tools") is not None
+            name = TOOL_USE if has_tools and TOOL_USE in self._templates else DEFAULT
+        template = self._templates.get(name) if isinstance(name, str) else None
+        if template is None:
             raise InvalidValue(f"chat_template={shown(name)}: the model has {', '.join(sorted(self._templates))}")
-        template = self._templates.get(name, self._template)
         return template.render(messages, generation_prompt=generation_prompt, options=others, date=date)
 
     def _control_start(self, start: str) -> str:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidOutput
-from promptcache.structured import CallStream, parse_calls, read_tools
+from promptcache.structured import CallSplit, CallStream, CallStyle, ToolCalls, parse_calls, read_tools
 from promptcache.structured.arguments import ValidJSON, read_json
-from tests.structured.test_tools import HERMES, XML, xml
+from tests.structured.test_tools import HERMES, LLAMA, XML, xml
 
 _PIECES = st.sampled_from(
     [
@@ -74,3 +74,47 @@ def test_a_streamed_call_without_json_is_an_error() -> None:
     split = CallStream(["f"], HERMES)
     with pytest.raises(InvalidOutput, match="the arguments of the call of 'f' are not JSON"):
         split.add('<tool_call>\n{"name": "f", "arguments": {"a": b}}\n</tool_call>')
+
+
+_KEYS = (
+    "name",
+    "arguments",
+    "parameters",
+    "function",
+    "properties",
+    "required",
+    "type",
+    "anyOf",
+    "allOf",
+    "enum",
+    "$ref",
+)
+_VALUES = st.recursive(
+    st.sampled_from([None, True, 7, "f", "string", "{}", "#/properties"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.law
+@given(value=_VALUES, style=st.sampled_from([HERMES, LLAMA]), is_tagged=st.booleans())
+def test_json_is_calls_or_text(value: Any, style: CallStyle, is_tagged: bool) -> None:
+    """Whatever JSON a model writes, the answer has calls, or it is text as it stands; a stream of it agrees."""
+    text = f"<tool_call>{json.dumps(value)}</tool_call>" if is_tagged else json.dumps(value)
+    content, calls = parse_calls(text, frozenset({"f"}), style)
+    assert {each.name for each in calls} <= {"f"}
+    assert all(isinstance(json.loads(each.arguments), dict) for each in calls)
+    assert calls or content == text
+    split = CallSplit(frozenset({"f"}), style)
+    assert (split.add(text) + split.rest(), split.calls) == (content, calls)
+
+
+@pytest.mark.law
+@given(schema=_VALUES, parameters=st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=3))
+def test_any_schema_leaves_arguments_readable(schema: Any, parameters: dict[str, Any]) -> None:
+    """Keywords of a schema with values that JSON Schema does not have say nothing about arguments."""
+    own = {"properties": {"x": schema}, **parameters}
+    tools = read_tools([{"type": "function", "function": {"name": "f", "parameters": own}}])
+    _, (call,) = parse_calls(xml("f", x="7"), frozenset({"f"}), XML.of(tools))
+    assert json.loads(call.arguments)["x"] in (7, "7")
+    assert ToolCalls(tools, XML.of(tools)).grammar

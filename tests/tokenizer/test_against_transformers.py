@@ -186,11 +186,18 @@ def test_templates_are_used_by_name_as_in_transformers(place: str, tmp_path: Pat
     ours = adapt_tokenizer(theirs) if place == "a loaded tokenizer" else HubTokenizer.from_folder(tmp_path)
     chat = [{"role": "user", "content": "a"}]
 
-    for options in ({}, {"tools": [{"name": "t"}]}, {"chat_template": "rag", "documents": [{"text": "d"}]}):
+    for options in (
+        {},
+        {"tools": [{"name": "t"}]},
+        {"chat_template": "rag", "documents": [{"text": "d"}]},
+        {"chat_template": None, "tools": [{"name": "t"}]},
+    ):
         expected = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **options)
         assert ours.render_chat(chat, generation_prompt=True, options=options) == expected
     with pytest.raises(InvalidValue, match="chat_template='other': the model has default, rag, tool_use"):
         ours.render_chat(chat, generation_prompt=True, options={"chat_template": "other"})
+    with pytest.raises(InvalidValue, match=r"chat_template=\['rag'\]: the model has default"):
+        ours.render_chat(chat, generation_prompt=True, options={"chat_template": ["rag"]})
 
 
 @pytest.mark.parametrize("names", [("default", "tool_use"), ("rag", "tool_use"), ("tool_use",)])

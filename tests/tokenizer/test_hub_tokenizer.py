@@ -392,3 +392,17 @@ def test_a_system_turn_that_the_template_refuses_is_an_error():
     assert fault.help is not None
     assert "first user turn" in fault.help
     assert tokenizer.warnings == ()
+
+
+def test_a_template_that_wants_a_system_turn_keeps_the_first_token():
+    """The system turn may be in a module: the template refuses the conversation without it, and BOS stays."""
+    schema = read('<schema name="s"><module name="a"><system>Be brief.</system></module></schema>')
+    source = f"{{{{ bos_token }}}}{small.CHATML}"
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
+
+    layouts = [
+        lay_out(schema, HubTokenizer.from_parts(small.llama_like(), LLAMA, each)) for each in (source, wants + source)
+    ]
+
+    assert all(each.has_bos for each in layouts)
+    assert layouts[0].runs == layouts[1].runs
