@@ -168,8 +168,8 @@ class Engine(NamedElsewhere, Unpicklable):
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
                 exact one. "off" promotes only what `promote` names.
-            promote_bytes: Limit of the KV that is promoted automatically. It is part of the
-                memory budget of the store. None means a quarter of that budget, or 1 GiB without one.
+            promote_bytes: Limit of the KV that is promoted automatically. It is part of the memory budget of the store.
+                None means a quarter of that budget, or 1 GiB without one.
 
         Raises:
             InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote` or `promote_bytes` has a value

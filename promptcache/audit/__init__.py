@@ -1,7 +1,4 @@
-"""Audits: how far one cached request is from ordinary prefill, where that comes from, and what would help.
-
-`Engine.audit` audits a prompt. A watcher compares requests of a running engine in idle time.
-"""
+"""Audits: how far one cached request is from ordinary prefill, where that comes from, and what would help."""
 
 from promptcache.audit.advice import audit
 from promptcache.audit.ladder import Ladder, compare_predictions, joined_ids, mean_divergence, prompt_pieces

@@ -6,7 +6,7 @@ decide which of them exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from promptcache.cli.output import ROOT
@@ -63,12 +63,10 @@ def compare_layouts(
     old: tuple[Layout, Sequence[RunState]], new: tuple[Layout, Sequence[RunState]], token_bytes: int
 ) -> LayoutChange:
     """Compare two layouts under one tokenizer, each with what `run_states` returned for it."""
-    before, after = (
-        {state.encoding.digest: state for state in reversed(states)} for _, states in (old, new)
-    )  # one state for each encoding, the first
+    before, after = (_by_digest(states) for _, states in (old, new))
     kept = [state for digest, state in before.items() if digest in after]
     dropped = [state for digest, state in before.items() if digest not in after]
-    needed = [state for digest, state in reversed(after.items()) if digest not in before]
+    needed = [state for digest, state in after.items() if digest not in before]
     return LayoutChange(
         num_kept=len(kept),
         num_kept_tokens=_num_tokens(kept),
@@ -82,10 +80,17 @@ def compare_layouts(
                 num_tokens=state.encoding.num_tokens,
                 is_new=module not in old[0].runs_of,
             )
-            for state in needed
-            for module in (state.module(new[0]),)
+            for module, state in ((state.module(new[0]), state) for state in needed)
         ),
     )
+
+
+def _by_digest(states: Sequence[RunState]) -> Mapping[str, RunState]:
+    """Return the first state of each encoding."""
+    found: dict[str, RunState] = {}
+    for state in states:
+        found.setdefault(state.encoding.digest, state)
+    return found
 
 
 def _num_tokens(states: Sequence[RunState]) -> int:

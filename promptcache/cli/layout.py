@@ -111,16 +111,16 @@ def command(
         limits.check(layout, states)
     except SchemaError as error:  # shown with the layout, which says where the positions go
         diagnostics, failed = (*diagnostics, *error.diagnostics), True
+    change = None
+    if against is not None:
+        old = limits.lay_out(checked_schema(read(against, sources)), check=False)
+        change = compare_layouts(old, (layout, states), facts.token_bytes)
     lengths, plan = prompt_lengths(layout, tokenizer), None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
         plan = make_plan(selection, layout, states, tokenizer, repair)
         layout, states = with_members(selection, layout, states, tokenizer)
         diagnostics = (*diagnostics, *plan.warnings)
-    change = None
-    if against is not None:
-        old = limits.lay_out(checked_schema(read(against, sources)), check=False)
-        change = compare_layouts(old, limits.lay_out(checked, check=False), facts.token_bytes)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), lengths, plan)
     pictures = {
         path: draw(layout, plan=plan, token_bytes=facts.token_bytes)

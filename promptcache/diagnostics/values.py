@@ -110,7 +110,7 @@ def refuse_unknown(function: str, names: Iterable[str], known: Sequence[str], er
     Raises:
         Exception: Of the class `error`. It names the first one, and the keyword that is meant or all of them.
     """
-    for name in names:
+    if (name := next(iter(names), None)) is not None:
         meant = did_you_mean(name, known, "{}") or f"it has {', '.join(known)}"
         raise error(f"{function} has no {name}=…: {meant}")
 

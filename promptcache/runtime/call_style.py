@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from promptcache.diagnostics import InvalidGeneration, TemplateRefusal
@@ -27,11 +28,17 @@ def call_style(tokenizer: Tokenizer, tools: Sequence[Tool]) -> CallStyle:
     Raises:
         InvalidGeneration: The template writes calls in a form that cannot be derived from it, or none.
     """
+    return _style_of_template(tokenizer).of(tools)
+
+
+@lru_cache(maxsize=4)
+def _style_of_template(tokenizer: Tokenizer) -> CallStyle:
+    """Return the style for any tools, which is learned once."""
     writer = _CallWriter(tokenizer)
     one = writer.text([{_KEYS[0]: _TEXT}])
     writes_call = one is not None and (_NAMES[0] in one or _TEXT in one)
     if not writes_call and not writer.writes_tools:
-        return CallStyle().of(tools)
+        return CallStyle()
     style = None if one is None else _json_style(writer, one) or _element_style(writer)
     if style is None:
         reason = "writes calls of tools in an unknown form" if writes_call else "writes tools, and no calls of them"
@@ -39,7 +46,7 @@ def call_style(tokenizer: Tokenizer, tools: Sequence[Tool]) -> CallStyle:
             f"tools do not work with this model: its chat template {reason}, so calls cannot be found in answers; "
             "leave `tools` out, and describe the tools and the form of calls in a message"
         )
-    return style.of(tools)
+    return style
 
 
 def _json_style(writer: _CallWriter, one: str) -> CallStyle | None:
@@ -95,11 +102,9 @@ class _CallWriter:
         ]
         answer: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
         try:
-            asked = self._render()
-            rendered = self._render(answer)
+            header, said = (each.rpartition(_QUESTION)[2] for each in (self._asked, self._render(answer)))
         except TemplateRefusal:
             return None
-        header, said = asked.rpartition(_QUESTION)[2], rendered.rpartition(_QUESTION)[2]
         for tag in self._tokenizer.reasoning_tags or ():
             header = header.partition(tag)[0]  # a block that the prompt opens or closes is no part of calls
         header = header if said.startswith(header) else header.rstrip()
@@ -109,9 +114,14 @@ class _CallWriter:
     def writes_tools(self) -> bool:
         """Whether the template writes definitions of tools."""
         try:
-            return _NAMES[0] in self._render()
+            return _NAMES[0] in self._asked
         except TemplateRefusal:
             return False
+
+    @cached_property
+    def _asked(self) -> str:
+        """The question with the beginning of an answer."""
+        return self._render()
 
     def _render(self, *answer: Mapping[str, Any]) -> str:
         """Return a question with an answer, or with the beginning of one."""

@@ -102,7 +102,7 @@ class Promoter:
             )
         if promote_bytes is None:
             promote_bytes = DEFAULT_AUTO_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
-        self.promote_bytes = promote_bytes
+        self._promote_bytes = promote_bytes
         self._executor, self._catalog = executor, catalog
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
         self._combinations: OrderedDict[CombinationParts, _Combination | None] = OrderedDict()  # by last use
@@ -183,12 +183,12 @@ class Promoter:
             node = next((each for each in found.nodes if each not in self._nodes), None)
             if node is None:
                 del self._waiting[own]
-            elif sum(map(self._size, found.nodes)) > self.promote_bytes:
+            elif sum(map(self._size, found.nodes)) > self._promote_bytes:
                 self._forget(own)
                 node = None
             else:
                 size = self._size(node)
-                while self._nbytes + size > self.promote_bytes:
+                while self._nbytes + size > self._promote_bytes:
                     self._free([next(iter(self._nodes))])  # the least recently used, and no other has it as context
             return node
 

@@ -6,7 +6,7 @@ A request is complete: answering it needs no XML, no schema and no options of th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -144,9 +144,9 @@ def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokeniz
         raise InvalidGeneration(f"the tool {shown(unread)} is not in the text of this prompt: {fix}")
 
 
-def _text(tokenizer: Tokenizer, ends: frozenset[int], token_ids: Sequence[int]) -> str:
-    """Return the text of an answer without the control tokens that end it."""
-    return tokenizer.decode([each for each in token_ids if each not in ends or each not in tokenizer.control_ids])
+def _text(tokenizer: Tokenizer, without: Collection[int], token_ids: Sequence[int]) -> str:
+    """Return the text of an answer without some tokens."""
+    return tokenizer.decode([each for each in token_ids if each not in without])
 
 
 def _is_chat(prompt: PromptSource) -> bool:
@@ -268,8 +268,8 @@ class RequestBuilder:
         return tuple(sorted({*self.tokenizer.eos_ids, *self.executor.model.end_ids}))
 
     def text(self, ends: Sequence[int]) -> Callable[[Sequence[int]], str]:
-        """Return what turns the tokens of an answer into text, without those that end it."""
-        return partial(_text, self.tokenizer, frozenset(ends))
+        """Return what turns the tokens of an answer into text, without the control tokens that end it."""
+        return partial(_text, self.tokenizer, self.tokenizer.control_ids.intersection(ends))
 
     def build(self, prompt: PromptSource, settings: RequestSettings, given: Sequence[int] = ()) -> Request:
         """Return the request of a prompt.

@@ -35,6 +35,9 @@ class Before(StrEnum):
 class Tokenizer(Protocol):
     """Text to token IDs and back, and the chat template of a model."""
 
+    def __hash__(self) -> int:
+        """What is learned from a tokenizer is kept by it."""
+
     @property
     def bos_ids(self) -> tuple[int, ...]:
         """The tokens that the tokenizer puts before a text; none for many models."""

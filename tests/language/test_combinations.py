@@ -26,31 +26,6 @@ def every(schema: CheckedSchema) -> set[frozenset[str]]:
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(schema=strategies.schemas())
-def test_every_combination_is_listed_once(schema: CheckedSchema) -> None:
-    """Without a cap, the list has every valid combination exactly once."""
-    found, complete = Combinations(schema.rules).listing(5000)
-
-    assert complete
-    assert len(found) == len(set(found))
-    assert set(found) == every(schema)
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(schema=strategies.schemas())
-def test_cut_list_has_seen_every_module(schema: CheckedSchema) -> None:
-    """A list with as many combinations as modules contains every usable module."""
-    usable = frozenset().union(*every(schema))
-    cap = len(schema.modules) + 1
-    found, complete = Combinations(schema.rules).listing(cap)
-
-    assert frozenset().union(*found) == usable
-    assert complete is (len(every(schema)) <= cap)
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
 @given(data=st.data(), schema=strategies.schemas())
 def test_extremes_are_the_extremes_of_all(data: Any, schema: CheckedSchema) -> None:
     """The least and the greatest combination have the extreme weights of the complete list."""

@@ -1,19 +1,15 @@
-"""List the valid combinations of a schema's modules, and find those of least and greatest weight.
+"""Find the valid combinations of a schema's modules that have the least and the greatest weight.
 
 A combination is the set of modules of a valid prompt. It includes union defaults and excludes the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from promptcache.language.rules.count import list_selections, open_solver
 from promptcache.language.rules.rules import Rules
-from promptcache.language.rules.solver import RuleSolver
-
-_MAX_LITERALS = 2_000_000  # in the clauses that exclude combinations already listed
 
 
 class Extreme(NamedTuple):
@@ -24,40 +20,11 @@ class Extreme(NamedTuple):
     exact: bool
 
 
-class Listing(NamedTuple):
-    """Combinations, and whether the list is complete."""
-
-    found: tuple[frozenset[str], ...]
-    complete: bool
-
-
 class Combinations:
     """Valid combinations of a schema that has at least one."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-
-    @contextmanager
-    def asking(self) -> Iterator[Callable[[Iterable[str]], frozenset[str] | None]]:
-        """Yield a function that returns a small combination with the given modules, or None if there is none."""
-        with open_solver(self._rules) as solver:
-            yield solver.selection
-
-    def listing(self, cap: int) -> Listing:
-        """Return at most `cap` different combinations; the limit is lower for schemas with thousands of modules.
-
-        The first combinations together use every usable module.
-        """
-        cap = min(cap, _MAX_LITERALS // len(self._rules.order) + 1)
-        unmet = dict.fromkeys(self._rules.order)
-        found: list[frozenset[str]] = []
-        with open_solver(self._rules) as solver:
-            while (each := _unlisted(solver, unmet)) is not None:
-                if len(found) == cap:
-                    return Listing(tuple(found), complete=False)
-                found.append(each)
-                solver.exclude(each)
-        return Listing(tuple(found), complete=True)
 
     def least(self, weights: Mapping[str, int]) -> Extreme:
         """Return a combination with the smallest total weight."""
@@ -94,14 +61,3 @@ class Combinations:
                     exact = not solver.is_possible(present[-1:], absent[-1:])
             found = solver.selection(granted if sign > 0 else (), granted if sign < 0 else ())
         return found or frozenset(), exact
-
-
-def _unlisted(solver: RuleSolver, unmet: dict[str, None]) -> frozenset[str] | None:
-    """Return a combination that is not listed yet, preferably with a module from `unmet`."""
-    found = None
-    while unmet and found is None:
-        found = solver.selection((unmet.popitem()[0],))
-    found = solver.selection() if found is None else found
-    for module in found or ():
-        unmet.pop(module, None)
-    return found

@@ -32,7 +32,7 @@ from promptcache.runtime.hf.facts import (
 from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
-from promptcache.runtime.hf.packed import PackedLinear, pack_linears
+from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
@@ -133,11 +133,6 @@ class Model:
             if self.state == state:  # no other thread has changed it
                 self._fingerprints[state] = made
         return found
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether a linear layer is packed."""
-        return any(isinstance(each, PackedLinear) for each in self.hf.modules())
 
     def pack_weights(self, pack: bool | None) -> None:
         """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
