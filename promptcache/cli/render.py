@@ -21,11 +21,11 @@ from promptcache.cli.options import (
     schemas_option,
     with_json,
 )
-from promptcache.cli.output import ROOT, columns, slot_name, write_text
+from promptcache.cli.output import ROOT, columns, slot_name, warn, write_text
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import counted, printable
+from promptcache.diagnostics import Diagnostic, as_data, counted, printable
 from promptcache.language import Repair
 from promptcache.layout import RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer
@@ -41,6 +41,7 @@ class Rendered:
     counts: PlanCounts
     tokenizer: HubTokenizer
     rendering: Rendering
+    warnings: tuple[Diagnostic, ...]
 
 
 class TokenLine(NamedTuple):
@@ -80,6 +81,7 @@ def command(
         (_print_tokens if tokens else print_text)(rendered, stdout())
         counts = rendered.counts
         total = counted(counts.num_reused_tokens + counts.num_new_tokens, "token")
+        warn(*(f"{each.code}: {each.message}" for each in rendered.warnings))
         print_lines([counts.line(f"{total}: ", f"{counts.num_reused_tokens:,} reused")], stderr())
 
     return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
@@ -103,7 +105,13 @@ def render_prompt(
     limits = TokenLimits.of(model)
     plan = plan_request(request, limits, repair=repair)
     rendering = render(plan, limits.tokenizer)
-    return Rendered(request=request, counts=PlanCounts.of(plan), tokenizer=limits.tokenizer, rendering=rendering)
+    return Rendered(
+        request=request,
+        counts=PlanCounts.of(plan),
+        tokenizer=limits.tokenizer,
+        rendering=rendering,
+        warnings=plan.warnings,
+    )
 
 
 def _token_lines(rendered: Rendered) -> Iterator[TokenLine]:
@@ -148,6 +156,7 @@ def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any
     data = {
         **rendered.request.data(model),
         **asdict(rendered.counts),
+        "warnings": [as_data(each) for each in rendered.warnings],
         "text": rendered.rendering.text,
         "parts": [
             {

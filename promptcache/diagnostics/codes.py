@@ -139,6 +139,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC515", "collection with fixed positions"),
             Code("PC516", "choice longer than its slot", Severity.WARNING),
             Code("PC517", "prompt that asks nothing", Severity.WARNING),
+            Code("PC518", "text outside of chat turns", Severity.WARNING),
             # 6xx: templates
             Code("PC601", "template cannot be read"),
             Code("PC602", "not available in templates"),

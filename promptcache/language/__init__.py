@@ -31,6 +31,7 @@ from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
 from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
+from promptcache.language.outside_turns import text_outside_turns
 from promptcache.language.print_schema import print_schema
 from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
@@ -223,6 +224,7 @@ __all__ = [
     "source_of",
     "split_question",
     "text_of",
+    "text_outside_turns",
     "tool_definitions",
     "walk",
     "walk_checked",

@@ -31,6 +31,7 @@ from promptcache.language.checked import (
 from promptcache.language.examples import check_examples
 from promptcache.language.lint import lint_schema
 from promptcache.language.normalize import normalize_schema
+from promptcache.language.outside_turns import text_outside_turns, texts_outside_turns
 from promptcache.language.rules.backbone import UndecidedError, find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
@@ -70,6 +71,9 @@ def check_schema(schema: Schema) -> CheckedSchema:
     modules = {item.path: item for item in walk_checked(children) if isinstance(item, CheckedModule)}
     warnings = [*islice(lint_schema(schema, index, rules), MAX_FAULTS)]
     warnings += (*_without_members(index), *_unknown_members(rules, modules))
+    outside = texts_outside_turns(children)
+    if index.turns:
+        warnings += text_outside_turns(outside, [*modules])
     try:
         backbone = find_backbone(rules, members)
     except UndecidedError as error:
@@ -103,6 +107,7 @@ def check_schema(schema: Schema) -> CheckedSchema:
         guaranteed=backbone.guaranteed,
         scaffolds=tuple(scaffolds),
         has_turns=bool(index.turns),
+        outside_turns=outside,
         open_separator=open_separator,
         rules=rules,
         repair=None if schema.repair is None else Repair.parse(schema.repair),

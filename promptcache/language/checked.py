@@ -166,6 +166,7 @@ class CheckedSchema(Short):
             for "", the modules present in every valid prompt. Closed: a guaranteed module's set is part of it.
         scaffolds: In the order in which they are tried: that of the document, with promoted ones inserted.
         has_turns: Whether the schema contains a chat turn.
+        outside_turns: The first text outside of turns of each module that has one, by path ("" too).
         open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).
         repair: The setting `repair` of the schema's requests, or None if the schema does not state one.
         positions: Where the schema's requests have cached text, or None if the schema does not state it.
@@ -182,6 +183,7 @@ class CheckedSchema(Short):
     guaranteed: Mapping[str, frozenset[str]]
     scaffolds: tuple[CheckedScaffold, ...]
     has_turns: bool
+    outside_turns: Mapping[str, Span]
     open_separator: str
     rules: Rules
     repair: Repair | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
-from promptcache.diagnostics import FLAG, InvalidValue, SchemaError, instance
+from promptcache.diagnostics import InvalidValue, SchemaError, instance
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
@@ -31,6 +31,7 @@ from promptcache.language.syntax.nodes import (
     Text,
     Turn,
     Union,
+    walk,
 )
 from promptcache.language.syntax.whitespace import is_blank
 
@@ -45,8 +46,8 @@ class Schema(SchemaDocument):
     """Schema document as declared.
 
     `Schema("qa").module("system", "Be brief.", required=True)` builds a schema without XML. Every method returns a
-    new schema. Texts are used exactly as given. Turns are added at the end. Modules, unions and text would close a
-    final open `user` turn, so they are added before it.
+    new schema. Texts are used exactly as given. Turns are added at the end. If a schema ends with a turn, modules,
+    unions, collections and text are added at the end of this turn, unless they contain turns themselves.
     """
 
     @classmethod
@@ -100,15 +101,9 @@ class Schema(SchemaDocument):
         """Add a module; the arguments are those of the function `module`."""
         return self.with_module(module(name, *content, **options))
 
-    def with_module(self, *modules: Module, at_end: bool = False) -> Schema:
-        """Add existing modules, for example from another schema.
-
-        Args:
-            at_end: Add the modules after everything else, which closes a final open `user` turn. By default they are
-                added before this turn.
-        """
-        FLAG.check("at_end", at_end, InvalidValue)
-        return self._with(modules, at_end=at_end)
+    def with_module(self, *modules: Module) -> Schema:
+        """Add existing modules, for example from another schema."""
+        return self._with(modules)
 
     def union(
         self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
@@ -177,10 +172,13 @@ class Schema(SchemaDocument):
         """State the format of answers to prompts of this schema; the arguments are those of `slot`."""
         return replace(self, children=(*self.children, AnswerFormat(type=kind, choices=choices, pattern=pattern)))
 
-    def _with(self, items: tuple[Item, ...], *, at_end: bool = False) -> Schema:
-        index = None if at_end else _open_turn(self.children)
-        index = len(self.children) if index is None else index
-        return replace(self, children=(*self.children[:index], *items, *self.children[index:]))
+    def _with(self, items: tuple[Item, ...]) -> Schema:
+        children, index = self.children, _last_with_text(self.children)
+        turn = children[index] if index is not None else None
+        if index is None or not isinstance(turn, Turn) or any(isinstance(each, Turn) for _, each in walk(items)):
+            return replace(self, children=(*children, *items))
+        longer = replace(turn, children=(*turn.children, *items))
+        return replace(self, children=(*children[:index], longer, *children[index + 1 :]))
 
     def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
         turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
@@ -270,13 +268,9 @@ def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
     return tuple(Text(text=item, span=IN_PYTHON, exact=True) if isinstance(item, str) else item for item in content)
 
 
-def _open_turn(items: tuple[Item, ...]) -> int | None:
-    """Return the index of the final `user` turn that prompts continue, or None if there is none."""
-    last = next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
-    if last is None:
-        return None
-    turn = items[last]
-    return last if isinstance(turn, Turn) and turn.role is Role.USER else None
+def _last_with_text(items: tuple[Item, ...]) -> int | None:
+    """Return the index of the last item that has text, a slot or a turn; None if there is none."""
+    return next((index for index in reversed(range(len(items))) if not _is_empty(items[index])), None)
 
 
 def _is_empty(item: Item) -> bool:

@@ -31,6 +31,7 @@ from promptcache.language import (
     FinalText,
     Role,
     Selection,
+    text_outside_turns,
 )
 from promptcache.layout.seam import Seam, sliced
 from promptcache.layout.turns import moved, refused
@@ -92,7 +93,8 @@ class AddedText:
         if seam.before is Before.START and self._layout.has_bos:
             seam = Seam(before=Before.CONTROL)  # the template writes BOS, and text behind it is not at a start
         own = _OwnTurns(selection, self._layout, self._tokenizer, self._conversations, self._answers)
-        return replace(self._tokenized(own.parts, seam), warnings=tuple(own.warnings))
+        warnings = (*own.warnings, *text_outside_turns(schema.outside_turns, selection.modules))
+        return replace(self._tokenized(own.parts, seam), warnings=warnings)
 
     def _tokenized(self, parts: Sequence[_Part], seam: Seam) -> Added:
         """Return the tokens of texts. Those between two generated answers are tokenized as one text.

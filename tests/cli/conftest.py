@@ -16,12 +16,14 @@ Command = Callable[..., Result]
 
 TRAVEL = """\
 <schema name="travel">
-  <system>You plan trips.</system>
-  <module name="plan"><parameter name="days" length="6"/> days.</module>
-  <union name="city">
-    <module name="miami">The beach. <parameter name="hotel" length="4" default="any"/></module>
-    <module name="paris">The Louvre. <parameter name="hotel" length="4"/></module>
-  </union>
+  <system>
+    You plan trips.
+    <module name="plan"><parameter name="days" length="6"/> days.</module>
+    <union name="city">
+      <module name="miami">The beach. <parameter name="hotel" length="4" default="any"/></module>
+      <module name="paris">The Louvre. <parameter name="hotel" length="4"/></module>
+    </union>
+  </system>
 </schema>
 """
 

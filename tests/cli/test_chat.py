@@ -52,7 +52,7 @@ def test_usage_shows_what_an_answer_reused(command: Command) -> None:
 
     assert result.stderr.startswith("error: /usage: nothing was answered yet\n")
     first, second = result.stderr.split("\nTTFT ")[:2]
-    assert re.search(r"modules +\d+ tokens  \(root\) \d+ miss, miami \d+ miss\n", first)
+    assert re.search(r"modules +\d+ tokens  \(root\) \d+ miss, plan \d+ miss, miami \d+ miss\n", first)
     assert re.search(r"history +0 tokens", first)
     assert re.search(r"miami \d+ hit\nhistory +[1-9]\d* tokens", second)
 

@@ -15,7 +15,9 @@ from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("folder")
 
-TEXT = "<|begin|><|system|>\nYou plan trips.<|end|>\n3 days.\nThe beach. any<|user|>\nPlan it.<|end|>\n<|assistant|>\n"
+TEXT = (
+    "<|begin|><|system|>\nYou plan trips.\n3 days.\nThe beach. any<|end|>\n<|user|>\nPlan it.<|end|>\n<|assistant|>\n"
+)
 
 
 def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
