@@ -713,14 +713,13 @@ class Engine(NamedElsewhere, Unpicklable):
         template_kwargs: TemplateOptions = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:
-        """Return the conversation that `Chat.save` wrote. Its schema has to be added before.
+        """Return the conversation that `Chat.save` wrote. Its schema has to be added before the next answer.
 
-        Saved KV is used if model, tokenizer, modules and texts are the same. Otherwise the next answer prefills the
-        turns. If the text of an answer was edited in the file, its tokens are those of the new text.
+        The next answer prefills the turns that history does not have. If the text of an answer was edited in the file,
+        its tokens are those of the new text.
 
         Raises:
             InvalidValue: The file is not a saved chat, or cannot be read.
-            UnknownSchema: The file has KV, and no schema of that name was added.
         """
         self._catalog.check_open()
         settings = RequestSettings(salt=salt, template_kwargs=template_kwargs, tools=tools)

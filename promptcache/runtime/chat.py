@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from promptcache.diagnostics import (
-    FLAG,
     PATH,
     TEXT,
     ContextLengthExceeded,
@@ -28,11 +27,10 @@ from promptcache.diagnostics import (
 )
 from promptcache.kv import expand_home
 from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
-from promptcache.layout import RequestTokens
 from promptcache.runtime.answer_reader import AnswerReader
 from promptcache.runtime.call_style import call_style
 from promptcache.runtime.channels import has_channels
-from promptcache.runtime.chat_file import ChatKV, SavedChat, kv_folder, load_kv, not_a_chat, read_chat, write_chat
+from promptcache.runtime.chat_file import SavedChat, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.planner import check_template_kwargs
@@ -166,37 +164,27 @@ class Chat(Unpicklable):
             raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; Prompt.from_file reads documents")
         return Chat.over(self._requests, prompt, self.settings, self.turns)
 
-    def save(self, path: str | Path, *, kv: bool = False) -> None:
-        """Write the conversation to a file, for `Engine.load_chat`. The salt is not written.
+    def save(self, path: str | Path) -> None:
+        """Write the conversation as JSON to a file, for `Engine.load_chat`. The salt and the KV are not written.
 
         Args:
             path: The file. It is replaced.
-            kv: Also write the KV that history has of the conversation, to a folder in the format of stores. Its name is
-                that of the file with ".kv" at the end. KV of an earlier save is removed from this folder.
 
         Raises:
             OSError: The file cannot be written.
             PromptError: A text of the prompt cannot be written as XML.
-            StoreError: The folder cannot be written.
-            An earlier file and its KV are then as before.
+            An earlier file is then as before.
         """
         PATH.check("path", path, InvalidValue)
-        FLAG.check("kv", kv, InvalidValue)
-        executor, settings = self._requests.executor, self.settings
-        recalled = None
-        if kv and self.turns:
-            recalled = executor.recall(self._tokens(), settings.salt, executor.follow())
-        own = ChatKV(executor=executor, recalled=recalled)
         saved = SavedChat(
             prompt=self.prompt,
             question=self.question,
             turns=self.turns,
-            repair=settings.repair,
-            positions=settings.positions,
-            kv_sizes=own.sizes,
+            repair=self.settings.repair,
+            positions=self.settings.positions,
             tokenizer=self._requests.tokenizer.fingerprint,
         )
-        write_chat(expand_home(path), saved, own)
+        write_chat(expand_home(path), saved)
 
     @classmethod
     def load(cls, requests: RequestBuilder, path: str | Path, settings: RequestSettings) -> Chat:
@@ -204,11 +192,11 @@ class Chat(Unpicklable):
         PATH.check("path", path, InvalidValue)
         _SALT.check("salt", settings.salt, InvalidValue)
         file = expand_home(path)
-        saved, tokenizer, executor = read_chat(file), requests.tokenizer, requests.executor
+        saved, tokenizer = read_chat(file), requests.tokenizer
         turns = saved.turns
         if saved.tokenizer != tokenizer.fingerprint:
             turns = tuple(_tokenized_again(turn, tokenizer) for turn in turns)
-        known = executor.model.num_known_tokens
+        known = requests.executor.model.num_known_tokens
         if any(each >= known for turn in turns for each in turn.token_ids):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
         tools = read_tools(settings.tools)
@@ -217,12 +205,9 @@ class Chat(Unpicklable):
         )
         try:
             settings = replace(settings, repair=saved.repair, positions=saved.positions)
-            chat = cls(requests, saved.prompt, settings, turns, saved.question)
+            return cls(requests, saved.prompt, settings, turns, saved.question)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
-        if saved.kv_sizes and turns:
-            load_kv(executor, chat._tokens(), settings.salt, kv_folder(file), saved.kv_sizes)
-        return chat
 
     def _next(self, text: str | None, results: Sequence[str]) -> str:
         """Return the next question: that of the prompt comes first. It is empty if there are results instead."""
@@ -254,17 +239,6 @@ class Chat(Unpicklable):
             raise ContextLengthExceeded(
                 f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"
             ) from None
-
-    def _tokens(self) -> RequestTokens:
-        """Return the tokens of the conversation up to its last answer."""
-        *before, last = self.turns
-        plan = self._requests.plan_chat(self.prompt, before, last.question, self.settings, last.results)
-        tokens = plan.tokens
-        return RequestTokens(
-            parts=tokens.parts,
-            token_ids=(*tokens.token_ids, *last.token_ids),
-            position_ids=(*tokens.position_ids, *range(plan.stop, plan.stop + len(last.token_ids))),
-        )
 
     def _add(self, before: tuple[ChatTurn, ...], question: str, results: Sequence[str], completion: Completion) -> None:
         if self.turns is not before:

@@ -1,4 +1,4 @@
-"""Saved conversations: a JSON file with texts and token IDs, and their KV in a folder in the format of stores."""
+"""Saved conversations: a JSON file with the messages and the token IDs of the answers. The KV is computed again."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from errno import EISDIR
 from os import strerror
 from pathlib import Path
 
-import torch
-
 from promptcache.atomic import atomic_write
 from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, is_text, shown
-from promptcache.kv import StoreConfig, open_store
-from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt, split_question
-from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.history import OwnStretch, Recalled
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, parse_prompt
 from promptcache.runtime.turns import ChatTurn, chat_message
 from promptcache.structured import ToolCall
 
 FORMAT = "promptcache chat"
-VERSION = 1
+VERSION = 2
 _ANSWER_FILE = "answer.schema.json"
 
 
@@ -32,9 +26,8 @@ class SavedChat:
 
     Attributes:
         question: The question that waits for the first answer.
-        kv_sizes: For each stretch of own tokens how many of its tokens are in the folder; empty without a folder.
-        positions: As for `Engine.chat`; None in files without it.
-        tokenizer: Fingerprint of the tokenizer of the answers' tokens; None in files without it.
+        repair, positions: As for `Engine.chat`.
+        tokenizer: Fingerprint of the tokenizer of the answers' tokens.
     """
 
     prompt: Prompt
@@ -42,60 +35,11 @@ class SavedChat:
     turns: tuple[ChatTurn, ...]
     repair: str | None
     positions: str | None
-    kv_sizes: tuple[int, ...]
-    tokenizer: str | None
+    tokenizer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatKV:
-    """The KV of a conversation that is written with it: `recalled` from history, or none."""
-
-    executor: Executor
-    recalled: Recalled | None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """For each stretch of own tokens how many of its first tokens have KV; empty if none has."""
-        sizes = () if self.recalled is None else tuple(each.num_found for each in self.recalled.stretches)
-        return sizes if any(sizes) else ()
-
-    def write(self, folder: Path) -> frozenset[str]:
-        """Put the KV into a folder in the format of stores, and return its keys."""
-        if self.recalled is None or not self.sizes:
-            return frozenset()
-        inside, keys = _executor_of(folder, self.executor), set()
-        for stretch in self.recalled.stretches:
-            if stretch.num_found:
-                views = [(stretch.handles[part.encoding], part.num_tokens) for part in stretch.parts]
-                recipe = inside.recipe(_encoding(self.recalled.tokens, stretch, stretch.num_found))
-                inside.store.put(
-                    recipe,
-                    torch.cat([handle.keys[:, :, :size] for handle, size in views], dim=2),
-                    torch.cat([handle.values[:, :, :size] for handle, size in views], dim=2),
-                )
-                keys.add(recipe.key)
-        return frozenset(keys)
-
-    def keys(self, folder: Path) -> frozenset[str]:
-        """Return the keys of all KV in a folder, which need not exist."""
-        return frozenset(_executor_of(folder, self.executor).store.keys()) if folder.is_dir() else frozenset()
-
-    def remove(self, folder: Path, keys: frozenset[str]) -> None:
-        """Remove KV from a folder."""
-        if keys:
-            store = _executor_of(folder, self.executor).store
-            for key in keys:
-                store.delete(key)
-
-
-def _executor_of(folder: Path, executor: Executor) -> Executor:
-    """Return an executor of the same model over the folder of a chat, which has signatures of its own."""
-    store = open_store(StoreConfig(folder=folder), executor.model.shape)
-    return Executor(executor.model, store, lambda: executor.fingerprint)
-
-
-def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
-    """Write a file and its KV. If this fails, the earlier file and its KV are as before."""
+def write_chat(path: Path, chat: SavedChat) -> None:
+    """Write a file. If this fails, the earlier file is as before."""
     is_plain = chat.prompt.schema == CHAT_SCHEMA
     said = chat.prompt.messages if is_plain else ()
     prompt, files = _without_folder(chat.prompt)
@@ -112,20 +56,11 @@ def write_chat(path: Path, chat: SavedChat, kv: ChatKV) -> None:
         "positions": chat.positions,
         "tokenizer": chat.tokenizer,
         "turns": [asdict(turn) for turn in chat.turns],
-        "kv_sizes": chat.kv_sizes,
     }
     if path.is_dir():
         raise IsADirectoryError(EISDIR, strerror(EISDIR), str(path))
-    folder = kv_folder(path)
-    earlier = kv.keys(folder) if kv.sizes or _has_kv(path) else frozenset()
-    try:
-        with atomic_write(path) as file:
-            file.write(json.dumps(data, indent=1, ensure_ascii=False).encode())
-            written = kv.write(folder)
-    except BaseException:
-        kv.remove(folder, kv.keys(folder) - earlier)
-        raise
-    kv.remove(folder, earlier - written)
+    with atomic_write(path) as file:
+        file.write(json.dumps(data, indent=1, ensure_ascii=False).encode())
 
 
 def read_chat(path: Path) -> SavedChat:
@@ -142,18 +77,15 @@ def read_chat(path: Path) -> SavedChat:
         data = json.loads(content)
         if (data["format"], data["version"]) != (FORMAT, VERSION):
             raise ValueError(f"its format is {shown(data['format'])}, version {shown(data['version'])}")
-        messages, turns, files = data["messages"], data["turns"], data.get("files", {})
+        messages, turns, files, question = data["messages"], data["turns"], data["files"], data["question"]
         if not isinstance(files, dict) or not all(map(is_text, files.values())):
             raise ValueError("files are texts by name")
         if not isinstance(turns, list):
             raise ValueError("turns are a list")
         plain = Prompt.from_messages(CHAT_SCHEMA, messages) if messages else Prompt(CHAT_SCHEMA)
-        if (answer := data.get("answer")) is not None:
-            plain = replace(plain, answer_format=parse_prompt(answer, folder=files).answer_format)
+        if data["answer"] is not None:
+            plain = replace(plain, answer_format=parse_prompt(data["answer"], folder=files).answer_format)
         prompt = plain if data["prompt"] is None else parse_prompt(data["prompt"], folder=files)
-        if "question" not in data and not turns:  # an earlier version wrote it at the end of the prompt
-            prompt, data["question"] = split_question(prompt)
-        question = data.get("question")
         if not (question is None or (is_text(question) and not turns)):
             raise ValueError("question is the text that waits for the first answer, or null")
         return SavedChat(
@@ -161,9 +93,8 @@ def read_chat(path: Path) -> SavedChat:
             question=question,
             turns=_turns(turns),
             repair=data["repair"],
-            positions=data.get("positions"),
-            kv_sizes=tuple(map(int, data["kv_sizes"])),
-            tokenizer=data.get("tokenizer"),
+            positions=data["positions"],
+            tokenizer=data["tokenizer"],
         )
     except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise not_a_chat(path, error) from None
@@ -222,36 +153,3 @@ def _is_call(data: object) -> bool:
     return (
         isinstance(data, list) and len(data) == 2 and all(map(is_text, data)) and isinstance(json.loads(data[1]), dict)
     )
-
-
-def kv_folder(path: Path) -> Path:
-    """Return the folder with the KV of the chat in `path`."""
-    return path.with_name(f"{path.name}.kv")
-
-
-def _has_kv(path: Path) -> bool:
-    """Whether a file is a saved chat with KV in its folder."""
-    try:
-        return bool(read_chat(path).kv_sizes)
-    except InvalidValue:
-        return False
-
-
-def load_kv(executor: Executor, tokens: RequestTokens, salt: str | None, folder: Path, sizes: Sequence[int]) -> None:
-    """Read into history what `ChatKV.write` wrote. KV of another model or schema is not found, and prefilled later."""
-    recalled = executor.recall(tokens, salt, executor.follow())
-    if recalled is None or executor.history is None or not folder.is_dir():
-        return
-    inside = _executor_of(folder, executor)
-    for stretch, size in zip(recalled.stretches, sizes, strict=False):
-        if size > stretch.num_found:
-            encoding = _encoding(tokens, stretch, size)
-            handle = inside.look_up([encoding])[encoding].handle
-            if handle is not None:
-                executor.history.add(stretch, encoding.token_ids, tuple(zip(handle.keys, handle.values, strict=True)))
-
-
-def _encoding(tokens: RequestTokens, stretch: OwnStretch, size: int) -> Encoding:
-    """Return the handle of the first tokens of a stretch."""
-    own = slice(stretch.start, min(stretch.start + size, stretch.stop))
-    return Encoding(token_ids=tokens.token_ids[own], position_ids=tokens.position_ids[own], context=stretch.context)

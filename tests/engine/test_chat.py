@@ -177,12 +177,12 @@ class Conversations(RuleBasedStateMachine):
         else:
             self.chats.append(Told.begun(changed, prompt))
 
-    @rule(number=st.integers(0, 9), kv=st.booleans(), clear=st.booleans())
-    def restart(self, number: int, kv: bool, clear: bool) -> None:
+    @rule(number=st.integers(0, 9), clear=st.booleans())
+    def restart(self, number: int, clear: bool) -> None:
         """Save a chat, and load it into the same engine or one with nothing."""
         told = self._told(number)
         with tempfile.TemporaryDirectory() as folder:
-            told.chat.save(Path(folder) / "chat.json", kv=kv)
+            told.chat.save(Path(folder) / "chat.json")
             if clear:
                 self.engine.clear_history()
             loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=told.chat.settings.salt)
@@ -197,7 +197,7 @@ class Conversations(RuleBasedStateMachine):
         if num_turns:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "chat.json"
-                told.chat.save(path, kv=True)
+                told.chat.save(path)
                 data = json.loads(path.read_text())
                 data["turns"][turn % num_turns][field] = "Edited."
                 path.write_text(json.dumps(data))
@@ -332,52 +332,9 @@ def test_a_fork_is_small() -> None:
     assert size < 10 * 10_000
 
 
-def test_saved_kv_is_used_again(tmp_path: Path) -> None:
-    """A new engine that loads a chat with its KV prefills the next turn only; without KV all of it."""
-    chat = engine().chat(PROMPTS[1])
-    chat.say("Something long " * 10, max_new_tokens=4, **GREEDY)
-    for kv in (True, False):
-        chat.save(tmp_path / f"{kv}.json", kv=kv)
-
-    used = {
-        kv: engine().load_chat(tmp_path / f"{kv}.json").say("And?", max_new_tokens=2, **GREEDY) for kv in (True, False)
-    }
-
-    assert used[True].token_ids == used[False].token_ids
-    assert used[True].usage.num_new_tokens < 40 < 100 < used[False].usage.num_new_tokens
-
-
-def test_saving_again_replaces_the_kv(tmp_path: Path) -> None:
-    """After several saves, the folder has the files of the last one."""
-    chat = engine().chat(PROMPTS[1])
-    for number in range(3):
-        chat.say(f"Question {number}", max_new_tokens=4, **GREEDY)
-        chat.save(tmp_path / "chat.json", kv=True)
-    chat.save(tmp_path / "once.json", kv=True)
-
-    again, once = ({file.name for file in tmp_path.glob(f"{name}.json.kv/encodings/*")} for name in ("chat", "once"))
-    assert again == once != set()
-
-
-@pytest.mark.parametrize("how", ["rewound", "without KV"])
-def test_kv_of_a_forgotten_conversation_is_removed(how: str, tmp_path: Path) -> None:
-    """A chat that is saved again without turns, or without KV, leaves no KV of the earlier save."""
-    chat = engine().chat(PROMPTS[1])
-    chat.say("A secret", max_new_tokens=4, **GREEDY)
-    chat.save(tmp_path / "chat.json", kv=True)
-    assert [*tmp_path.glob("chat.json.kv/encodings/*")]
-    if how == "rewound":
-        chat.rewind()
-    chat.save(tmp_path / "chat.json", kv=how == "rewound")
-
-    assert not [*tmp_path.glob("chat.json.kv/encodings/*")]
-    assert engine().load_chat(tmp_path / "chat.json").turns == chat.turns
-
-
-@pytest.mark.parametrize("kv", [False, True])
 @pytest.mark.parametrize("fault", ["text", "disk"])
-def test_a_failed_save_changes_nothing(fault: str, kv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a save that fails, the earlier file and its KV are as before, and nothing else is there."""
+def test_a_failed_save_changes_nothing(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a save that fails, the earlier file is as before, and nothing else is there."""
 
     def files() -> dict[Path, bytes]:
         return {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
@@ -385,7 +342,7 @@ def test_a_failed_save_changes_nothing(fault: str, kv: bool, tmp_path: Path, mon
     made = engine()
     chat = made.chat(PROMPTS[1])
     chat.say("First", max_new_tokens=4, **GREEDY)
-    chat.save(tmp_path / "chat.json", kv=True)
+    chat.save(tmp_path / "chat.json")
     before = files()
     other = made.chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
     other.say("Another", max_new_tokens=4, **GREEDY)
@@ -397,45 +354,32 @@ def test_a_failed_save_changes_nothing(fault: str, kv: bool, tmp_path: Path, mon
         monkeypatch.setattr("promptcache.atomic.publish", full)
 
     with pytest.raises((PromptError, OSError)):
-        other.save(tmp_path / "chat.json", kv=kv)
+        other.save(tmp_path / "chat.json")
 
     assert files() == before
-    monkeypatch.undo()
-    again = engine().load_chat(tmp_path / "chat.json").say("And?", max_new_tokens=1, **GREEDY)
-    assert again.usage.num_history_tokens > 0
 
 
 @pytest.mark.parametrize("name", ["folder", "missing/chat.json"])
 def test_a_save_to_no_file_leaves_nothing(name: str, tmp_path: Path) -> None:
-    """A path that cannot be a file is refused with and without KV, and no folder is made."""
+    """A path that cannot be a file is refused, and no folder is made."""
     (tmp_path / "folder").mkdir()
     chat = engine().chat(PROMPTS[1])
     chat.say("First", max_new_tokens=4, **GREEDY)
-    for kv in (False, True):
-        with pytest.raises(OSError, match=r"folder|missing"):
-            chat.save(tmp_path / name, kv=kv)
+    with pytest.raises(OSError, match=r"folder|missing"):
+        chat.save(tmp_path / name)
 
     assert [*tmp_path.rglob("*")] == [tmp_path / "folder"]
 
 
-def test_a_home_folder_is_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the home folder for the file and for its KV, when saving and when loading."""
+def test_a_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the home folder when saving and when loading."""
     monkeypatch.setenv("HOME", str(tmp_path))
     chat = engine().chat(PROMPTS[1])
     chat.say("First", max_new_tokens=4, **GREEDY)
-    chat.save("~/chat.json", kv=True)
-
-    assert {each.name for each in tmp_path.iterdir()} == {"chat.json", "chat.json.kv"}
-    assert engine().load_chat("~/chat.json").say("And?", max_new_tokens=1, **GREEDY).usage.num_history_tokens > 0
-
-
-def test_without_history_no_kv_is_written(tmp_path: Path) -> None:
-    """An engine without history saves no KV, and no folder for it."""
-    chat = engine(history_bytes=0).chat(PROMPTS[1])
-    chat.say("First", max_new_tokens=4, **GREEDY)
-    chat.save(tmp_path / "chat.json", kv=True)
+    chat.save("~/chat.json")
 
     assert [each.name for each in tmp_path.iterdir()] == ["chat.json"]
+    assert engine().load_chat("~/chat.json").turns == chat.turns
 
 
 class OtherBytes(ByteTokenizer):
@@ -456,28 +400,13 @@ def test_answers_get_tokens_of_another_tokenizer(tmp_path: Path) -> None:
     """A chat that is loaded with another tokenizer has the same texts, and the tokens that these have there."""
     chat = engine().chat(PROMPTS[1])
     chat.say("One?", max_new_tokens=9, min_new_tokens=9, **GREEDY)
-    chat.save(tmp_path / "chat.json", kv=True)
+    chat.save(tmp_path / "chat.json")
     made, other = Engine(MODEL, OtherBytes()), OtherBytes()
     made.add_schema(SCHEMA)
     loaded = made.load_chat(tmp_path / "chat.json")
 
     assert loaded.messages == chat.messages
     assert [turn.token_ids for turn in loaded.turns] == [other.tokenize(turn.answer) for turn in chat.turns]
-    assert made.load_chat(tmp_path / "chat.json").say("And?", max_new_tokens=2, **GREEDY).usage.num_history_tokens == 0
-
-
-def test_kv_of_another_model_is_not_used(tmp_path: Path) -> None:
-    """A chat that another model saved is loaded, and its KV is not."""
-    other = Engine(tiny_model(seed=1), TOKENIZER)
-    other.add_schema(SCHEMA)
-    chat = other.chat(PROMPTS[1])
-    chat.say("Something long " * 10, max_new_tokens=4, **GREEDY)
-    chat.save(tmp_path / "chat.json", kv=True)
-
-    made = engine()
-    found = check_as_plain(made, made.load_chat(tmp_path / "chat.json"), "And?", max_new_tokens=2)
-
-    assert found.usage.num_history_tokens == 0
 
 
 def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
@@ -580,19 +509,6 @@ def test_forks_and_files_have_the_questions_of_the_prompt(tmp_path: Path, prompt
     assert len({each.token_ids for each in answers}) == 1
 
 
-def test_a_file_of_an_earlier_version_has_its_question(tmp_path: Path) -> None:
-    """A file whose prompt has the question that waits is loaded with it."""
-    path, made = tmp_path / "chat.json", engine()
-    made.chat(PROMPTS[0]).save(path)
-    data = json.loads(path.read_text())
-    del data["question"]
-    path.write_text(json.dumps({**data, "prompt": ASKING[0].to_xml()}))
-
-    loaded = made.load_chat(path)
-
-    assert (loaded.question, loaded.messages) == ("First?", written(ASKING[0]))
-
-
 def test_values_are_checked(tmp_path: Path) -> None:
     """Wrong values are refused with what is expected."""
     made = engine()
@@ -621,8 +537,8 @@ def test_values_are_checked(tmp_path: Path) -> None:
             "",
             "[]",
             "{}",
+            '{"format": "promptcache chat", "version": 1, "kv_sizes": [3]}',
             '{"format": "promptcache chat", "version": 2}',
-            '{"format": "promptcache chat", "version": 1}',
         ),
         "[" * 100_000,
     ],
@@ -639,7 +555,6 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("kv_sizes", [float("inf")]),
         ("repair", "bogus"),
         ("messages", [3]),
         ("turns", {}),
@@ -667,7 +582,7 @@ def test_an_edited_text_is_what_the_model_reads(tmp_path: Path, field: str, fres
     chat = made.chat(PROMPTS[1])
     for text in ("One?", "Two?"):
         chat.say(text, max_new_tokens=9, min_new_tokens=9, **GREEDY)
-    chat.save(path, kv=True)
+    chat.save(path)
     data = json.loads(path.read_text())
     data["turns"][0][field] = [*b"Other"] if field == "token_ids" else "Edited."
     path.write_text(json.dumps(data))
@@ -680,17 +595,6 @@ def test_an_edited_text_is_what_the_model_reads(tmp_path: Path, field: str, fres
     assert second == chat.turns[1]
     reused = check_as_plain(made, loaded, "And?", max_new_tokens=2).usage.num_history_tokens
     assert reused < chat.say("And?", max_new_tokens=2, **GREEDY).usage.num_history_tokens
-
-
-def test_turns_may_be_removed_from_a_file_with_kv(tmp_path: Path) -> None:
-    """A file without turns, but with sizes of KV, is a chat without turns."""
-    path = tmp_path / "chat.json"
-    chat = engine().chat(PROMPTS[0])
-    chat.say("One?", max_new_tokens=1, **GREEDY)
-    chat.save(path, kv=True)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "turns": []}))
-
-    assert engine().load_chat(path).turns == ()
 
 
 @pytest.mark.parametrize(
@@ -732,7 +636,7 @@ def test_results_in_a_file_are_those_of_its_calls(
     chat = made.chat()
     for text in ("One?", "Two?"):
         chat.say(text, max_new_tokens=2, **GREEDY)
-    chat.save(path, kv=True)
+    chat.save(path)
     data = json.loads(path.read_text())
     data["turns"][0]["tool_calls"] = [["weather", "{}"]] * calls
     data["turns"][1].update(results=results, question=question)

@@ -251,7 +251,7 @@ def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
     """Each answer is that of the same messages, calls and results included; also from a file, and as a stream."""
     chat = ENGINE.chat(tools=TOOLS, template_kwargs={"tone": "calm"})
     first = chat.say(QUESTION["content"], **FORCED)
-    chat.save(tmp_path / "chat.json", kv=True)
+    chat.save(tmp_path / "chat.json")
     loaded = ENGINE.load_chat(tmp_path / "chat.json", tools=TOOLS, template_kwargs={"tone": "calm"})
     assert loaded.turns == chat.turns
     second = chat.say(results=["7 degrees <|end|>"], max_new_tokens=6, do_sample=False)
