@@ -475,26 +475,13 @@ class Engine(NamedElsewhere, Unpicklable):
             self._history.clear()
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
-        """Return the store keys of a schema's encodings, or of one module with the modules in it; errors as for
-        `pin`.
-        """
-        self._executor.follow()
-        return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
-
-    def pin(self, schema: str, module: str | None = None) -> None:
-        """Pin the encodings of a schema, or of one module with the modules in it, so that they are not evicted.
-
-        Those behind other modules are among them, stored now or later. In a folder, pins hold for all processes.
+        """Return the store keys of a schema's encodings, or of one module with the modules in it.
 
         Raises:
             PromptCacheError: There is no such schema or module.
-            StoreError: The store cannot pin, or did not answer.
         """
-        self.store.pin(self._keys_to_pin(schema, module))
-
-    def unpin(self, schema: str, module: str | None = None) -> None:
-        """Undo `pin`. Arguments and errors are the same."""
-        self.store.unpin(self._keys_to_pin(schema, module))
+        self._executor.follow()
+        return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def plan(
         self,
@@ -847,13 +834,6 @@ class Engine(NamedElsewhere, Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
-
-    def _keys_to_pin(self, schema: str, module: str | None) -> tuple[str, ...]:
-        """Return the keys of a module, also behind others; None means all of the schema."""
-        keys = self.keys(schema, module)
-        inside = "" if module is None else f"{module.strip('/')}/"
-        pairs = self._catalog.find(schema).pair_encodings()
-        return (*keys, *(self._executor.key(each.encoding) for each in pairs if f"{each.path}/".startswith(inside)))
 
     def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
         for path, encoding in state.member_encodings(self.tokenizer) if members else ():

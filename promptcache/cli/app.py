@@ -34,7 +34,7 @@ COMMANDS = {
     "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.",
     "serve": "Answer prompts over HTTP, with the API of OpenAI.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
-    "cache": "Look into a store of KV: list, verify, pin, clean up.",
+    "cache": "Look into a store of KV: list, verify, remove, clean up.",
     "bench": "Compare Prompt Cache with the alternatives on your machine.",
 }
 """Each command with the first line of its help. The file of that name has it as `command`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from promptcache.cli.options import (
     store_option,
     with_json,
 )
-from promptcache.cli.output import columns, fact_text, tell
+from promptcache.cli.output import columns, fact_text
 from promptcache.cli.sources import Sources
 from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
@@ -36,7 +36,6 @@ _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
 
 folder_option = store_option("The store's folder.")
-some = click.argument("what", metavar="WHAT...", nargs=-1, required=True)
 any_number = click.argument("what", metavar="[WHAT]...", nargs=-1)
 
 
@@ -53,7 +52,6 @@ class Entry:
     key: str
     nbytes: int
     used_s: float
-    pinned: bool
     schema: str | None = None
     module: str | None = None
     codec: str | None = None
@@ -74,7 +72,7 @@ class Entry:
 
 @click.group("cache", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
-    """Look into a store of KV: list, verify, pin, clean up."""
+    """Look into a store of KV: list, verify, remove, clean up."""
 
 
 @command.command("ls")
@@ -143,14 +141,6 @@ def gc(_sources: Sources, store: str, limit: int | None, quarantine: bool) -> Ou
     emptied = tier.empty_quarantine() if quarantine else ()
     if limit is not None:
         open_folder(store, limit).trim()
-        files, pinned = tier.files(), tier.pinned()
-        left_bytes = sum(nbytes for nbytes, _ in files.values()) + sum(tier.quarantined().values())
-        if left_bytes > limit:
-            pinned_bytes = sum(nbytes for key, (nbytes, _) in files.items() if key in pinned)
-            tell(
-                f"warning: --limit {size_text(limit)} does not hold: {size_text(left_bytes)} are left, "
-                f"{size_text(pinned_bytes)} of them pinned; `promptcache cache unpin` lets them be evicted"
-            )
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
@@ -159,67 +149,32 @@ def gc(_sources: Sources, store: str, limit: int | None, quarantine: bool) -> Ou
     return Output(data=data, text=text)
 
 
-@command.command("pin")
-@some
-@folder_option
-@with_json
-def pin(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
-    """Keep encodings from eviction.
-
-    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
-    """
-    return _each(what, store, "pinned", lambda tier, key: tier.pin(key))
-
-
-@command.command("unpin")
-@some
-@folder_option
-@with_json
-def unpin(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
-    """Let encodings be evicted again.
-
-    WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
-    """
-    return _each(what, store, "unpinned", lambda tier, key: tier.unpin(key))
-
-
 @command.command("rm")
-@some
+@click.argument("what", metavar="WHAT...", nargs=-1, required=True)
 @folder_option
 @with_json
 def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
-    """Remove encodings, pinned or not, with their pins.
+    """Remove encodings.
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-
-    def remove(tier: DiskTier, key: str) -> None:
-        tier.unpin(key)
-        tier.delete(key)
-
-    return _each(what, store, "removed", remove)
-
-
-def _each(what: Sequence[str], store: str, done: str, action: Callable[[Any, str], object]) -> Output:
-    """Do `action` with each of the chosen encodings."""
     tier = open_folder(store)
     found = _chosen(_entries(tier), what)
     for each in found:
-        action(tier, each.key)
+        tier.delete(each.key)
     nbytes = sum(each.nbytes for each in found)
-    text = f"{done} {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
-    return Output(data={done: [each.key for each in found], "nbytes": nbytes}, text=text)
+    text = f"removed {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
+    return Output(data={"removed": [each.key for each in found], "nbytes": nbytes}, text=text)
 
 
 def _entries(tier: DiskTier) -> tuple[Entry, ...]:
     """Return the files of a store, by schema, module and position."""
-    pinned = tier.pinned()
-    found = [_entry(tier, key, nbytes, used_s, key in pinned) for key, (nbytes, used_s) in tier.files().items()]
+    found = [_entry(tier, key, nbytes, used_s) for key, (nbytes, used_s) in tier.files().items()]
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
 
 
-def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float, pinned: bool) -> Entry:
-    known: dict[str, Any] = {"key": key, "nbytes": nbytes, "used_s": used_s, "pinned": pinned}
+def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float) -> Entry:
+    known: dict[str, Any] = {"key": key, "nbytes": nbytes, "used_s": used_s}
     try:
         header = tier.header(key)
     except CorruptEncoding as fault:
@@ -271,7 +226,7 @@ def _table(entries: Sequence[Entry]) -> str:
         kept = "damaged" if each.fault else f"{each.codec} {each.dtype}"
         tokens = "?" if each.num_tokens is None else f"{each.num_tokens:,}"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        name = fact_text(each.name) + (" (pinned)" if each.pinned else "")
+        name = fact_text(each.name)
         rows.append((each.key[:_SHOWN], kept, tokens, size_text(each.nbytes), used, name))
     lines = columns(rows) if entries else []
     total = f"{counted(len(entries), 'encoding')}, {size_text(sum(each.nbytes for each in entries))}"
@@ -284,7 +239,6 @@ def _totals(tier: DiskTier, entries: Sequence[Entry]) -> dict[str, Any]:
         "store": str(tier),
         "num_encodings": len(entries),
         "nbytes": sum(each.nbytes for each in entries),
-        "num_pinned": sum(each.pinned for each in entries),
         "num_damaged": sum(each.fault is not None for each in entries),
         "schemas": dict(Counter(each.schema or "?" for each in entries)),
         "codecs": dict(Counter(each.codec or "?" for each in entries)),
@@ -300,7 +254,6 @@ def _totals_text(totals: Mapping[str, Any]) -> str:
         if totals[kind]:
             counts = ", ".join(f"{fact_text(name)} ({number:,})" for name, number in sorted(totals[kind].items()))
             lines.append(f"{kind}: {counts}")
-    lines.append(f"pinned: {totals['num_pinned']:,}")
     if totals["num_damaged"]:
         lines.append(f"damaged: {totals['num_damaged']:,}; a request that needs them sets them aside")
     if totals["num_set_aside"]:
@@ -320,7 +273,6 @@ def _entry_text(entry: Entry) -> str:
         "positions": None if entry.positions is None else f"{entry.positions[0]} to {entry.positions[1]}",
         "size": f"{size_text(entry.nbytes)} ({entry.nbytes:,} bytes)",
         "last used": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.used_s)),
-        "pinned": "yes" if entry.pinned else "no",
         "model": entry.fingerprint,
         "damaged": entry.fault,
         "loss of its codec": loss,

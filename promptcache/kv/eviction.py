@@ -57,7 +57,6 @@ class GreedyDual:
         self._level = 0.0
         self._uses = 0
         self._entries: dict[str, _Entry] = {}
-        self._pinned: set[str] = set()
         self._queue: list[tuple[float, int, str]] = []
 
     def __contains__(self, key: object) -> bool:
@@ -65,11 +64,6 @@ class GreedyDual:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def pinned(self) -> frozenset[str]:
-        """Keys that are never evicted, stored or not."""
-        return frozenset(self._pinned)
 
     def add(self, key: str, nbytes: int, cost: float) -> None:
         """Add a new key, used once."""
@@ -110,35 +104,22 @@ class GreedyDual:
             self._level = max(self._level, self._entries[key].priority)
             self.remove(key)
 
-    def pin(self, keys: Iterable[str]) -> None:
-        """Exclude keys from eviction, now and when they are added later."""
-        self._pinned.update(keys)
-
-    def unpin(self, keys: Iterable[str]) -> None:
-        """Allow the eviction of keys again."""
-        self._pinned.difference_update(keys)
-
-    def victims(self, needed_bytes: int, in_use: Callable[[str], bool]) -> tuple[str, ...] | None:
+    def victims(self, needed_bytes: int) -> tuple[str, ...] | None:
         """Return the keys to evict to free `needed_bytes`, lowest priority first.
 
-        Args:
-            needed_bytes: Bytes to free.
-            in_use: Whether a key must not be evicted now.
-
         Returns:
-            None if all keys that may be evicted do not suffice. Then no key should be evicted.
+            None if all keys do not suffice. Then no key should be evicted.
         """
         chosen: list[str] = []
         for key in self.ranked():
             if needed_bytes <= 0:
                 break
-            if not in_use(key):
-                chosen.append(key)
-                needed_bytes -= self._entries[key].nbytes
+            chosen.append(key)
+            needed_bytes -= self._entries[key].nbytes
         return tuple(chosen) if needed_bytes <= 0 else None
 
     def ranked(self) -> Iterator[str]:
-        """Yield keys that are not pinned, lowest priority first, then least recently used first.
+        """Yield all keys, lowest priority first, then least recently used first.
 
         Do not add, touch or remove keys before the iterator is closed or exhausted.
         """
@@ -154,8 +135,7 @@ class GreedyDual:
                     heapq.heappush(self._queue, (entry.priority, entry.used, key))
                     continue
                 seen.append((priority, queued, key))
-                if key not in self._pinned:
-                    yield key
+                yield key
         finally:
             for item in seen:
                 heapq.heappush(self._queue, item)

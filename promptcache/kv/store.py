@@ -173,22 +173,6 @@ class Store(ABC):
         SIGNATURE.check("signature", signature, StoreError)
         return (signature.recipe.key,)
 
-    def pin(self, keys: Iterable[str]) -> None:
-        """Exclude keys from eviction, whether they are stored now or later.
-
-        Raises:
-            StoreError: This store does not support pins, or a tier did not answer.
-        """
-        raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
-
-    def unpin(self, keys: Iterable[str]) -> None:
-        """Allow the eviction of keys again.
-
-        Raises:
-            StoreError: This store does not support pins, or a tier did not answer.
-        """
-        raise StoreError(f"{type(self).__name__} cannot pin encodings; define its methods pin and unpin")
-
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
     ) -> AbstractContextManager[frozenset[str]]:

@@ -279,32 +279,6 @@ class TieredStore(Unpicklable, Store):
             return super().claim(keys, timeout_s)
         return self._claimed(checked_keys(keys)[:_MAX_CLAIMS], timeout_s, on_wait)
 
-    def pin(self, keys: Iterable[str]) -> None:
-        """Exclude keys from eviction in every tier.
-
-        Raises:
-            TierUnavailable: A blob tier did not answer.
-        """
-        chosen = checked_keys(keys)
-        for memory in self._memories:
-            memory.pin(chosen)
-        for tier in self.blob_tiers:
-            for key in chosen:
-                tier.pin(key)
-
-    def unpin(self, keys: Iterable[str]) -> None:
-        """Allow the eviction of keys in every tier again.
-
-        Raises:
-            TierUnavailable: A blob tier did not answer.
-        """
-        chosen = checked_keys(keys)
-        for memory in self._memories:
-            memory.unpin(chosen)
-        for tier in self.blob_tiers:
-            for key in chosen:
-                tier.unpin(key)
-
     @contextmanager
     def _claimed(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait) -> Iterator[frozenset[str]]:
         num_threads = max(tier.max_parallel_reads for tier in self.blob_tiers)

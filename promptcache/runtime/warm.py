@@ -69,7 +69,7 @@ def warm(
             progress(min(done, total), total)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
     faults.add(*store.faults())
-    why = next(iter(faults.all()), "its limit has no room for them beside what is pinned and newer")
+    why = next(iter(faults.all()), "its limit has no room for them beside newer ones")
     for place, number in not_kept.items():
         faults.add(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
     shape = executor.model.shape

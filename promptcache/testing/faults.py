@@ -96,14 +96,6 @@ class FaultyStore(Store):
         """As the wrapped store."""
         self._store.forget(keys)
 
-    def pin(self, keys: Iterable[str]) -> None:
-        """As the wrapped store."""
-        self._store.pin(keys)
-
-    def unpin(self, keys: Iterable[str]) -> None:
-        """As the wrapped store."""
-        self._store.unpin(keys)
-
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
     ) -> AbstractContextManager[frozenset[str]]:

@@ -155,28 +155,6 @@ def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], c
     assert "Traceback" not in result.stderr
 
 
-def test_what_is_removed_is_not_pinned(command: Command, folder: Path) -> None:
-    """`rm` removes pins, so that an encoding that is made again is not pinned."""
-    command("warm", "travel.xml", *ON_CPU)
-    command("cache", "pin", "travel", "--store", "kept")
-    command("cache", "rm", "travel", "--store", "kept")
-
-    assert not [*(folder / "kept" / "pins").iterdir()]
-    command("warm", "travel.xml", *ON_CPU)
-    assert data(command("cache", "info", "--store", "kept", "--json"))["num_pinned"] == 0
-
-
-def test_a_limit_that_pins_prevent_is_reported(command: Command) -> None:
-    """`gc --limit` warns if pinned encodings are larger than the limit, and only then."""
-    command("warm", "travel.xml", *ON_CPU)
-    command("cache", "pin", "travel", "--store", "kept")
-    above = command("cache", "gc", "--limit", "1KiB", "--store", "kept")
-    within = command("cache", "gc", "--limit", "1GB", "--store", "kept")
-
-    assert re.match(r"warning: --limit 1 KiB does not hold: (.*) are left, \1 of them pinned;", above.stderr)
-    assert (above.exit_code, within.exit_code, within.stderr) == (0, 0, "")
-
-
 def test_facts_of_files_stay_in_their_line(command: Command, folder: Path) -> None:
     """Facts of a stored file are shown escaped and shortened if they are long or have control characters."""
     only(command("warm", "travel.xml", *ON_CPU, "--keep", "int8", "--json"))
@@ -284,18 +262,18 @@ def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Pat
     assert "1 bad; 2 foreign" in bad.stdout
 
 
-def test_pins_outlive_a_limit_and_removal_does_not_ask(command: Command) -> None:
-    """`gc --limit` keeps pinned encodings; `unpin` releases them; `rm` removes them."""
+def test_a_limit_evicts_and_removal_does_not_ask(command: Command) -> None:
+    """`rm` removes what is named; `gc --limit` evicts down to the limit."""
     command("warm", "travel.xml", *ON_CPU)
-    pinned = data(command("cache", "pin", "travel/miami", "--store", "kept", "--json"))["pinned"]
+    named = [each["key"] for each in data(command("cache", "ls", "travel/miami", "--store", "kept", "--json"))]
+    removed = data(command("cache", "rm", *(key[:10] for key in named), "--store", "kept", "--json"))["removed"]
+    left = {each["key"] for each in data(command("cache", "ls", "--store", "kept", "--json"))}
     command("cache", "gc", "--limit", "1B", "--store", "kept")
-    left = data(command("cache", "ls", "--store", "kept", "--json"))
-    command("cache", "unpin", "travel", "--store", "kept")
-    removed = data(command("cache", "rm", *(key[:10] for key in pinned), "--store", "kept", "--json"))["removed"]
 
-    assert len(pinned) == 2  # plain, and behind the other module
-    assert [each["key"] for each in left] == pinned == removed
-    assert all(each["pinned"] for each in left)
+    assert len(named) == 2  # plain, and behind the other module
+    assert removed == named
+    assert left.isdisjoint(named)
+    assert data(command("cache", "ls", "--store", "kept", "--json")) == []
     typo = command("cache", "rm", "travel", "--store", "kept")
     assert (typo.exit_code, typo.stdout) == (2, "")
 

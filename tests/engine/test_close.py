@@ -45,8 +45,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "demote": lambda engine: engine.demote(PROMPT),
     "demote a schema": lambda engine: engine.demote(schema="travel"),
     "keys": lambda engine: engine.keys("travel"),
-    "pin": lambda engine: engine.pin("travel"),
-    "unpin": lambda engine: engine.unpin("travel"),
     "plan": lambda engine: engine.plan(PROMPT),
     "render": lambda engine: engine.render(PROMPT),
     "generate": lambda engine: engine.generate(PROMPT),

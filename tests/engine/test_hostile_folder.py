@@ -45,8 +45,8 @@ def answer(tier: BlobTier | None) -> str:
 
 def use_all(tier: BlobTier, key: str) -> None:
     """Call the other methods of a tier; each returns or raises a typed error."""
-    calls: list[Callable[[], object]] = [tier.probe, tier.nbytes, lambda: list(tier.keys()), tier.pinned]
-    calls += [lambda: tier.pin(key), lambda: tier.unpin(key), lambda: tier.delete(key)]
+    calls: list[Callable[[], object]] = [tier.probe, tier.nbytes, lambda: list(tier.keys())]
+    calls += [lambda: tier.delete(key)]
     if isinstance(tier, DiskTier):
         calls += [tier.files, lambda: tier.header(key), lambda: list(tier.verify_all())]
         calls += [tier.quarantined, tier.empty_quarantine, tier.gc, tier.trim]
@@ -98,7 +98,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def used(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that a store ever writes. One encoding is damaged, pinned and claimed."""
+    """Return a folder with all that a store ever writes. One encoding is damaged and claimed."""
     folder = tmp_path_factory.mktemp("store") / "tier"
     answer(TIERS[kind][0](folder))
     key = damaged(folder)
@@ -107,9 +107,8 @@ def used(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_bytes(good[:-1])
     answer(TIERS[kind][0](folder))  # moves it to quarantine
     file.write_bytes(good[:-1])
-    for part in ("pins", "claims"):
-        (folder / part).mkdir(exist_ok=True)
-        (folder / part / key).touch()
+    (folder / "claims").mkdir(exist_ok=True)
+    (folder / "claims" / key).touch()
     (folder / "incoming" / "killed.7.1.tmp").touch()
     return folder
 

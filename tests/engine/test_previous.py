@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
-from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema, Sees, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
 from promptcache.runtime import made_encodings
@@ -245,21 +244,6 @@ def key(engine: Engine, modules: str, module: str) -> str:
     plan = engine.plan(prompt(modules))
     (part,) = (each.part for each in plan.reuse if plan.layout.runs[each.run].module == module)
     return engine._executor.key(part.encoding)
-
-
-def test_pins_of_a_module_hold_for_its_pairs() -> None:
-    """A module is pinned in all of its encodings, also in those that no prompt had yet."""
-    store = MemoryStore(tiny_model().shape)
-    engine = engine_of(store=store)
-    engine.pin("s", "b")
-    engine.generate(prompt("ab"), **GREEDY)
-    alone, behind, other = (key(engine, *each) for each in (("b", "b"), ("ab", "b"), ("ab", "a")))
-    pinned = store.pinned()
-    engine.unpin("s")
-
-    assert {alone, behind} <= pinned
-    assert other not in pinned
-    assert not store.pinned()
 
 
 def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from promptcache import Engine, MemoryStore, Store, StoreConfig
-from promptcache.diagnostics import PromptCacheError, StoreError, UnknownSchema
-from promptcache.kv import DiskTier, KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
+from promptcache.diagnostics import StoreError
+from promptcache.kv import KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
 from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -281,7 +281,7 @@ def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
     assert dict(report.not_kept) == {str(tmp_path / "tight"): lost}
     assert report.faults == (
         f"{lost} of {report.num_encodings} encodings are not kept in {tmp_path / 'tight'}: "
-        "its limit has no room for them beside what is pinned and newer",
+        "its limit has no room for them beside newer ones",
     )
     assert (engine(None).warm()[0].faults, dict(engine(None).warm()[0].not_kept)) == ((), {})
 
@@ -329,43 +329,6 @@ def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None
     assert healed.token_ids == again.token_ids == made.token_ids
     assert len([fault for fault in healed.usage.faults if "this model's is" in fault]) == 2
     assert (again.usage.num_encoded_tokens, again.usage.faults) == (0, ())
-
-
-def test_pins_hold_in_every_tier(tmp_path: Path) -> None:
-    """A pinned module and the modules in it are not evicted from any tier until it is unpinned."""
-    made = engine(tmp_path)
-    made.pin("travel", "city")
-    made.warm(pairs=True)
-    assert isinstance(made.store, TieredStore)
-    pinned = made.store.memory.pinned()
-    everything = set(DiskTier(tmp_path).keys())
-    DiskTier(tmp_path, budget_bytes=1).trim()
-
-    assert set(DiskTier(tmp_path).keys()) == set(pinned) < everything
-    assert len(pinned) >= 2
-
-    made.unpin("travel", "/city")
-    DiskTier(tmp_path, budget_bytes=1).trim()
-    assert set(DiskTier(tmp_path).keys()) == set()
-
-
-def test_pinning_the_unknown_is_told(tmp_path: Path) -> None:
-    """Pinning an unknown schema or module is refused with the nearest name."""
-    made = engine(tmp_path)
-
-    with pytest.raises(PromptCacheError, match="has no module 'cty' \\(did you mean 'city'"):
-        made.pin("travel", "cty")
-    with pytest.raises(UnknownSchema):
-        made.unpin("trvel")
-
-
-def test_a_store_that_cannot_pin_says_so() -> None:
-    """A user's store without pins raises a `StoreError`."""
-
-    with pytest.raises(StoreError, match="Plain cannot pin"):
-        engine(Plain()).pin("travel")
-    with pytest.raises(StoreError, match="Plain cannot pin"):
-        engine(Plain()).unpin("travel")
 
 
 def test_five_methods_make_a_store() -> None:
@@ -417,7 +380,7 @@ def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
     """A folder that loses files under a running engine is filled again, and answers stay right."""
     first = engine(tmp_path)
     made = first.generate(PROMPT, **GREEDY)
-    for part in ("encodings", "incoming", "pins", "locks"):
+    for part in ("encodings", "incoming", "locks"):
         shutil.rmtree(tmp_path / part)
     again, next_time = engine(tmp_path).generate(PROMPT, **GREEDY), engine(tmp_path).generate(PROMPT, **GREEDY)
 

@@ -100,18 +100,6 @@ class FailingTier(BlobTier):
         """As the wrapped tier."""
         return self._tier.nbytes()
 
-    def pin(self, key: str) -> None:
-        """As the wrapped tier."""
-        self._tier.pin(key)
-
-    def unpin(self, key: str) -> None:
-        """As the wrapped tier."""
-        self._tier.unpin(key)
-
-    def pinned(self) -> frozenset[str]:
-        """As the wrapped tier."""
-        return self._tier.pinned()
-
     def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """As the wrapped tier."""
         return self._tier.claim(key, timeout_s, on_wait)
@@ -210,12 +198,6 @@ class Agreement(RuleBasedStateMachine):
         self.expected.discard(name)
         self.on_remote.discard(name)
         assert self.store.get(RECIPES[name].key).handle is None
-
-    @rule(names=st.sets(st.sampled_from(NAMES), max_size=2))
-    def pin(self, names: set[str]) -> None:
-        """Pin these encodings and unpin the others."""
-        self.store.unpin(each.key for each in RECIPES.values())
-        self.store.pin(RECIPES[name].key for name in names)
 
     @rule(disk=st.sets(st.sampled_from(["read", "write"])), remote=st.sets(st.sampled_from(["read", "write"])))
     def fail(self, disk: set[str], remote: set[str]) -> None:

@@ -160,7 +160,7 @@ def test_text_that_is_not_a_key_is_refused(tmp_path: Path, key: str) -> None:
     """Text that is not a key raises `StoreError`, so no path leads out of the folder."""
     tier = DiskTier(tmp_path)
 
-    for ask in (tier.read, tier.delete, tier.pin, tier.unpin, tier.header):
+    for ask in (tier.read, tier.delete, tier.header):
         with pytest.raises(StoreError, match="a key, 64 hexadecimal digits, is expected"):
             ask(key)
 
@@ -543,7 +543,6 @@ def use_read_only(folder: str) -> dict[str, object]:
     for name, operation in (
         ("write", lambda: tier.write(small("three"))),
         ("delete", lambda: tier.delete(KEY)),
-        ("pin", lambda: tier.pin(KEY)),
         ("gc", tier.gc),
         ("bad", lambda: tier.read(two)),
         ("bad again", lambda: tier.read(two)),
@@ -578,7 +577,7 @@ def test_a_read_only_folder_is_read(open_path: Path) -> None:
 
     for path in (open_path, *open_path.rglob("*")):
         path.chmod(0o755)
-    refused = dict.fromkeys(("write", "delete", "pin", "gc"), "TierUnavailable")
+    refused = dict.fromkeys(("write", "delete", "gc"), "TierUnavailable")
     assert results == {"read": True, **refused, "bad": "CorruptEncoding", "bad again": None, "claim": True}
 
 

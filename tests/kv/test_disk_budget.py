@@ -198,23 +198,6 @@ def test_opening_with_a_smaller_budget_evicts(tmp_path: Path) -> None:
     assert 0 < used_bytes(tmp_path) <= THIRD
 
 
-def test_pins_hold_in_every_process(tmp_path: Path) -> None:
-    """Pinned encodings are not evicted by any process, and a write that needs their room is refused."""
-    tier, other = (DiskTier(tmp_path, budget_bytes=SIZES["g"] + SIZES["a"]) for _ in range(2))
-    tier.pin(KEYS["g"])  # before it is written
-    tier.write(ALL["g"])
-
-    assert other.pinned() == {KEYS["g"]}
-    assert other.write(ALL["a"])
-    assert not other.write(ALL["h"])
-    assert set(tier.keys()) == {KEYS["g"], KEYS["a"]}
-
-    other.unpin(KEYS["g"])
-    assert tier.pinned() == frozenset()
-    assert tier.write(ALL["h"])
-    assert KEYS["g"] not in set(tier.keys())
-
-
 def test_quarantine_is_emptied_before_good_files_are_evicted(tmp_path: Path) -> None:
     """Files in quarantine count, and are removed before good files."""
     budget = SIZES["a"] + SIZES["b"] + SIZES["c"]
@@ -330,12 +313,6 @@ class Agreement(RuleBasedStateMachine):
         self.tiers[which].delete(KEYS[name])
         self.expected.discard(name)
         self.damaged.discard(name)
-
-    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES), on=st.booleans())
-    def pin(self, which: int, name: str, on: bool) -> None:
-        """Pin and unpin."""
-        (self.tiers[which].pin if on else self.tiers[which].unpin)(KEYS[name])
-        assert (KEYS[name] in self.tiers[1 - which].pinned()) == on
 
     @rule(name=st.sampled_from(NAMES), cut=st.integers(0, 400))
     def damage(self, name: str, cut: int) -> None:

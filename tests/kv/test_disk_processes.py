@@ -27,7 +27,7 @@ def incoming(folder: Path) -> list[str]:
 
 
 def write_and_evict(folder: str, seed: int) -> None:
-    """Write, read, evict, delete, pin and damage files in an endless loop."""
+    """Write, read, evict, delete and damage files in an endless loop."""
     tier = DiskTier(folder, budget_bytes=BUDGET)
     chance = random.Random(seed)
     (Path(folder) / "started").touch()
@@ -39,8 +39,6 @@ def write_and_evict(folder: str, seed: int) -> None:
             tier.delete(key)
         elif what < 0.2:
             spoil(Path(folder) / "encodings" / f"{key}.safetensors")
-        elif what < 0.25:
-            (tier.pin if what < 0.21 else tier.unpin)(key)
         else:
             tier.write(each)
             try:
@@ -70,8 +68,6 @@ def check_what_is_left(folder: Path) -> None:
     assert all(verdict.fault is None for verdict in tier.verify_all())
     tier.gc()
     assert incoming(folder) == []
-    for key in tier.pinned():  # pins of killed processes stay, and may leave no room
-        tier.unpin(key)
     assert tier.write(ALL[0])
 
 
@@ -107,7 +103,6 @@ def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
     """`gc` removes only unfinished files of killed processes."""
     tier = DiskTier(tmp_path)
     tier.write(ALL[1])
-    tier.pin(ALL[2].recipe.key)
     (tmp_path / "quarantine" / "bad").touch()
     (tmp_path / "notes.txt").touch()
     (tmp_path / "encodings" / "notes.txt").touch()

@@ -23,7 +23,6 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.policy = GreedyDual()
         self.entries: dict[str, dict[str, float]] = {}
-        self.pinned: set[str] = set()
         self.level, self.uses = 0.0, 0
 
     def use(self, key: str) -> None:
@@ -55,28 +54,16 @@ class Model(RuleBasedStateMachine):
         """Delete a key that may be unknown."""
         assert self.policy.remove(key) == (self.entries.pop(key, None) is not None)
 
-    @rule(keys=st.sets(KEYS, max_size=3))
-    def pin(self, keys: set[str]) -> None:
-        """Pin keys that may be unknown."""
-        self.policy.pin(keys)
-        self.pinned |= keys
-
-    @rule(keys=st.sets(KEYS))
-    def unpin(self, keys: set[str]) -> None:
-        """Unpin keys that may not be pinned."""
-        self.policy.unpin(keys)
-        self.pinned -= keys
-
-    @rule(needed=st.integers(0, 20), in_use=st.sets(KEYS, max_size=3), evict=st.booleans())
-    def seek(self, needed: int, in_use: set[str], evict: bool) -> None:
+    @rule(needed=st.integers(0, 20), evict=st.booleans())
+    def seek(self, needed: int, evict: bool) -> None:
         """Search for victims, and sometimes evict them."""
         order = sorted(self.entries, key=lambda key: (self.entries[key]["priority"], self.entries[key]["used"]))
         left, chosen = float(needed), []
         for key in order:
-            if left > 0 and key not in self.pinned | in_use:
+            if left > 0:
                 chosen.append(key)
                 left -= self.entries[key]["nbytes"]
-        found = self.policy.victims(needed, in_use.__contains__)
+        found = self.policy.victims(needed)
         assert found == (tuple(chosen) if left <= 0 else None)
         if found is not None and evict:
             self.policy.evict(found)
@@ -89,16 +76,10 @@ class Model(RuleBasedStateMachine):
         assert len(self.policy) == len(self.entries)
         assert all(key in self.policy for key in self.entries)
         assert self.policy.nbytes == sum(entry["nbytes"] for entry in self.entries.values())
-        assert self.policy.pinned == self.pinned
 
 
 Model.TestCase.settings = settings(max_examples=law_examples(0.4))
 TestModel = pytest.mark.law(Model.TestCase)
-
-
-def unused(key: str) -> bool:
-    """Return False: no key is in use."""
-    return False
 
 
 @pytest.mark.parametrize(
@@ -112,7 +93,7 @@ def test_the_cheapest_bytes_are_evicted_first(other: tuple[int, float], why: str
 
     expected = "other" if why == "gives fewer bytes" else "first"
 
-    assert policy.victims(1, unused) == (expected,)
+    assert policy.victims(1) == (expected,)
 
 
 def test_old_popularity_fades() -> None:
@@ -126,7 +107,7 @@ def test_old_popularity_fades() -> None:
     for number in range(400):
         policy.add(f"new {number}", 1, 1.0)
         if len(policy) > 4:
-            victims = policy.victims(1, unused)
+            victims = policy.victims(1)
             assert victims is not None
             policy.evict(victims)
             gone.extend(victims)

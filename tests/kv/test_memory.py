@@ -63,7 +63,6 @@ class Agreement(RuleBasedStateMachine):
         self.store = MemoryStore(self.shape, block_bytes=6 * SHAPE.token_bytes, budget_bytes=budget)
         self.expected: dict[str, float] = {}  # first content of each name that was put and not deleted
         self.held: list[tuple[str, KVHandle, float]] = []
-        self.pinned: set[str] = set()
         self.counter = 0.0
         self.buffers = self.store.buffers(5 * SHAPE.token_bytes)
         self.taken: dict[Allocation, float] = {}
@@ -90,10 +89,9 @@ class Agreement(RuleBasedStateMachine):
         if name not in self.kept():
             del self.expected[name]
             assert self.budget_tokens is not None
-            assert self.held or self.pinned or self.budget_tokens < SIZES[name]
+            assert self.held or self.budget_tokens < SIZES[name]
             assert self.kept() == before
         for other in before - self.kept():
-            assert other not in self.pinned
             assert (other, self.expected[other]) not in [(held, value) for held, _, value in self.held]
             del self.expected[other]
         if hold:
@@ -165,18 +163,6 @@ class Agreement(RuleBasedStateMachine):
     def delete(self, name: str) -> None:
         """Delete a key."""
         assert self.store.delete(RECIPES[name].key) == (self.expected.pop(name, None) is not None)
-
-    @rule(names=st.sets(NAMES, max_size=2))
-    def pin(self, names: set[str]) -> None:
-        """Pin keys, stored or not."""
-        self.store.pin(RECIPES[name].key for name in names)
-        self.pinned |= names
-
-    @rule()
-    def unpin(self) -> None:
-        """Unpin all keys."""
-        self.store.unpin(self.store.pinned())
-        self.pinned.clear()
 
     @rule(number=st.integers(0, 100))
     def finish_request(self, number: int) -> None:

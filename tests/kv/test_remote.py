@@ -144,15 +144,6 @@ def test_the_first_object_stays_until_it_is_deleted(url: str) -> None:
     assert tier.read(KEY) is None
 
 
-def test_pins_have_no_effect(url: str) -> None:
-    """Pins are accepted and have no effect."""
-    tier = RemoteTier(url)
-    tier.pin(KEY)
-    tier.unpin(KEY)
-
-    assert tier.pinned() == frozenset()
-
-
 DAMAGE = {
     "truncated": whole_file(ONE)[:-1],
     "empty": b"",

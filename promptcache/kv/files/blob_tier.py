@@ -60,7 +60,7 @@ class BlobTier(ABC):
         """Store an encoding. An encoding that is stored already stays.
 
         Returns:
-            Whether the encoding is stored now. False: it does not fit into the budget beside pinned encodings.
+            Whether the encoding is stored now. False: it does not fit into the budget.
         """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class BlobTier(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> bool:
-        """Delete `key`, pinned or not, and return whether it was stored. Tensors that were read stay valid."""
+        """Delete `key` and return whether it was stored. Tensors that were read stay valid."""
 
     @abstractmethod
     def keys(self) -> Iterator[str]:
@@ -89,16 +89,6 @@ class BlobTier(ABC):
         They are no encodings of this tier.
         """
         return None
-
-    def pin(self, key: str) -> None:  # noqa: B027 # nothing is evicted
-        """Exclude `key` from eviction, whether it is stored now or later."""
-
-    def unpin(self, key: str) -> None:  # noqa: B027
-        """Allow the eviction of `key` again."""
-
-    def pinned(self) -> frozenset[str]:
-        """Return the pinned keys."""
-        return frozenset()
 
     def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other thread or process computes `key`.

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.atomic import open_regular, refuse_links
+from promptcache.atomic import refuse_links
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
 from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
@@ -164,24 +164,6 @@ class DiskTier(BlobTier):
         except StoreError as error:  # it is a file, or must not be searched
             raise TierUnavailable(str(error)) from error
 
-    def pin(self, key: str) -> None:
-        """Exclude `key` from eviction, in every process."""
-        self._folder.path(key)
-        with self._folder.tier_errors("pin"):
-            self._folder.create()
-            os.close(open_regular(self._folder.pins / key, os.O_WRONLY | os.O_CREAT))
-
-    def unpin(self, key: str) -> None:
-        """Allow the eviction of `key` again, in every process."""
-        self._folder.path(key)
-        with self._folder.tier_errors("unpin"):
-            (self._folder.pins / key).unlink(missing_ok=True)
-
-    def pinned(self) -> frozenset[str]:
-        """Return the keys that any process has pinned."""
-        with self._folder.tier_errors("list"):
-            return self._folder.pinned()
-
     def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
         """Return a context in which no other process computes `key`. A claim ends with the process that holds it."""
         return self._folder.claimed(key, timeout_s, on_wait)
@@ -238,7 +220,7 @@ class DiskTier(BlobTier):
                     yield VerifyResult(path.name, nbytes, None, foreign=True)
 
     def trim(self) -> None:
-        """Evict until the budget holds, as far as pins and files being written allow."""
+        """Evict until the budget holds, as far as files being written allow."""
         if self._budget is not None:
             with self._folder.tier_errors("evict"):
                 self._budget.trim()
@@ -330,7 +312,7 @@ class DiskBudget:
             return self._make_room(nbytes)
 
     def trim(self) -> None:
-        """Evict until the budget holds, as far as pins and files being written allow."""
+        """Evict until the budget holds, as far as files being written allow."""
         with self._folder.locked(), self._lock:
             if not self._make_room(0):
                 self._evict(tuple(self._policy.ranked()))
@@ -344,7 +326,7 @@ class DiskBudget:
         if needed <= 0:
             return True
         self._synchronize(files)
-        victims = self._policy.victims(needed - quarantine_bytes, lambda _: False)
+        victims = self._policy.victims(needed - quarantine_bytes)
         if victims is None:
             return False
         self._folder.empty_quarantine(needed)
@@ -358,16 +340,13 @@ class DiskBudget:
             self._policy.evict((key,))
 
     def _synchronize(self, files: Mapping[str, os.stat_result]) -> None:
-        """Update the policy with the files and pins of other processes."""
+        """Update the policy with the files of other processes."""
         for key in [key for key, size in self._sizes.items() if key not in files or files[key].st_size != size]:
             del self._sizes[key]
             self._policy.remove(key)
         for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_atime_ns):
             self._sizes[key] = files[key].st_size
             self._policy.add(key, max(1, files[key].st_size), self._cost_of(key))
-        pinned = self._folder.pinned()
-        self._policy.unpin(self._policy.pinned - pinned)
-        self._policy.pin(pinned)
 
     def _cost_of(self, key: str) -> float:
         try:

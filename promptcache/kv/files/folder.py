@@ -2,7 +2,6 @@
 
     encodings/KEY.safetensors    one complete file per encoding
     incoming/                    files being written, each locked by its writer
-    pins/KEY                     empty files that name pinned encodings
     signatures/MODEL/            a folder like this one, for the signatures of a fingerprint
     version                      format version of all encodings, a number
     quarantine/                  corrupt files, and log.jsonl with time, file and reason
@@ -101,8 +100,8 @@ class StoreFolder:
                 raise StoreError(f"store '{root}' is not a folder; name another path")
         except OSError as error:
             raise StoreError(f"store {shown(str(root))} cannot be a folder: {error.strerror}") from error
-        self.encodings, self.incoming, self.pins, self.quarantine, self.locks = (
-            self.root / name for name in ("encodings", "incoming", "pins", "quarantine", "locks")
+        self.encodings, self.incoming, self.quarantine, self.locks = (
+            self.root / name for name in ("encodings", "incoming", "quarantine", "locks")
         )
         self._lock_timeout_s = LOCK_TIMEOUT_S
         with contextlib.suppress(OSError):  # a read-only folder can still be read
@@ -115,7 +114,7 @@ class StoreFolder:
             OSError: They cannot be created, or one is a link.
         """
         self._refuse_links()
-        for folder in (self.encodings, self.incoming, self.pins, self.quarantine, self.locks):
+        for folder in (self.encodings, self.incoming, self.quarantine, self.locks):
             folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, key: str) -> Path:
@@ -189,10 +188,6 @@ class StoreFolder:
                 found[key] = status
         return found
 
-    def pinned(self) -> frozenset[str]:
-        """Return the pinned keys."""
-        return frozenset(name for name, _ in _files(self.pins))
-
     def open_incoming(self, key: str, nbytes: int) -> Incoming:
         """Create a file in `incoming/` and allocate all its bytes. The caller holds the lock of the folder."""
         path = self.incoming / f"{key}.{os.getpid()}.{time.time_ns()}.tmp"
@@ -258,7 +253,7 @@ class StoreFolder:
                 needed_bytes -= status.st_size
 
     def _refuse_links(self) -> None:
-        refuse_links(self.encodings, self.incoming, self.pins, self.quarantine, self.locks)
+        refuse_links(self.encodings, self.incoming, self.quarantine, self.locks)
 
 
 def expand_home(folder: str | os.PathLike[str]) -> Path:

@@ -230,23 +230,6 @@ class MemoryStore(Unpicklable, Store):
         for key in checked_keys(keys):
             self.delete(key)
 
-    def pin(self, keys: Iterable[str]) -> None:
-        """Exclude keys from eviction, whether they are stored now or later."""
-        chosen = checked_keys(keys)
-        with self._lock:
-            self._policy.pin(chosen)
-
-    def unpin(self, keys: Iterable[str]) -> None:
-        """Allow the eviction of keys again."""
-        chosen = checked_keys(keys)
-        with self._lock:
-            self._policy.unpin(chosen)
-
-    def pinned(self) -> frozenset[str]:
-        """Return the pinned keys."""
-        with self._lock:
-            return self._policy.pinned
-
     def _lookup(self, key: str) -> Lookup:
         allocation = self._kept.get(key)
         if allocation is None:
