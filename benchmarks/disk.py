@@ -34,7 +34,7 @@ def compare_disk(model: Model, all_sizes: Sequence[Sizes], repeats: int, progres
     return compare(
         "disk",
         f"TTFT in ms from the call on, median of {repeats} rounds (times faster than {BASELINE})",
-        ("cached", "new", BASELINE, "disk", "disk, not verified", "memory", "disk / memory"),
+        ("cached", "new", BASELINE, "disk", "memory", "disk / memory"),
         benchmarks(),
         cells,
         repeats=repeats,
@@ -55,7 +55,7 @@ def _disk_benchmark(model: Model, sizes: Sizes, folder: Path) -> Benchmark:
         answer = engine.generate(prompt, max_new_tokens=1, do_sample=False)
         assert answer.usage.num_encoded_tokens == 0, "the store has all modules"
 
-    kept, unverified = (StoreConfig(folder=folder, verify=verify) for verify in ("first", "never"))
+    kept = StoreConfig(folder=folder)
     in_memory = engine(None)
     for each in (in_memory, engine(kept)):
         each.warm()
@@ -66,7 +66,6 @@ def _disk_benchmark(model: Model, sizes: Sizes, folder: Path) -> Benchmark:
         alternatives={
             BASELINE: ALTERNATIVES[BASELINE](model, workload(model, sizes)),
             "disk": Fresh(partial(engine, kept), first_token),
-            "disk, not verified": Fresh(partial(engine, unverified), first_token),
             "memory": partial(first_token, in_memory),
         },
     )

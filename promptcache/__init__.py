@@ -20,7 +20,7 @@ from promptcache.lazy import lazy_names
 if TYPE_CHECKING:
     from promptcache.diagnostics import Diagnostic, PromptCacheError, PromptError, SchemaError
     from promptcache.engine import Engine
-    from promptcache.kv import MemoryStore, Store, StoreConfig
+    from promptcache.kv import BlobTier, StoreConfig
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
     from promptcache.runtime import Completion, PrefixCache, frequent_prefixes
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BlobTier": "promptcache.kv",
     "Choice": "promptcache.structured",
     "Completion": "promptcache.runtime",
     "Diagnostic": "promptcache.diagnostics",
@@ -37,7 +38,6 @@ _HOMES = {
     "JSONSchema": "promptcache.structured",
     "Layout": "promptcache.layout",
     "Level": "promptcache.layout",
-    "MemoryStore": "promptcache.kv",
     "Plan": "promptcache.layout",
     "PrefixCache": "promptcache.runtime",
     "Prompt": "promptcache.language",
@@ -46,12 +46,12 @@ _HOMES = {
     "Regex": "promptcache.structured",
     "Schema": "promptcache.language",
     "SchemaError": "promptcache.diagnostics",
-    "Store": "promptcache.kv",
     "StoreConfig": "promptcache.kv",
     "frequent_prefixes": "promptcache.runtime",
 }
 
 __all__ = [
+    "BlobTier",
     "Choice",
     "Completion",
     "Diagnostic",
@@ -60,7 +60,6 @@ __all__ = [
     "JSONSchema",
     "Layout",
     "Level",
-    "MemoryStore",
     "Plan",
     "PrefixCache",
     "Prompt",
@@ -69,7 +68,6 @@ __all__ = [
     "Regex",
     "Schema",
     "SchemaError",
-    "Store",
     "StoreConfig",
     "frequent_prefixes",
 ]

@@ -111,7 +111,7 @@ def info(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 @folder_option
 @with_json
 def verify(_sources: Sources, store: str) -> Output:
-    """Read every file, and report those that are damaged; nothing is moved."""
+    """Read every file, and report those that are damaged; nothing is removed."""
     tier = open_folder(store)
     total = len(tuple(tier.keys()))
     verdicts, done = [], 0
@@ -131,21 +131,20 @@ def verify(_sources: Sources, store: str) -> Output:
 @command.command("gc")
 @folder_option
 @limit_option
-@click.option("--quarantine", is_flag=True, help="Remove the files that were set aside, too.")
 @with_json
-def gc(_sources: Sources, store: str, limit: int | None, quarantine: bool) -> Output:
+def gc(_sources: Sources, store: str, limit: int | None) -> Output:
     """Remove what killed processes left, and with --limit evict down to that size."""
     tier = open_folder(store)
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()
-    emptied = tier.empty_quarantine() if quarantine else ()
     if limit is not None:
         open_folder(store, limit).trim()
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
-    text = f"removed {counted(len(left), 'unfinished file')}, {counted(len(emptied), 'file')} that had been set "
-    text += f"aside, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
-    data = {"left_by_writers": left, "set_aside": emptied, "evicted": evicted, "evicted_bytes": freed}
+    text = (
+        f"removed {counted(len(left), 'unfinished file')}, {counted(len(evicted), 'encoding')} ({size_text(freed)})\n"
+    )
+    data = {"left_by_writers": left, "evicted": evicted, "evicted_bytes": freed}
     return Output(data=data, text=text)
 
 
@@ -234,7 +233,6 @@ def _table(entries: Sequence[Entry]) -> str:
 
 
 def _totals(tier: DiskTier, entries: Sequence[Entry]) -> dict[str, Any]:
-    aside = tier.quarantined()
     return {
         "store": str(tier),
         "num_encodings": len(entries),
@@ -243,8 +241,6 @@ def _totals(tier: DiskTier, entries: Sequence[Entry]) -> dict[str, Any]:
         "schemas": dict(Counter(each.schema or "?" for each in entries)),
         "codecs": dict(Counter(each.codec or "?" for each in entries)),
         "models": dict(Counter((each.fingerprint or "?")[:_SHOWN] for each in entries)),
-        "num_set_aside": len(aside),
-        "set_aside_bytes": sum(aside.values()),
     }
 
 
@@ -255,9 +251,7 @@ def _totals_text(totals: Mapping[str, Any]) -> str:
             counts = ", ".join(f"{fact_text(name)} ({number:,})" for name, number in sorted(totals[kind].items()))
             lines.append(f"{kind}: {counts}")
     if totals["num_damaged"]:
-        lines.append(f"damaged: {totals['num_damaged']:,}; a request that needs them sets them aside")
-    if totals["num_set_aside"]:
-        lines.append(f"set aside: {counted(totals['num_set_aside'], 'file')}, {size_text(totals['set_aside_bytes'])}")
+        lines.append(f"damaged: {totals['num_damaged']:,}; a request that needs them deletes them")
     return "".join(f"{line}\n" for line in lines)
 
 

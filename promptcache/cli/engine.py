@@ -125,4 +125,4 @@ def open_folder(place: str, limit: int | None = None) -> DiskTier:
         raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
     from promptcache.kv import DiskTier  # needs POSIX
 
-    return DiskTier(folder, budget_bytes=limit, mmap=False)
+    return DiskTier(folder, budget_bytes=limit)

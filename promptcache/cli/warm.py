@@ -278,13 +278,12 @@ def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str
 
 def _known_loss(options: WarmOptions, keys: Sequence[str]) -> dict[str, str]:
     """Return the loss that was measured earlier, from the first file that can be read."""
-    from promptcache.kv import config_of, open_blob_tiers
+    from promptcache.kv import config_of, open_blob_tiers, stored_facts
 
     tiers = open_blob_tiers(config_of(options.store))
     for tier, key in product(tiers, keys[:_ASKED_FILES]):
         with suppress(StoreError):  # warming will find and repair a damaged file
-            stored = tier.read(key)
-            if loss := {} if stored is None else loss_facts(stored.facts):
+            if loss := loss_facts(stored_facts(tier, key)):
                 return loss
     return {}
 

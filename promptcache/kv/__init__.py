@@ -27,7 +27,7 @@ from promptcache.kv.store_config import (
     open_buffers,
     open_store,
 )
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.tiered import TieredStore, stored_facts
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab, size_class
 from promptcache.lazy import lazy_names
 
@@ -85,6 +85,7 @@ __all__ = [
     "signed",
     "size_class",
     "stored_bytes",
+    "stored_facts",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _LAZY)

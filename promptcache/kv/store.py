@@ -1,6 +1,6 @@
 """The interface of stores: KV of encodings by key.
 
-`Store` is the one protocol; `MemoryStore` and `TieredStore` implement it, and users may implement their own. A fault in
+`MemoryStore` and `TieredStore` implement `Store`. To keep KV in a place of your own, implement a `BlobTier`. A fault in
 a store never costs an answer: it is collected in `FaultLog`, and the encoding is computed again.
 """
 
@@ -92,7 +92,7 @@ def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 OnWait: TypeAlias = Callable[[], None]
-"""Called while a claim waits."""
+"""Called at least once a second while a claim waits. If it raises, the wait ends."""
 
 
 def go_on() -> None:
@@ -100,11 +100,7 @@ def go_on() -> None:
 
 
 class Store(ABC):
-    """Encodings by key. Thread-safe.
-
-    A store of your own defines `get`, `put`, `delete`, `keys` and `nbytes`. The other methods have defaults for a store
-    that evicts nothing, belongs to one process and writes nothing to disk.
-    """
+    """Encodings by key. Thread-safe. The defaults are those of a store that belongs to one process."""
 
     @abstractmethod
     def get(self, key: str) -> Lookup:
@@ -126,8 +122,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def delete(self, key: str) -> bool:
-        """Delete `key` and return whether it was stored. Requests that use its KV keep it."""
+    def delete(self, key: str) -> None:
+        """Delete `key`, if it is stored. Requests that use its KV keep it."""
 
     @abstractmethod
     def keys(self) -> Iterator[str]:
@@ -176,21 +172,13 @@ class Store(ABC):
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
     ) -> AbstractContextManager[frozenset[str]]:
-        """Return a context in which no other process computes the keys that it yields.
+        """Return a context in which no other process with the same folder computes the keys that it yields.
 
-        Entering it claims all keys that no other process computes now. If there are none, it waits for the first key,
-        at most `timeout_s`. Look the keys up again afterwards, because another process may have stored them. Claims
-        only save work; answers are correct without them.
-
-        Args:
-            keys: Keys to claim.
-            timeout_s: Seconds to wait for another process.
-            on_wait: Called about once a second while another process is waited for. If it raises, the wait ends.
-
-        Yields:
-            The keys that are claimed, or that have no locks. A store of one process has none, and yields all keys.
+        Entering it locks all keys that no other process computes now. If there are none, it waits for the first key,
+        at most `timeout_s`, and calls `on_wait` meanwhile. Look the keys up again afterwards, because another process
+        may have stored them. Claims only save work; answers are correct without them.
         """
-        return nullcontext(frozenset(checked_keys(keys)))
+        return nullcontext(frozenset(keys))
 
     def probe(self) -> None:  # noqa: B027 # memory can always be written
         """Check that all folders and URLs of the store can be written now; nothing is left behind.

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import BYTES, FLAG, PATH, TEXT, Kind, StoreError, instance, number, one_of
-from promptcache.kv.files.blob_tier import BlobTier, Verify
+from promptcache.diagnostics import BYTES, PATH, TEXT, Kind, StoreError, instance, number
+from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.store import Store, Tier
@@ -20,13 +20,17 @@ from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
 
 _LOCATION = Kind("the path of a folder, or a URL,", PATH.takes)
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
+_URL = re.compile(r"(?!(file|local)://)[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
+_FILE_URL = re.compile(r"(file|local)://")
 _KINDS: Mapping[str, Kind] = {
     "folder": PATH | None,
-    "url": Kind("a URL, as s3://bucket/folder,", lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url)))) | None,
+    "url": Kind(
+        "a URL of another machine, as s3://bucket/folder,",
+        lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url))),
+    )
+    | None,
     **dict.fromkeys(("memory_bytes", "host_bytes", "disk_bytes"), BYTES | None),
-    "verify": one_of(Verify),
-    "mmap": FLAG,
+    "tier": instance("a BlobTier (a subclass of promptcache.BlobTier)", BlobTier) | None,
     "timeout_s": number(0),
     "url_options": Kind(
         "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
@@ -41,23 +45,20 @@ class StoreConfig:
     Attributes:
         folder: Folder of the disk tier, which any number of processes may share. None: no disk tier.
         url: URL of the remote tier, for any file system of fsspec (`s3://bucket/folder`). None: no remote tier.
+        tier: A tier of your own, asked after the others.
         memory_bytes: Budget of the memory on the model's device.
         host_bytes: Budget of a tier in host memory, for models on another device. None: no host tier.
         disk_bytes: Budget of the folder.
-        verify: When the checksum of a file in the folder is verified: at its "first" use in a process, "always" or
-            "never". Files from a URL are always verified.
-        mmap: Whether to memory-map the files of the folder. Choose False if other programs write to the folder.
         timeout_s: Timeout of each operation on the URL.
         url_options: Options of the file system of fsspec, such as credentials.
     """
 
     folder: str | os.PathLike[str] | None = None
     url: str | None = None
+    tier: BlobTier | None = None
     memory_bytes: int | None = None
     host_bytes: int | None = None
     disk_bytes: int | None = None
-    verify: str = "first"
-    mmap: bool = True
     timeout_s: float = 10.0
     url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -68,20 +69,18 @@ class StoreConfig:
             raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
 
 
-StoreSource: TypeAlias = Store | StoreConfig | str | os.PathLike[str]
+StoreSource: TypeAlias = Store | StoreConfig | BlobTier | str | os.PathLike[str]
 """Values that `open_store` opens."""
 
-_SOURCE = (
-    instance("a path, a URL, a StoreConfig or a Store (a subclass of promptcache.Store)", StoreConfig, Store) | None
-)
+_SOURCE = instance("a path, a URL, a StoreConfig, a BlobTier or the store of another engine", StoreConfig, Store) | None
 
 
 def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     """Open a store for KV of a shape.
 
     Args:
-        source: A path, a URL or a `StoreConfig`, for which a `TieredStore` is returned. A `Store` is returned as it is.
-            None: memory only.
+        source: A path, a URL, a `StoreConfig` or a `BlobTier`, for which a `TieredStore` is returned. A `Store` is
+            returned as it is. None: memory only.
         shape: Shape of the KV of the model.
 
     Raises:
@@ -103,7 +102,7 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
 
 
 def memory_tier(store: Store) -> MemoryStore | None:
-    """Return the memory on the model's device of a store; None if a store of another class hides it."""
+    """Return the memory on the model's device of a store; None if a store of a test hides it."""
     memory = store.memory if isinstance(store, TieredStore) else store
     return memory if isinstance(memory, MemoryStore) else None
 
@@ -145,21 +144,23 @@ def _check_shape(store: Store, shape: KVShape) -> None:
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:
-    """Return a source with a path or URL turned into a `StoreConfig`. Nothing is opened yet.
+    """Return a source with a path, URL or tier turned into a `StoreConfig`. Nothing is opened yet.
 
     Raises:
         StoreError: `source` is not a source.
     """
     if isinstance(source, str | os.PathLike):
         return config_of(source)
+    if isinstance(source, BlobTier):
+        return StoreConfig(tier=source)
     _SOURCE.check("store", source, StoreError)
     return source
 
 
 def config_of(location: str | os.PathLike[str]) -> StoreConfig:
-    """Return the configuration of a path or, if it contains `://`, of a URL."""
+    """Return the configuration of a path or, if it contains `://`, of a URL. A `file://` URL is the path in it."""
     _LOCATION.check("store", location, StoreError)
-    text = os.fspath(location)
+    text = _FILE_URL.sub("", os.fspath(location))
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
 
 
@@ -173,11 +174,13 @@ def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
     if config.folder is not None:
         from promptcache.kv.files.disk import DiskTier  # needs POSIX
 
-        tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes, verify=config.verify, mmap=config.mmap))
+        tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes))
     if config.url is not None:
         try:
             from promptcache.kv.files.remote import RemoteTier  # needs fsspec
         except ImportError as missing:
             raise StoreError(str(missing)) from missing
         tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))
+    if config.tier is not None:
+        tiers.append(config.tier)
     return tuple(tiers)

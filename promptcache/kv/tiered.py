@@ -12,25 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import torch
 
-from promptcache.diagnostics import (
-    FUNCTION,
-    TEXT,
-    CorruptEncoding,
-    Kind,
-    StoreError,
-    TierUnavailable,
-    Unpicklable,
-    number,
-)
+from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable, Unpicklable
 from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
-from promptcache.kv.files.blob_tier import BlobTier, write_signature
+from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.signature import agree
@@ -38,17 +30,8 @@ from promptcache.kv.store import SIGNATURE, FaultLog, Lookup, OnWait, Store, Tie
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
-_FACTS = Kind(
-    "a mapping of keys to mappings of texts to texts",
-    lambda value: (
-        isinstance(value, Mapping)
-        and all(map(TEXT.takes, value))
-        and all(isinstance(each, Mapping) for each in value.values())
-        and all(TEXT.takes(text) for each in value.values() for text in (*each, *each.values()))
-    ),
-)
-_SECONDS = number(0)
-_MAX_CLAIMS = 64  # at once; each has an open file, or a thread that renews its lease
+_MAX_CLAIMS = 64  # at once; each has an open file
+_WAIT_S = 0.5  # between two calls of `on_wait`
 _log = logging.getLogger(__name__)
 
 _A = TypeVar("_A")
@@ -62,17 +45,17 @@ class TierHealth:
     """
 
     def __init__(self) -> None:
-        self._failing: dict[tuple[str, BlobTier], str] = {}  # the reason
+        self._failing: dict[tuple[str, str], str] = {}  # the reason, by operation and tier
         self._lock = new_lock()
 
     def attempt(self, what: str, tier: BlobTier, action: Callable[[], _T], faults: FaultLog) -> _T | None:
         """Run an operation on a tier and return its result; on a fault, add it to `faults` and return None.
 
         Every corrupt file is logged. An unavailable tier is logged once for each reason, and again only after it has
-        worked in between.
+        worked in between. Tiers of callers raise errors of their own.
 
         Args:
-            what: "read", "write", "claim" or "release". A full disk can still be read.
+            what: "read", "write", "lock" or "unlock". A full disk can still be read.
             tier: Tier of the operation.
             action: The operation.
             faults: Faults of the request.
@@ -84,19 +67,24 @@ class TierHealth:
             faults.add(f"{tier.kind}: {fault}")
             return None
         except TierUnavailable as fault:
-            self.log(what, tier, fault)
-            faults.add(f"{tier.kind}: {fault}")
-            return None
-        if self._failing:
-            with self._lock:
-                self._failing.pop((what, tier), None)
-        return result
+            unavailable = fault
+        except Exception as error:  # noqa: BLE001 - a fault of a store costs no answer
+            why = str(error) or type(error).__name__
+            unavailable = TierUnavailable(f"{tier}: cannot {what}: {why}", why)
+        else:
+            if self._failing:
+                with self._lock:
+                    self._failing.pop((what, str(tier)), None)
+            return result
+        self.log(what, tier, unavailable)
+        faults.add(f"{tier.kind}: {unavailable}")
+        return None
 
     def log(self, what: str, tier: BlobTier, fault: TierUnavailable) -> None:
         """Log a fault of a tier, unless another operation of it fails for the same reason at present."""
         with self._lock:
-            known = {reason for (_, failing), reason in self._failing.items() if failing is tier}
-            self._failing[what, tier] = fault.reason
+            known = {reason for (_, failing), reason in self._failing.items() if failing == str(tier)}
+            self._failing[what, str(tier)] = fault.reason
         if fault.reason not in known:
             _log.warning("%s", fault)
 
@@ -128,6 +116,7 @@ class TieredStore(Unpicklable, Store):
         """
         self.memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
         self._notes: dict[str, Mapping[str, str]] = {}
+        self._damaged: set[tuple[str, str]] = set()  # tiers and keys of files that could not be deleted
         self._health = TierHealth()
         self._faults = FaultLog()
         for tier in self.blob_tiers:
@@ -178,22 +167,22 @@ class TieredStore(Unpicklable, Store):
         for tier in self.blob_tiers:
             tier.probe()
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         """Delete `key` in every tier.
 
         Raises:
             TierUnavailable: A blob tier did not answer and may still hold the key. The other tiers have deleted it.
         """
-        memories = [memory.delete(key) for memory in self._memories]
-        deleted, failed = any(memories), None
+        for memory in self._memories:
+            memory.delete(key)
+        failed = None
         for tier in self.blob_tiers:
             try:
-                deleted = tier.delete(key) or deleted
+                tier.delete(key)
             except TierUnavailable as fault:
                 failed = fault
         if failed is not None:
             raise failed
-        return deleted
 
     def keys(self) -> Iterator[str]:
         """Yield the keys that are stored in any tier now, except in blob tiers that do not answer."""
@@ -234,7 +223,6 @@ class TieredStore(Unpicklable, Store):
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Set facts to write beside encodings, by key. Later facts are merged with earlier ones."""
-        _FACTS.check("facts", facts, StoreError)
         for key, more in facts.items():
             self._notes[key] = {**self._notes.get(key, {}), **more}
 
@@ -258,58 +246,41 @@ class TieredStore(Unpicklable, Store):
             agreeing.update((each.recipe.key, each) for each in known if agree(each, signature))
         first = next(iter(agreeing.values()), signature)
         for tier in self.blob_tiers:
-            self._health.attempt("write", tier, partial(write_signature, tier, first), self._faults)
+            self._health.attempt("write", tier, partial(_write_signature, tier, first), self._faults)
         return tuple(agreeing) or (signature.recipe.key,)
 
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call."""
         return self._faults.take()
 
-    def claim(
-        self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
-    ) -> AbstractContextManager[frozenset[str]]:
-        """Return a context in which no other process that shares a blob tier computes the keys that it yields.
-
-        A key is claimed in every blob tier, and at most 64 of the keys are claimed. A tier that fails is left out, and
-        `faults` reports it.
-        """
-        _SECONDS.check("timeout_s", timeout_s, StoreError)
-        FUNCTION.check("on_wait", on_wait, StoreError)
-        if not self.blob_tiers:
-            return super().claim(keys, timeout_s)
-        return self._claimed(checked_keys(keys)[:_MAX_CLAIMS], timeout_s, on_wait)
-
     @contextmanager
-    def _claimed(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait) -> Iterator[frozenset[str]]:
-        num_threads = max(tier.max_parallel_reads for tier in self.blob_tiers)
-        claims: dict[str, ExitStack] = {}
-        try:
-            tried = zip(keys, _map(lambda key: self._claim_one(key, 0.0, on_wait), keys, num_threads), strict=True)
-            claims.update((key, claim) for key, claim in tried if claim is not None)
-            if keys and not claims and (waited := self._claim_one(keys[0], timeout_s, on_wait)) is not None:
-                claims[keys[0]] = waited
-            yield frozenset(claims)
-        finally:
-            for _ in _map(ExitStack.close, tuple(claims.values()), num_threads):
-                pass
+    def claim(self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on) -> Iterator[frozenset[str]]:
+        """Return a context in which no other process with the same folder computes the keys that it yields.
 
-    def _claim_one(self, key: str, timeout_s: float, on_wait: OnWait) -> ExitStack | None:
-        """Claim a key in every tier, and return what releases it. Return None if another process holds it."""
+        At most 64 of the keys are locked. A URL has no locks, so two machines may compute one key.
+        """
+        tiers = [tier for tier in self.blob_tiers if tier.has_locks]
         deadline = time.monotonic() + timeout_s
         with ExitStack() as stack:
-            for tier in self.blob_tiers:
-                left_s = max(0.0, deadline - time.monotonic())
-                if not self._enter(stack, tier, tier.claim(key, left_s, on_wait)):
-                    return None
-            return stack.pop_all()
+            claimed = [key for key in keys[:_MAX_CLAIMS] if self._lock(stack, tiers, key, 0.0)] if tiers else keys
+            while keys and not claimed and (left_s := deadline - time.monotonic()) > 0:
+                if self._lock(stack, tiers, keys[0], min(left_s, _WAIT_S)):
+                    claimed = keys[:1]
+                else:
+                    on_wait()
+            yield frozenset(claimed)
 
-    def _enter(self, stack: ExitStack, tier: BlobTier, claim: AbstractContextManager[bool]) -> bool:
-        """Enter a claim for as long as `stack`; return False if another process holds it."""
-        entered = self._health.attempt("claim", tier, lambda: (claim.__enter__(),), self._faults)
-        if entered is None:
-            return True
-        stack.callback(self._health.attempt, "release", tier, lambda: claim.__exit__(None, None, None), self._faults)
-        return entered[0]
+    def _lock(self, stack: ExitStack, tiers: Iterable[BlobTier], key: str, timeout_s: float) -> bool:
+        """Lock a key in every tier for as long as `stack`; return False if another process holds it."""
+        for tier in tiers:
+            tried = self._health.attempt("lock", tier, partial(_try_lock, tier, key, timeout_s), self._faults)
+            if tried is None:  # a fault: go on without a lock
+                continue
+            (unlock,) = tried
+            if unlock is None:
+                return False
+            stack.callback(self._health.attempt, "unlock", tier, unlock, self._faults)
+        return True
 
     @property
     def _memories(self) -> tuple[MemoryStore, ...]:
@@ -339,9 +310,26 @@ class TieredStore(Unpicklable, Store):
         self, tier: BlobTier, keys: Sequence[str], faults: Mapping[str, FaultLog]
     ) -> Iterator[tuple[str, StoredEncoding | None]]:
         def read(key: str) -> tuple[str, StoredEncoding | None]:
-            return key, self._health.attempt("read", tier, lambda: tier.read(key, self.memory.shape), faults[key])
+            return key, self._health.attempt("read", tier, partial(self._load, tier, key), faults[key])
 
         return _map(read, keys, tier.max_parallel_reads)
+
+    def _load(self, tier: BlobTier, key: str) -> StoredEncoding | None:
+        """Read and verify a file. A damaged one is deleted."""
+        try:
+            data = tier.read(key)
+            stored = None if data is None else unpack(data, f"{tier}/{key}", key, self.memory.shape)
+        except CorruptEncoding:
+            self._damaged.add((str(tier), key))
+            with suppress(Exception):  # a read-only folder; the damage is reported in any case
+                self._delete_damaged(tier, key)
+            raise
+        self._damaged.discard((str(tier), key))
+        return stored
+
+    def _delete_damaged(self, tier: BlobTier, key: str) -> None:
+        tier.delete(key)
+        self._damaged.discard((str(tier), key))
 
     def _promote(self, stored: StoredEncoding) -> KVHandle:
         """Copy KV to the memories. Without room on the device, link it where it is, in its mapped file if possible."""
@@ -351,14 +339,36 @@ class TieredStore(Unpicklable, Store):
         return self.memory.offer(stored.recipe, keys, values) or self.memory.unmanaged(keys, values)
 
     def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
-        for tier in tiers:
-            self._health.attempt("write", tier, lambda tier=tier: tier.write(stored), faults)  # type: ignore[misc]
+        chosen = tuple(tiers)
+        data = pack(stored) if chosen else b""
+        for tier in chosen:
+            self._health.attempt("write", tier, partial(self._save, tier, stored.recipe.key, data), faults)
+
+    def _save(self, tier: BlobTier, key: str, data: bytes) -> None:
+        if (str(tier), key) in self._damaged:
+            self._delete_damaged(tier, key)
+        tier.write(key, data)
 
     def _bytes_in(self, tier: BlobTier) -> int:
         return self._health.attempt("read", tier, tier.nbytes, FaultLog()) or 0
 
     def _keys_in(self, tier: BlobTier, faults: FaultLog) -> tuple[str, ...]:
-        return self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
+        found = self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
+        return tuple(key for key in found if KEY.takes(key) and (str(tier), key) not in self._damaged)
+
+
+def stored_facts(tier: BlobTier, key: str) -> Mapping[str, str]:
+    """Return the facts beside an encoding in a tier; none if it is not there.
+
+    Raises:
+        StoreError: The tier does not answer, or the file is damaged.
+    """
+    data = tier.read(key)
+    return {} if data is None else unpack(data, f"{tier}/{key}", key).facts
+
+
+def _try_lock(tier: BlobTier, key: str, timeout_s: float) -> tuple[Callable[[], object] | None]:
+    return (tier.try_lock(key, timeout_s),)
 
 
 def _signatures_in(tier: BlobTier, like: StoredEncoding) -> list[StoredEncoding]:
@@ -366,10 +376,19 @@ def _signatures_in(tier: BlobTier, like: StoredEncoding) -> list[StoredEncoding]
     found: list[StoredEncoding] = []
     if (place := tier.signatures(like.recipe.fingerprint)) is not None:
         for key in sorted(place.keys()):
-            with suppress(CorruptEncoding):
-                if (stored := place.read(key, like.shape)) is not None:
-                    found.append(stored)
+            try:
+                if (data := place.read(key)) is not None:
+                    found.append(unpack(data, f"{place}/{key}", key, like.shape))
+            except CorruptEncoding:
+                place.delete(key)
     return found
+
+
+def _write_signature(tier: BlobTier, signature: StoredEncoding) -> None:
+    """Record a signature beside the encodings of a tier."""
+    place = tier.signatures(signature.recipe.fingerprint)
+    if place is not None:
+        place.write(signature.recipe.key, pack(signature))
 
 
 def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:

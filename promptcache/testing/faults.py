@@ -60,9 +60,9 @@ class FaultyStore(Store):
         """As the wrapped store."""
         return self._store.put(recipe, keys, values, persist=persist)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         """As the wrapped store."""
-        return self._store.delete(key)
+        self._store.delete(key)
 
     def keys(self) -> Iterator[str]:
         """As the wrapped store."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 
 from promptcache import Engine, StoreConfig
-from promptcache.kv import BlobTier, KVHandle, KVShape, MemoryStore, Recipe, RemoteTier, TieredStore
+from promptcache.kv import BlobTier, KVHandle, KVShape, MemoryStore, Recipe, TieredStore
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -70,30 +68,9 @@ class RecordingStore(TieredStore):
         return super().put(recipe, keys, values, persist=persist)
 
 
-def replica(url: str, options: dict[str, Any], record: Callable[[str], object], lease_s: float = 20.0) -> Engine:
-    """Return an engine over a URL that reports the key of each encoding that it computes."""
+def replica(tier: BlobTier, record: Callable[[str], object]) -> Engine:
+    """Return an engine over a tier that reports the key of each encoding that it computes."""
     model = tiny_model()
-    tier = RemoteTier(url, options=options, lease_s=lease_s)
     made = Engine(model, ByteTokenizer(), store=RecordingStore(model.shape, tier, record))
     made.add_schema(SCHEMA)
     return made
-
-
-def ask_replica(url: str, options: dict[str, Any], seed: int, ready: Any, go: Any, made: Any) -> None:
-    """Answer all prompts on a signal, and report each encoding that is computed."""
-    torch.set_num_threads(1)
-    one = replica(url, options, made.put)
-    ready.put(True)
-    go.get()
-    for prompt in random.Random(seed).sample(PROMPTS, len(PROMPTS)):
-        one.generate(prompt, do_sample=False, max_new_tokens=1)
-
-
-def die_while_encoding(url: str, options: dict[str, Any], lease_s: float, dying: Any) -> None:
-    """Kill this process when it has computed its first encoding and not written it yet."""
-
-    def die(key: str) -> None:
-        dying.put(key)
-        time.sleep(60)
-
-    replica(url, options, die, lease_s).generate(PROMPTS[0], do_sample=False, max_new_tokens=1)

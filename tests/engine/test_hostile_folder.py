@@ -7,15 +7,17 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+import torch
 
-from promptcache import Engine, MemoryStore
+from promptcache import Engine
 from promptcache.diagnostics import StoreError
-from promptcache.kv import BlobTier, DiskTier, RemoteTier, TieredStore
+from promptcache.kv import DiskTier, KVHandle, MemoryStore, Recipe, TieredStore
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -27,29 +29,56 @@ SCHEMA = (
 )
 PROMPT = '<prompt schema="travel"><plan/><city/>Where to?</prompt>'
 LIMIT_S = 8.0  # an answer takes 50 ms, and longer on a busy machine
-
-TIERS: dict[str, Sequence[Callable[[Path], BlobTier]]] = {
-    "folder": (DiskTier, lambda folder: DiskTier(folder, budget_bytes=20_000, mmap=False)),
-    "file": (lambda folder: RemoteTier(f"file://{folder}", lease_s=0.2),),
-}
-"""Tiers of each kind of folder, opened one after another. The budget holds about half of the encodings."""
+BUDGETS = (None, 20_000)
+"""Budgets of the tiers that are opened one after another. The second one holds about half of the encodings."""
 
 
-def answer(tier: BlobTier | None) -> str:
+def store_over(folder: Path | None, budget_bytes: int | None = None) -> TieredStore:
+    """Return a store over a folder, with memory of its own."""
+    tiers = [] if folder is None else [DiskTier(folder, budget_bytes=budget_bytes)]
+    return TieredStore(MemoryStore(MODEL.shape), tiers)
+
+
+def answer(store: TieredStore) -> str:
     """Return the answer of an engine that was made now."""
-    store = TieredStore(MemoryStore(MODEL.shape), [] if tier is None else [tier])
     engine = Engine(MODEL, TOKENIZER, store=store)
     engine.add_schema(SCHEMA)
     return engine.generate(PROMPT, max_new_tokens=4).text
 
 
-def use_all(tier: BlobTier, key: str) -> None:
-    """Call the other methods of a tier; each returns or raises a typed error."""
-    calls: list[Callable[[], object]] = [tier.probe, tier.nbytes, lambda: list(tier.keys())]
-    calls += [lambda: tier.delete(key)]
-    if isinstance(tier, DiskTier):
-        calls += [tier.files, lambda: tier.header(key), lambda: list(tier.verify_all())]
-        calls += [tier.quarantined, tier.empty_quarantine, tier.gc, tier.trim]
+Kept = dict[Recipe, KVHandle]
+
+
+@pytest.fixture(scope="module")
+def kept() -> Kept:
+    """Return all KV of the answer."""
+    memory = (store := store_over(None)).memory
+    answer(store)
+    found = {memory.recipe(key): memory.get(key).handle for key in memory.keys()}  # noqa: SIM118 # a store is no dict
+    return {recipe: handle for recipe, handle in found.items() if recipe is not None and handle is not None}
+
+
+def check(folder: Path, kept: Kept) -> None:
+    """Check that a store over a folder serves the right KV or none, and that all its methods return in time."""
+    for budget in BUDGETS:
+        started = time.monotonic()
+        use_all(folder, budget, kept)
+        assert time.monotonic() - started < LIMIT_S
+
+
+def use_all(folder: Path, budget_bytes: int | None, kept: Kept) -> None:
+    """Call the methods of a store and of its tier; those of the tier return or raise a typed error."""
+    store, keys = store_over(folder, budget_bytes), [recipe.key for recipe in kept]
+    with store.claim(keys, 0.1):
+        for recipe, handle in kept.items():
+            found = store.get(recipe.key).handle
+            assert found is None or torch.equal(found.keys, handle.keys)
+            assert torch.equal(store.put(recipe, handle.keys, handle.values).values, handle.values)
+    assert store.lacking(keys).keys() <= {str(folder)}
+    (tier,) = store.blob_tiers
+    assert isinstance(tier, DiskTier)
+    calls: list[Callable[[], object]] = [store.probe, store.nbytes, tier.files, lambda: tier.header(keys[0])]
+    calls += [lambda: list(tier.verify_all()), lambda: store.delete(keys[0]), tier.gc, tier.trim]
     for call in calls:
         with suppress(StoreError):
             call()
@@ -87,40 +116,27 @@ OBJECTS: dict[str, Callable[[Path, Path], object]] = {
 @pytest.fixture(scope="module")
 def fresh() -> str:
     """Return the answer without a folder."""
-    return answer(None)
-
-
-@pytest.fixture(scope="module", params=TIERS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Return a kind of folder."""
-    return str(request.param)
+    return answer(store_over(None))
 
 
 @pytest.fixture(scope="module")
-def used(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that a store ever writes. One encoding is damaged and claimed."""
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with all that a store ever writes. One encoding is damaged."""
     folder = tmp_path_factory.mktemp("store") / "tier"
-    answer(TIERS[kind][0](folder))
-    key = damaged(folder)
-    (file,) = folder.rglob(f"{key}.safetensors")
-    good = file.read_bytes()
-    file.write_bytes(good[:-1])
-    answer(TIERS[kind][0](folder))  # moves it to quarantine
-    file.write_bytes(good[:-1])
-    (folder / "claims").mkdir(exist_ok=True)
-    (folder / "claims" / key).touch()
+    answer(store_over(folder))
+    damaged = min((folder / "encodings").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
     (folder / "incoming" / "killed.7.1.tmp").touch()
     return folder
 
 
-def damaged(folder: Path) -> str:
-    """Return the key of the damaged encoding."""
-    return min(path.stem for path in folder.rglob("*.safetensors") if "signatures" not in path.parts)
-
-
 def paths(folder: Path) -> list[str]:
-    """Return all paths in the folder of a tier."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    """Return the paths in the folder of a tier, of each kind of file two: among the encodings, one is damaged."""
+    listed = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    kinds: dict[tuple[Path, str], list[str]] = {}
+    for name in listed:
+        kinds.setdefault((Path(name).parent, Path(name).suffix), []).append(name)
+    return [name for (parent, _), names in kinds.items() for name in (names if parent == Path() else names[:2])]
 
 
 @contextmanager
@@ -148,19 +164,29 @@ def states(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     return found
 
 
+def put_object(thing: str, path: Path, outside: Path) -> None:
+    """Put an object in place of what is at a path."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    OBJECTS[thing](path, outside)
+
+
 @pytest.mark.parametrize("thing", OBJECTS)
-def test_no_object_in_a_folder_costs_an_answer(thing: str, kind: str, used: Path, fresh: str) -> None:
-    """Each path in turn is another object. The answers are right and come in time, and nothing outside changes."""
-    key = damaged(used)
+def test_no_object_in_a_folder_costs_kv(thing: str, used: Path, kept: Kept) -> None:
+    """Each path in turn is another object. Stores serve the right KV or none, in time, and nothing outside changes."""
     for name in paths(used):
         with copied(used, name) as (folder, path, outside):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-            OBJECTS[thing](path, outside)
-            for opened in TIERS[kind]:
-                started = time.monotonic()
-                assert answer(opened(folder)) == fresh, name
-                use_all(opened(folder), key)
-                assert time.monotonic() - started < LIMIT_S, name
+            put_object(thing, path, outside)
+            check(folder, kept)
+
+
+def test_no_object_in_a_folder_costs_an_answer(used: Path, fresh: str) -> None:
+    """The same with an engine: each path in turn is one of the objects, and the answers are right."""
+    for name, thing in zip(paths(used), cycle(OBJECTS), strict=False):
+        with copied(used, name) as (folder, path, outside):
+            put_object(thing, path, outside)
+            started = time.monotonic()
+            assert answer(store_over(folder)) == fresh, (name, thing)
+            assert time.monotonic() - started < LIMIT_S, (name, thing)
 
 
 @contextmanager
@@ -177,9 +203,8 @@ def without_rights() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o111, 0o444])
-def test_no_permission_of_a_folder_costs_an_answer(mode: int, kind: str, used: Path, fresh: str) -> None:
-    """Each path in turn cannot be used, or not be listed, or not be searched, and the answers are right."""
-    key = damaged(used)
+def test_no_permission_of_a_folder_costs_an_answer(mode: int, used: Path, kept: Kept, fresh: str) -> None:
+    """Each path in turn cannot be used, or not be listed, or not be searched. The whole folder costs no answer."""
     for name in (".", *paths(used)):
         with copied(used, name) as (folder, path, _):
             if os.geteuid() == 0:
@@ -188,9 +213,8 @@ def test_no_permission_of_a_folder_costs_an_answer(mode: int, kind: str, used: P
             path.chmod(mode)
             try:
                 with without_rights():
-                    for opened in TIERS[kind]:
-                        assert answer(opened(folder)) == fresh, name
-                        use_all(opened(folder), key)
+                    check(folder, kept)
+                    assert name != "." or answer(store_over(folder)) == fresh
             finally:
-                with suppress(FileNotFoundError):  # the store has moved or removed it
+                with suppress(FileNotFoundError):  # the store has removed it
                     path.chmod(0o755)

@@ -1,10 +1,9 @@
-"""Replicas on one URL: each module is encoded once in all, and a killed replica delays the others for a lease."""
+"""Replicas on one place: in a folder each module is encoded once in all; at a URL perhaps twice, with the same answers."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.process_work import NAMES, PROMPTS, ask_replica, die_while_encoding, engine, replica
-from tests.kv.processes import context, finish, start
+from promptcache import Completion, Engine
+from promptcache.kv import DiskTier, RemoteTier
+from tests.engine.process_work import NAMES, engine, replica
 from tests.kv.s3 import BUCKET, S3Server, s3_server
 
-URL = f"s3://{BUCKET}/kept"
 GREEDY = {"do_sample": False, "max_new_tokens": 2}
 
 
@@ -28,66 +27,33 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.mark.parametrize("kind", ["s3", "file"])
-def test_replicas_encode_each_module_once(kind: str, s3: S3Server, tmp_path: Path) -> None:
-    """Cold replicas get requests at once, each with its own choices of modules: each module is encoded once in all."""
-    url, options = (URL, s3.options()) if kind == "s3" else (f"file://{tmp_path}", {})
+@pytest.mark.parametrize("kind", ["s3", "folder"])
+def test_cold_replicas_answer_like_one_engine(kind: str, s3: S3Server, tmp_path: Path) -> None:
+    """Cold replicas get requests at once, each with its own choices of modules. A later one encodes nothing."""
     made: list[str] = []
-    replicas = [replica(url, options, made.append) for _ in range(3)]
-    together = threading.Barrier(3)
-    reference = engine(None)
+
+    def start() -> Engine:
+        tier = DiskTier(tmp_path) if kind == "folder" else RemoteTier(f"s3://{BUCKET}/kept", options=s3.options())
+        return replica(tier, made.append)
+
+    replicas, together, reference = [start() for _ in range(3)], threading.Barrier(3), engine(None)
     choose = random.Random(1)
     chosen = [[sorted(choose.sample(NAMES, choose.randint(1, 8))) for _ in range(5)] for _ in replicas]
     prompts = [[f'<prompt schema="long"><{"/><".join(names)}/>What?</prompt>' for names in each] for each in chosen]
 
-    def ask(number: int) -> list[tuple[int, ...]]:
+    def ask(number: int) -> list[Completion]:
         together.wait(20)
-        return [replicas[number].generate(prompt, **GREEDY).token_ids for prompt in prompts[number]]
+        return [replicas[number].generate(prompt, **GREEDY) for prompt in prompts[number]]
 
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(ask, range(3)))
+    num_made, later = len(made), start()
 
-    assert max(Counter(made).values()) == 1
-    assert answers == [[reference.generate(prompt, **GREEDY).token_ids for prompt in each] for each in prompts]
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_processes_encode_each_module_once(s3: S3Server) -> None:
-    """The same with two processes, whose requests come in random orders."""
-    ready, go, made = (context().SimpleQueue() for _ in range(3))
-    children = [start(ask_replica, URL, s3.options(), seed, ready, go, made) for seed in range(2)]
-    for _ in children:
-        ready.get()
-    for _ in children:
-        go.put(True)
-    for child in children:
-        finish(child)
-
-    keys = []
-    while not made.empty():
-        keys.append(made.get())
-    assert keys
-    assert max(Counter(keys).values()) == 1
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_a_killed_replica_delays_the_others_for_a_lease(s3: S3Server) -> None:
-    """A replica is killed while it encodes under a claim: the other has its answer within the lease."""
-    lease_s, made = 4.0, list[str]()
-    other = replica(URL, s3.options(), made.append, lease_s)
-    expected = engine(None).generate(PROMPTS[0], **GREEDY).token_ids
-    dying = context().SimpleQueue()
-    process = start(die_while_encoding, URL, s3.options(), lease_s, dying)
-    key = dying.get()
-    process.kill()
-    process.join()
-    started = time.monotonic()
-
-    answer = other.generate(PROMPTS[0], **GREEDY)
-
-    assert answer.token_ids == expected
-    assert made[0] == key
-    assert lease_s <= time.monotonic() - started < lease_s + 10  # the machine may be busy
-    assert answer.usage.faults == ()
+    assert [[answer.token_ids for answer in each] for each in answers] == [
+        [reference.generate(prompt, **GREEDY).token_ids for prompt in each] for each in prompts
+    ]
+    assert all(answer.usage.faults == () for each in answers for answer in each)
+    assert max(Counter(made).values()) <= (1 if kind == "folder" else len(replicas))
+    for prompt in prompts[0]:
+        assert later.generate(prompt, **GREEDY).usage.num_encoded_tokens == 0
+    assert len(made) == num_made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from promptcache import Engine, MemoryStore, Store, StoreConfig
+from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, Lookup, Recipe, Slab, Tier, TieredStore
+from promptcache.kv import DiskTier, MemoryStore, Tier, TieredStore
 from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.kv.stored import random_stored, whole_file
+from tests.kv.stored import DictTier, random_stored, write
 
 pytestmark = pytest.mark.long
 
@@ -25,29 +24,6 @@ TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three 
 <module name="city"><module name="beach">Miami has beaches.</module>Cities are loud.</module></schema>"""
 PROMPT = '<prompt schema="travel"><plan/><city><beach/></city>Where to?</prompt>'
 GREEDY = {"do_sample": False, "max_new_tokens": 4}
-
-
-class Plain(Store):
-    """A user's store with the required methods only."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, KVHandle] = {}
-
-    def get(self, key: str) -> Lookup:
-        return Lookup(self.kept.get(key))
-
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
-        handle = KVHandle(slab=Slab(keys=keys.clone(), values=values.clone()), start=0, stop=recipe.num_tokens)
-        return self.kept.setdefault(recipe.key, handle)
-
-    def delete(self, key: str) -> bool:
-        return self.kept.pop(key, None) is not None
-
-    def keys(self) -> Iterator[str]:
-        yield from tuple(self.kept)
-
-    def nbytes(self) -> int:
-        return sum(handle.nbytes for handle in self.kept.values())
 
 
 def engine(store: object, **keep: str) -> Engine:
@@ -105,20 +81,22 @@ def test_a_store_for_another_shape_is_refused(other: dict[str, Any], is_tiered: 
     assert str(shape) in str(refusal.value)
 
 
-@pytest.mark.parametrize("kind", ["text", "path", "config", "url"])
+@pytest.mark.parametrize("kind", ["text", "path", "config", "url", "file url", "tier"])
 def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
-    """A path, a URL and a `StoreConfig` name a store: the next engine encodes nothing."""
+    """A path, a URL, a `StoreConfig` and a `BlobTier` name a store: the next engine encodes nothing."""
     folder = tmp_path / "kept"
     store = {
         "text": str(folder),
         "path": folder,
-        "config": StoreConfig(folder=folder, memory_bytes=10**6, disk_bytes=10**7, verify="always", mmap=False),
-        "url": f"file://{folder}",
+        "config": StoreConfig(folder=folder, memory_bytes=10**6, disk_bytes=10**7),
+        "url": f"memory://{folder}",
+        "file url": f"file://{folder}",
+        "tier": DictTier(),
     }[kind]
     first = engine(store).generate(PROMPT, **GREEDY)
     second = engine(store).generate(PROMPT, **GREEDY)
 
-    tier = Tier.REMOTE if kind == "url" else Tier.DISK
+    tier = Tier.REMOTE if kind in ("url", "tier") else Tier.DISK
     assert {each.source for each in first.usage.modules} == {KVSource.MISS}
     assert {(each.source, each.tier) for each in second.usage.modules} == {(KVSource.LOAD, tier)}
     assert second.token_ids == first.token_ids
@@ -132,8 +110,8 @@ def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert files(tmp_path / "kept")
 
 
-def test_a_store_of_ones_own_is_used_as_it_is() -> None:
-    """A `Store` object is used as it is."""
+def test_engines_may_share_a_store() -> None:
+    """The store of another engine is used as it is."""
     store = MemoryStore(tiny_model().shape)
 
     assert engine(store).store is store
@@ -144,7 +122,7 @@ def test_a_store_of_ones_own_is_used_as_it_is() -> None:
     ("store", "words"),
     [
         ("", "the path of a folder, or a URL, is expected"),
-        (17, "store=17 is not allowed: a path, a URL, a StoreConfig or a Store"),
+        (17, "store=17 is not allowed: a path, a URL, a StoreConfig, a BlobTier"),
         ("nosuchprotocol://x", "cannot use this URL as a store"),
         ("{folder}/file", "is not a folder"),
     ],
@@ -167,7 +145,8 @@ def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object
         ),
         ({"disk_bytes": "8 GB", "folder": "x"}, "disk_bytes='8 GB' is not allowed"),
         ({"host_bytes": True}, "host_bytes=True is not allowed"),
-        ({"verify": "sometimes"}, "one of first, always, never is expected"),
+        ({"tier": "sometimes"}, "tier='sometimes' is not allowed: a BlobTier"),
+        ({"url": "file:///kept"}, "a URL of another machine"),
         ({"disk_bytes": 5}, "there is none"),
     ],
 )
@@ -262,11 +241,11 @@ def test_warming_again_fills_a_lost_folder(tmp_path: Path, codec: str) -> None:
 def test_warming_fills_every_persistent_tier(tmp_path: Path) -> None:
     """KV in a folder is written to a URL that lacks it."""
     engine(tmp_path / "folder").warm()
-    both = engine(StoreConfig(folder=tmp_path / "folder", url=f"file://{tmp_path}/url"))
+    both = engine(StoreConfig(folder=tmp_path / "folder", url=f"memory://{tmp_path}/url"))
     (report,) = both.warm()
 
     assert (report.num_encoded, dict(report.not_kept)) == (0, {})
-    assert dict(engine(f"file://{tmp_path}/url").warm()[0].found) == {Tier.REMOTE: report.num_encodings}
+    assert dict(engine(f"memory://{tmp_path}/url").warm()[0].found) == {Tier.REMOTE: report.num_encodings}
 
 
 def test_warming_says_what_a_limit_has_no_room_for(tmp_path: Path) -> None:
@@ -309,47 +288,44 @@ def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -
         engine(url.format(folder=tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["folder", "url"])
-def test_a_file_of_another_shape_is_set_aside(tmp_path: Path, kind: str) -> None:
+def test_a_file_of_another_shape_is_encoded_again(tmp_path: Path) -> None:
     """A file with the right key and another dtype or shape is encoded again."""
-    store = tmp_path if kind == "folder" else f"file://{tmp_path}/encodings"
-    first = engine(store)
+    first = engine(tmp_path)
     made = first.generate(PROMPT, **GREEDY)
     shape = first.model.shape
-    used = (part.encoding for part in first.plan(PROMPT).tokens.parts)
-    recipes = [first._executor.recipe(each) for each in (*first._catalog.find("travel").encodings, *used)]
+    tier = DiskTier(tmp_path)
+    recipes = [first._executor.recipe(part.encoding) for part in first.plan(PROMPT).tokens.parts]
     wrong = [replace(shape, dtype=torch.float16), replace(shape, head_dim=2 * shape.head_dim)]
-    for number, path in enumerate(sorted((tmp_path / "encodings").glob("*.safetensors"))[:2]):
-        recipe = next(recipe for recipe in recipes if recipe.key == path.stem)
-        other = wrong[number]
-        path.unlink()
-        path.write_bytes(whole_file(random_stored(recipe, replace(other, device=torch.device("cpu")))))
-    healed, again = engine(store).generate(PROMPT, **GREEDY), engine(store).generate(PROMPT, **GREEDY)
+    for recipe, other in zip(recipes, wrong, strict=False):
+        tier.delete(recipe.key)
+        assert write(tier, random_stored(recipe, replace(other, device=torch.device("cpu"))))
+    healed, again = engine(tmp_path).generate(PROMPT, **GREEDY), engine(tmp_path).generate(PROMPT, **GREEDY)
 
     assert healed.token_ids == again.token_ids == made.token_ids
     assert len([fault for fault in healed.usage.faults if "this model's is" in fault]) == 2
     assert (again.usage.num_encoded_tokens, again.usage.faults) == (0, ())
 
 
-def test_five_methods_make_a_store() -> None:
-    """A user's store with only the required methods serves, warms and is replaced like any other."""
-    plain, free = engine(Plain()), engine(None)
-    answers = [plain.generate(PROMPT, **GREEDY) for _ in range(2)]
-    plain.add_schema(TRAVEL.replace("three", "nine"))
-    (report,) = plain.warm()
+def test_the_tier_of_a_caller_serves_like_any_other() -> None:
+    """A tier with four methods serves, warms and is replaced like any other, and is shared by engines."""
+    tier, free = DictTier(), engine(None)
+    made = engine(StoreConfig(tier=tier, memory_bytes=10**6))
+    answers = [made.generate(PROMPT, **GREEDY), engine(tier).generate(PROMPT, **GREEDY)]
+    made.add_schema(TRAVEL.replace("three", "nine"))
+    (report,) = made.warm()
 
     assert {each.token_ids for each in answers} == {free.generate(PROMPT, **GREEDY).token_ids}
     assert answers[1].usage.num_encoded_tokens == 0
     assert (dict(report.not_kept), report.faults) == ({}, ())
 
 
-def test_what_is_like_a_store_and_is_none_is_refused() -> None:
-    """A class with the methods of a store that is not a subclass is refused; the message names the base class."""
+def test_what_is_like_a_tier_and_is_none_is_refused() -> None:
+    """A class with the methods of a tier that is not a subclass is refused; the message names the base class."""
 
     class Almost:
-        get = put = delete = keys = nbytes = reserve = None
+        read = write = delete = keys = None
 
-    with pytest.raises(StoreError, match=r"or a Store \(a subclass of promptcache\.Store\) or None is expected"):
+    with pytest.raises(StoreError, match=r"a StoreConfig, a BlobTier or the store of another engine"):
         engine(Almost())
 
 

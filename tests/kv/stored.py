@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from promptcache.kv import Codec, KVShape, Recipe, StoredEncoding
+from promptcache.kv import BlobTier, Codec, KVShape, Recipe, StoredEncoding
 from promptcache.kv.codec import tensor_specs
-from promptcache.kv.files.format import check_payload, pack, read_header, unpack
+from promptcache.kv.files.format import pack, unpack
 
 HOST = torch.device("cpu")
 
@@ -62,25 +63,42 @@ def content(stored: StoredEncoding) -> tuple[object, ...]:
     return stored.recipe, stored.recipe.key, stored.shape, tensors, dict(stored.facts)
 
 
-def whole_file(stored: StoredEncoding) -> bytes:
-    """Return the bytes of the file of an encoding."""
-    head, payload = pack(stored)
-    return head + b"".join(payload)
-
-
 def file_bytes(stored: StoredEncoding) -> int:
     """Return the size of the file of an encoding."""
-    return len(whole_file(stored))
+    return len(pack(stored))
 
 
-def read_whole(data: bytes, key: str | None = None) -> StoredEncoding:
-    """Read the bytes of a file, as a tier does."""
-    header, start = read_header(data, len(data), "the file", key)
-    payload = memoryview(bytearray(data[start:]))
-    check_payload(header, payload, "the file")
-    return unpack(header, payload)
+def write(tier: BlobTier, stored: StoredEncoding) -> bool:
+    """Write an encoding to a tier, as a store does; return whether the tier has it now."""
+    tier.write(stored.recipe.key, pack(stored))
+    return stored.recipe.key in set(tier.keys())
+
+
+def read(tier: BlobTier, key: str) -> StoredEncoding | None:
+    """Read an encoding from a tier, as a store does."""
+    data = tier.read(key)
+    return None if data is None else unpack(data, f"{tier}/{key}", key)
 
 
 def files_of(folder: Path) -> list[str]:
     """Return the names of the encodings in the folder of a tier."""
     return sorted(path.name for path in (folder / "encodings").iterdir())
+
+
+@dataclass
+class DictTier(BlobTier):
+    """The tier of a caller: four methods over a dict. It has no hash."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, key: str) -> bytes | None:
+        return self.files.get(key)
+
+    def write(self, key: str, data: bytes) -> None:
+        self.files[key] = data
+
+    def delete(self, key: str) -> None:
+        self.files.pop(key, None)
+
+    def keys(self) -> list[str]:
+        return [*self.files, "a name that is no key"]

@@ -21,7 +21,7 @@ from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.files.disk import DiskTier
 from tests.conftest import law_examples
 from tests.kv.processes import finish, start
-from tests.kv.stored import content, file_bytes, small
+from tests.kv.stored import content, file_bytes, read, small, write
 
 NAMES = "abcdefgh"
 ALL = {name: small(name, 3 + 5 * index) for index, name in enumerate(NAMES)}
@@ -33,14 +33,13 @@ THIRD = sum(SIZES.values()) // 3
 def used_bytes(folder: Path) -> int:
     """Return the bytes of all files in the budget. A file that is moved meanwhile is counted once."""
     files = {}
-    for part in ("incoming", "encodings", "quarantine"):
+    for part in ("incoming", "encodings"):
         for entry in os.scandir(folder / part):
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if entry.name != "log.jsonl":
-                files[status.st_ino] = status.st_size
+            files[status.st_ino] = status.st_size
     return sum(files.values())
 
 
@@ -69,7 +68,7 @@ def test_the_budget_holds_after_every_system_call(tmp_path: Path) -> None:
 
     with watched(tmp_path, THIRD) as seen:
         for _ in range(40):
-            assert tier.write(ALL[chance.choice(NAMES)])
+            assert write(tier, ALL[chance.choice(NAMES)])
 
     assert max(seen) > THIRD / 2
 
@@ -79,10 +78,10 @@ def test_an_encoding_as_large_as_the_budget_fits(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "enough", budget_bytes=SIZES["h"])
     short = DiskTier(tmp_path / "short", budget_bytes=SIZES["h"] - 1)
 
-    assert tier.write(ALL["a"])
-    assert tier.write(ALL["h"])
-    assert short.write(ALL["a"])
-    assert not short.write(ALL["h"])
+    assert write(tier, ALL["a"])
+    assert write(tier, ALL["h"])
+    assert write(short, ALL["a"])
+    assert not write(short, ALL["h"])
 
     assert list(tier.keys()) == [KEYS["h"]]
     assert list(short.keys()) == [KEYS["a"]]
@@ -92,7 +91,7 @@ def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, mo
     """If a file cannot be removed, the ones before it are evicted, and the next write counts right."""
     tier = DiskTier(tmp_path, budget_bytes=sum(SIZES[name] for name in "abh"))
     for name in "abc":
-        tier.write(ALL[name])
+        write(tier, ALL[name])
     removed, unlink = [], Path.unlink
 
     def refuse_the_second(path: Path, missing_ok: bool = False) -> None:
@@ -105,9 +104,9 @@ def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse_the_second)
         with pytest.raises(TierUnavailable, match="cannot write: Operation not permitted"):
-            tier.write(ALL["h"])
+            write(tier, ALL["h"])
 
-    assert tier.write(ALL["h"])
+    assert write(tier, ALL["h"])
     assert used_bytes(tmp_path) <= sum(SIZES[name] for name in "abh")
 
 
@@ -116,28 +115,28 @@ def test_the_unused_encoding_is_evicted(tmp_path: Path) -> None:
     same = [small(str(number), 9) for number in range(4)]
     tier = DiskTier(tmp_path, budget_bytes=3 * file_bytes(same[0]))
     for each in same[:3]:
-        tier.write(each)
-    tier.read(same[0].recipe.key)
-    tier.read(same[2].recipe.key)
+        write(tier, each)
+    read(tier, same[0].recipe.key)
+    read(tier, same[2].recipe.key)
 
-    tier.write(same[3])
+    write(tier, same[3])
 
     assert set(tier.keys()) == {each.recipe.key for each in (same[0], same[2], same[3])}
 
 
-def test_access_times_survive_a_restart(tmp_path: Path) -> None:
-    """A new process evicts by the access times of the files."""
+def test_uses_survive_a_restart(tmp_path: Path) -> None:
+    """A new process evicts by the modification times of the files, which each use sets."""
     same = [small(str(number), 9) for number in range(9)]
     tier = DiskTier(tmp_path)
     for each in same[:6]:
-        tier.write(each)
+        write(tier, each)
         time.sleep(0.01)
     for number in (3, 0, 5, 1):
-        tier.read(same[number].recipe.key)
+        read(tier, same[number].recipe.key)
         time.sleep(0.01)
 
     for each in same[6:]:
-        DiskTier(tmp_path, budget_bytes=6 * file_bytes(same[0])).write(each)
+        write(DiskTier(tmp_path, budget_bytes=6 * file_bytes(same[0])), each)
 
     assert set(tier.keys()) == {same[number].recipe.key for number in (0, 5, 1, 6, 7, 8)}
 
@@ -146,14 +145,14 @@ def test_opening_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Opening a folder that has room reads no file."""
     tier = DiskTier(tmp_path)
     for name in "abc":
-        tier.write(ALL[name])
+        write(tier, ALL[name])
     asked: list[str] = []
 
     opened = DiskTier(tmp_path, budget_bytes=10 * THIRD, cost=lambda recipe: asked.append(recipe.key) or 1.0)
-    assert opened.write(ALL["d"])
+    assert write(opened, ALL["d"])
     assert asked == []
 
-    opened.read(KEYS["a"])
+    read(opened, KEYS["a"])
     assert asked == [KEYS["a"]]
 
 
@@ -162,12 +161,12 @@ def test_uses_before_the_first_eviction_count(tmp_path: Path) -> None:
     same = [small(str(number), 9) for number in range(4)]
     tier = DiskTier(tmp_path, budget_bytes=3 * file_bytes(same[0]))
     for each in same[:3]:
-        DiskTier(tmp_path).write(each)
-    tier.read(same[0].recipe.key)
+        write(DiskTier(tmp_path), each)
+    read(tier, same[0].recipe.key)
     for each in same[1:3]:
-        DiskTier(tmp_path).read(each.recipe.key)
+        read(DiskTier(tmp_path), each.recipe.key)
 
-    tier.write(same[3])
+    write(tier, same[3])
 
     assert same[0].recipe.key in set(tier.keys())
 
@@ -182,7 +181,7 @@ def test_the_cheapest_encoding_is_evicted(tmp_path: Path) -> None:
     )
 
     for each in same:
-        tier.write(each)
+        write(tier, each)
 
     assert set(tier.keys()) == {same[0].recipe.key, same[2].recipe.key}
 
@@ -191,43 +190,11 @@ def test_opening_with_a_smaller_budget_evicts(tmp_path: Path) -> None:
     """Opening a folder with a smaller budget evicts down to it."""
     tier = DiskTier(tmp_path)
     for stored in ALL.values():
-        tier.write(stored)
+        write(tier, stored)
 
     DiskTier(tmp_path, budget_bytes=THIRD)
 
     assert 0 < used_bytes(tmp_path) <= THIRD
-
-
-def test_quarantine_is_emptied_before_good_files_are_evicted(tmp_path: Path) -> None:
-    """Files in quarantine count, and are removed before good files."""
-    budget = SIZES["a"] + SIZES["b"] + SIZES["c"]
-    tier = DiskTier(tmp_path, budget_bytes=budget)
-    for name in "abc":
-        tier.write(ALL[name])
-    path = tmp_path / "encodings" / f"{KEYS['b']}.safetensors"
-    path.write_bytes(bytes(SIZES["b"]))
-    with pytest.raises(CorruptEncoding):
-        tier.read(KEYS["b"])
-
-    with watched(tmp_path, budget):
-        tier.write(ALL["b"])
-
-    assert set(tier.keys()) == {KEYS[name] for name in "abc"}
-
-
-def test_quarantine_is_emptied_only_as_far_as_needed(tmp_path: Path) -> None:
-    """Files are removed from quarantine oldest first, and no more than needed."""
-    tier = DiskTier(tmp_path, budget_bytes=SIZES["a"] + SIZES["b"])
-    for name in "ab":
-        tier.write(ALL[name])
-        (tmp_path / "encodings" / f"{KEYS[name]}.safetensors").write_bytes(bytes(SIZES[name]))
-        with pytest.raises(CorruptEncoding):
-            tier.read(KEYS[name])
-
-    assert tier.write(ALL["a"])
-
-    left = [path.name for path in (tmp_path / "quarantine").iterdir() if path.name != "log.jsonl"]
-    assert [name.partition(".")[0] for name in left] == [KEYS["b"]]
 
 
 def churn(folder: str, seed: int) -> None:
@@ -236,9 +203,9 @@ def churn(folder: str, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(30):
         name = chance.choice(NAMES)
-        found = tier.read(KEYS[name])
+        found = read(tier, KEYS[name])
         if found is None:
-            tier.write(ALL[name])
+            write(tier, ALL[name])
         else:
             assert content(found) == content(ALL[name])
 
@@ -285,19 +252,18 @@ class Agreement(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:
         """Write: both tiers list the key."""
-        if self.tiers[which].write(ALL[name]):
+        if write(self.tiers[which], ALL[name]):
             self.expected.add(name)
             assert KEYS[name] in set(self.tiers[1 - which].keys())
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def read(self, which: int, name: str) -> None:
-        """Read: the result is what was written, or an error if the file was damaged."""
+        """Read: the result is what was written, or an error if the file was damaged. A store deletes it then."""
         try:
-            found = self.tiers[which].read(KEYS[name])
+            found = read(self.tiers[which], KEYS[name])
         except CorruptEncoding:
             assert name in self.damaged
-            self.damaged.discard(name)
-            self.expected.discard(name)
+            self.delete(which, name)
             return
         if found is not None:
             assert name in self.expected - self.damaged

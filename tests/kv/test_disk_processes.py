@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CorruptEncoding
+from promptcache.kv import MemoryStore, TieredStore
 from promptcache.kv.files.disk import DiskTier
 from tests.kv.processes import context, finish, kill_at_random, start
-from tests.kv.stored import content, file_bytes, random_stored, recipe, shape, small
+from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, small, write
 
 ALL = [random_stored(recipe(f"large {number}", 200 + 100 * number), shape(), seed=number) for number in range(8)]
 BUDGET = sum(map(file_bytes, ALL)) // 2
@@ -40,11 +41,12 @@ def write_and_evict(folder: str, seed: int) -> None:
         elif what < 0.2:
             spoil(Path(folder) / "encodings" / f"{key}.safetensors")
         else:
-            tier.write(each)
+            write(tier, each)
             try:
-                tier.read(key)
+                read(tier, key)
             except CorruptEncoding:
-                tier.write(each)
+                tier.delete(key)
+                write(tier, each)
 
 
 def spoil(path: Path) -> None:
@@ -56,19 +58,21 @@ def spoil(path: Path) -> None:
 
 def check_what_is_left(folder: Path) -> None:
     """Check that the folder holds its budget, that its files are right, and that `gc` cleans it."""
-    parts = [path for part in ("encodings", "incoming", "quarantine") for path in (folder / part).iterdir()]
-    assert sum(path.lstat().st_size for path in parts if path.name != "log.jsonl") <= BUDGET
+    parts = [path for part in ("encodings", "incoming") for path in (folder / part).iterdir()]
+    assert sum(path.lstat().st_size for path in parts) <= BUDGET
 
     tier = DiskTier(folder, budget_bytes=BUDGET)
     for key in list(tier.keys()):
-        with contextlib.suppress(CorruptEncoding):  # a damaged file
-            found = tier.read(key)
+        try:
+            found = read(tier, key)
             assert found is not None
             assert content(found) == content(BY_KEY[key])
+        except CorruptEncoding:  # a damaged file
+            tier.delete(key)
     assert all(verdict.fault is None for verdict in tier.verify_all())
     tier.gc()
     assert incoming(folder) == []
-    assert tier.write(ALL[0])
+    assert write(tier, ALL[0])
 
 
 def kill_often(folder: Path, times: range) -> None:
@@ -95,15 +99,14 @@ def die_while_writing(folder: str) -> None:
     """Kill this process after the last byte was written and before the rename."""
     tier = DiskTier(folder)
     os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-    tier.write(ALL[0])
+    write(tier, ALL[0])
 
 
 @pytest.mark.process
 def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
     """`gc` removes only unfinished files of killed processes."""
     tier = DiskTier(tmp_path)
-    tier.write(ALL[1])
-    (tmp_path / "quarantine" / "bad").touch()
+    write(tier, ALL[1])
     (tmp_path / "notes.txt").touch()
     (tmp_path / "encodings" / "notes.txt").touch()
     process = start(die_while_writing, str(tmp_path))
@@ -111,15 +114,13 @@ def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
     (left,) = incoming(tmp_path)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
-    with tier._folder.locked():
-        writing = tier._folder.open_incoming(ALL[3].recipe.key, 100)
-    with writing:
+    with tier._folder.incoming_file(ALL[3].recipe.key, 100) as (writing, _):
         removed = DiskTier(tmp_path).gc()
         (kept,) = incoming(tmp_path)
 
     assert process.exitcode == -signal.SIGKILL
     assert removed == (left,)
-    assert kept == writing.path.name
+    assert kept == writing.name
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before - {tmp_path / "incoming" / left}
 
 
@@ -129,68 +130,98 @@ def test_writes_remove_files_of_killed_processes(tmp_path: Path) -> None:
     start(die_while_writing, str(tmp_path)).join()
     assert len(incoming(tmp_path)) == 1
 
-    assert DiskTier(tmp_path, budget_bytes=file_bytes(ALL[0])).write(ALL[0])
+    assert write(DiskTier(tmp_path, budget_bytes=file_bytes(ALL[0])), ALL[0])
 
     assert incoming(tmp_path) == []
 
 
+def store_over(folder: str | Path) -> TieredStore:
+    """Return a store over a folder, as each process has one."""
+    return TieredStore(MemoryStore(shape()), (DiskTier(folder),))
+
+
 def hold_claim(folder: str, key: str, answers: object) -> None:
     """Take a claim and hold it."""
-    with DiskTier(folder).claim(key, 10) as held:
-        answers.put(held)  # type: ignore[attr-defined]
+    with store_over(folder).claim([key], 10) as claimed:
+        answers.put(claimed)  # type: ignore[attr-defined]
         time.sleep(60)
 
 
 @pytest.mark.process
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
-    """A claim excludes other processes until its holder releases it or is killed."""
-    tier = DiskTier(tmp_path)
+    """A claim excludes other processes until its holder releases it or is killed. A wait for it ends."""
+    store = store_over(tmp_path)
     key, other = ALL[0].recipe.key, ALL[1].recipe.key
     answers = context().SimpleQueue()
     process = start(hold_claim, str(tmp_path), key, answers)
-    assert answers.get() is True
+    assert answers.get() == {key}
 
     started = time.monotonic()
-    with tier.claim(key, 0.2) as held:
-        assert not held
+    with store.claim([key], 0.2) as claimed:
+        assert not claimed
     assert time.monotonic() - started >= 0.2
-    with tier.claim(other, 0) as held:
-        assert held
+    with store.claim([key, other], 0) as claimed:
+        assert claimed == {other}
 
     process.kill()
     process.join()
-    with tier.claim(key, 10) as held:
-        assert held
-        with tier.claim(key, 0) as twice:
+    with store.claim([key], 10) as claimed:
+        assert claimed == {key}
+        with store.claim([key], 0) as twice:
             assert not twice
-    with tier.claim(key, 0) as held:
-        assert held
+    with store.claim([key], 0) as claimed:
+        assert claimed == {key}
+
+
+def test_a_waiting_claim_can_be_ended(tmp_path: Path) -> None:
+    """A claim that waits calls a function, and what this raises ends the wait."""
+    key = ALL[0].recipe.key
+
+    def cancel() -> None:
+        raise KeyboardInterrupt
+
+    with (
+        store_over(tmp_path).claim([key], 0),
+        pytest.raises(KeyboardInterrupt),
+        store_over(tmp_path).claim([key], 60, cancel),
+    ):
+        pass
+
+
+def test_without_working_locks_every_key_is_claimed(tmp_path: Path) -> None:
+    """On a file system without locks, nothing waits, and each process encodes for itself."""
+    key, store = ALL[0].recipe.key, store_over(tmp_path)
+    shutil.rmtree(tmp_path / "locks")
+    (tmp_path / "locks").write_text("in the way")
+
+    with store.claim([key], 60) as claimed:
+        assert claimed == {key}
 
 
 def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
     """`gc` removes the locks that no process holds."""
-    tier = DiskTier(tmp_path)
-    with tier.claim(ALL[0].recipe.key, 1), tier.claim(ALL[1].recipe.key, 1):
+    store, (one, two) = store_over(tmp_path), (each.recipe.key for each in ALL[:2])
+    with store.claim([one, two], 1):
         pass
 
-    with tier.claim(ALL[1].recipe.key, 1):
+    with store.claim([two], 1):
         DiskTier(tmp_path).gc()
-        assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{ALL[1].recipe.key}.lock"]
-        with DiskTier(tmp_path).claim(ALL[1].recipe.key, 0) as held:
-            assert not held
+        assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{two}.lock"]
+        with store_over(tmp_path).claim([two], 0) as claimed:
+            assert not claimed
 
 
 def warm(folder: str, made: object) -> None:
     """Write each missing encoding as the engine does: claim, look again, compute, write."""
-    tier = DiskTier(folder)
+    tier, store = DiskTier(folder), store_over(folder)
     for each in WARMED:
         key = each.recipe.key
-        if tier.read(key) is None:
-            with tier.claim(key, 60):
-                if tier.read(key) is None:
+        if read(tier, key) is None:
+            with store.claim([key], 60):
+                if read(tier, key) is None:
                     time.sleep(0.005)  # time to encode
                     made.put(key)  # type: ignore[attr-defined]
-                    tier.write(each)
+                    write(tier, each)
 
 
 WARMED = [small(f"warmed {number}") for number in range(40)]

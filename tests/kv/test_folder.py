@@ -1,64 +1,15 @@
-"""Opening the files of a folder, and `~` in its path."""
+"""`~` in the path of a folder."""
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from promptcache.diagnostics import CorruptEncoding, StoreError
+from promptcache.diagnostics import StoreError
 from promptcache.kv import StoreConfig, expand_home, open_store
-from promptcache.kv.files import folder
 from promptcache.kv.files.disk import DiskTier
-from promptcache.kv.files.folder import open_encoding
-from tests.kv.stored import shape, small, whole_file
-
-KEY = small().recipe.key
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Write the file of an encoding and return its path."""
-    path = tmp_path / "encoding"
-    path.write_bytes(whole_file(small()))
-    return path
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_a_file_that_is_cut_while_it_is_opened_is_corrupt(
-    file: Path, mapped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that is truncated after its header was read is corrupt."""
-    original = folder._read_header
-
-    def cut(descriptor: int, path: Path, key: str) -> Any:
-        found = original(descriptor, path, key)
-        os.truncate(path, found[1] + 1)
-        return found
-
-    monkeypatch.setattr(folder, "_read_header", cut)
-
-    with pytest.raises(CorruptEncoding, match="changed while it was opened"):
-        open_encoding(file, KEY, mapped=mapped)
-
-
-@pytest.mark.parametrize(("number", "expected"), [(errno.EIO, CorruptEncoding), (errno.EMFILE, OSError)])
-def test_only_errors_of_one_file_make_it_corrupt(
-    file: Path, number: int, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error of one file makes it corrupt, and other system errors stay `OSError`."""
-
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "preadv", fail)
-
-    with pytest.raises(expected) as caught:
-        open_encoding(file, KEY, mapped=False)
-    assert isinstance(caught.value, CorruptEncoding) == (number == errno.EIO)
+from tests.kv.stored import shape
 
 
 def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, StoreConfig
+from promptcache.kv import BlobTier, MemoryStore, StoreConfig
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -29,14 +29,32 @@ def below_a_file(folder: Path) -> str:
     return str(folder / "file" / "kept")
 
 
-def url_that_cannot_be_written(folder: Path) -> str:
+def without_a_subfolder(folder: Path) -> str:
     """A URL of a folder in which a file is where a folder is to be made."""
-    for name in ("incoming", "claims"):
-        (folder / name).touch()
+    (folder / "incoming").touch()
     return f"file://{folder}"
 
 
-BAD = [nobody_listens, below_a_file, url_that_cannot_be_written]
+class Full(BlobTier):
+    """The tier of a caller, without room."""
+
+    def read(self, key: str) -> None:
+        return None
+
+    def write(self, key: str, data: bytes) -> None:
+        raise OSError("no room")
+
+    def delete(self, key: str) -> None:
+        """Delete nothing."""
+
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def probe(self) -> None:
+        raise TierUnavailable("no room")
+
+
+BAD = [nobody_listens, below_a_file, without_a_subfolder, lambda _: Full()]
 
 
 def engine_of(store: object) -> Engine:
@@ -48,7 +66,7 @@ def engine_of(store: object) -> Engine:
 
 @pytest.mark.parametrize("place", BAD)
 def test_a_store_that_cannot_be_used_costs_one_warning_and_no_answer(
-    place: Callable[[Path], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests are answered. The log has one line for each reason, usage has the faults, and `warm` says what is lost."""
     with caplog.at_level(logging.WARNING):

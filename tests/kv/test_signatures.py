@@ -19,7 +19,7 @@ from promptcache.kv import (
 )
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
-from tests.kv.stored import random_stored
+from tests.kv.stored import random_stored, write
 
 KEYS, VALUES = (torch.rand(2, 1, 3, 8, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
 TIERS: dict[str, Callable[[Path], BlobTier]] = {
@@ -84,7 +84,7 @@ def test_a_forged_signature_is_not_compared(tmp_path: Path) -> None:
     ]
     place = DiskTier(tmp_path).signatures(FIRST.recipe.fingerprint)
     for each in forgeries:
-        place.write(each)
+        write(place, each)
 
     assert store(DiskTier(tmp_path)).recognize(OTHER) == (OTHER.recipe.key,)
 

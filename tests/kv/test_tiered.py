@@ -10,18 +10,10 @@ import pytest
 import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import (
-    Codec,
-    KVHandle,
-    KVShape,
-    MemoryStore,
-    Recipe,
-    StoredEncoding,
-    Tier,
-    TieredStore,
-)
+from promptcache.kv import Codec, KVHandle, KVShape, MemoryStore, Recipe, Tier, TieredStore
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
+from tests.kv.stored import DictTier
 from tests.kv.stored import recipe as recipe_of
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
@@ -48,28 +40,37 @@ class DeadTier(DiskTier):
 
     dead = True
 
-    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
+    def read(self, key: str) -> memoryview | None:
         """Read, or fail."""
         if self.dead:
             raise TierUnavailable("the disk is gone")
-        return super().read(key, shape)
+        return super().read(key)
 
-    def write(self, stored: StoredEncoding) -> bool:
+    def write(self, key: str, data: bytes) -> None:
         """Write, or fail."""
         if self.dead:
             raise TierUnavailable("the disk is full")
-        return super().write(stored)
+        super().write(key, data)
 
 
 class WatchedTier(DiskTier):
-    """Disk tier that remembers the last encoding that it read."""
+    """Disk tier that remembers the last file that it read."""
 
-    latest: StoredEncoding | None = None
+    latest: memoryview | None = None
 
-    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Read an encoding and remember it."""
-        self.latest = super().read(key, shape)
+    def read(self, key: str) -> memoryview | None:
+        """Read a file and remember it."""
+        self.latest = super().read(key)
         return self.latest
+
+
+class Broken(DictTier):
+    """The tier of a caller whose methods raise errors of their own."""
+
+    def read(self, *_: object) -> bytes | None:
+        raise LookupError("the database is gone")
+
+    write = delete = keys = read  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -85,6 +86,36 @@ def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -
         assert run is not None
         assert torch.equal(run.keys.contiguous().view(torch.int16), put.keys.contiguous().view(torch.int16))
         assert torch.equal(run.values.contiguous().view(torch.int16), put.values.contiguous().view(torch.int16))
+
+
+def test_four_methods_make_a_tier() -> None:
+    """The tier of a caller serves the KV that was put, after a restart as well, and damaged files are put again."""
+    tier, made, (keys, values) = DictTier(), recipe("a"), kv()
+    TieredStore(memory(), (tier,)).put(made, keys, values)
+    store = TieredStore(memory(), (tier,))
+    found = store.get(made.key)
+
+    assert found.handle is not None
+    assert (found.tier, torch.equal(found.handle.keys, keys)) == (Tier.REMOTE, True)
+    assert (set(store.keys()), store.lacking([made.key])) == ({made.key}, {})
+    tier.files[made.key] = tier.files[made.key][:-1] + b"?"
+    (fault,) = TieredStore(memory(), (tier,)).get(made.key).faults
+    assert fault == f"remote: DictTier/{made.key}: does not match its checksum"
+    assert tier.files == {}
+    store.delete(made.key)
+
+
+def test_no_error_of_a_tier_of_a_caller_is_raised() -> None:
+    """Whatever a tier raises in a lookup, a write or a list is a fault."""
+    made, store = recipe("a"), TieredStore(memory(), (Broken(),))
+
+    assert store.get(made.key).faults == ("remote: Broken: cannot read: the database is gone",)
+    assert store.put(made, *kv()) is not None
+    assert store.lacking([made.key]) == {"Broken": {made.key}}
+    assert store.faults() == (
+        "remote: Broken: cannot write: the database is gone",
+        "remote: Broken: cannot read: the database is gone",
+    )
 
 
 def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
@@ -153,9 +184,9 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
     class Parallel(DiskTier):
         max_parallel_reads = 3
 
-        def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
+        def read(self, key: str) -> memoryview | None:
             started.append(key)
-            return super().read(key, shape)
+            return super().read(key)
 
     class Watching(MemoryStore):
         def offer(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
@@ -199,8 +230,9 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
 
     assert run is not None
     assert tier.latest is not None
-    mapped = tier.latest.tensors
-    assert (run.keys.data_ptr(), run.values.data_ptr()) == (mapped["keys"].data_ptr(), mapped["values"].data_ptr())
+    mapped = torch.frombuffer(tier.latest, dtype=torch.uint8)
+    for states in (run.keys, run.values):
+        assert mapped.data_ptr() <= states.data_ptr() < mapped.data_ptr() + len(mapped)
     assert store.memory.allocated_bytes == 0
 
 

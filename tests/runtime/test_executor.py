@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
-from promptcache.kv import DiskTier, KVHandle, MemoryStore, RemoteTier, TieredStore
+from promptcache.kv import DiskTier, KVHandle, MemoryStore, TieredStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.catalog import SchemaState, schema_state
@@ -173,20 +173,16 @@ def test_locks_are_free_between_forward_passes() -> None:
     assert all(group.lookups for group in groups)  # the rest was found
 
 
-def sharing(folder: Path, kind: str) -> Executor:
-    """Return the executor of another replica, with memory of its own and a folder or URL for all."""
-    tier = DiskTier(folder) if kind == "folder" else RemoteTier(f"file://{folder}")
-    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (tier,)), lambda: "tiny")
+def sharing(folder: Path) -> Executor:
+    """Return the executor of another replica, with memory of its own and a folder for all."""
+    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (DiskTier(folder),)), lambda: "tiny")
 
 
-@pytest.mark.parametrize("kind", ["folder", "URL"])
-def test_replicas_encode_what_no_other_replica_encodes(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If two replicas miss modules of which they share one, each module is encoded once, and neither waits first."""
     modules = "".join(f'<module name="{name}">The text of {name}.</module>' for name in "abc")
     root, a, b, c = state_of(f'<schema name="s" sees="nothing">{modules}</schema>').encodings
-    sharing(tmp_path / "kept", kind).fetch((root,))
+    sharing(tmp_path / "kept").fetch((root,))
     computed: list[tuple[str, Encoding]] = []
     begun, second_done = threading.Event(), threading.Event()
 
@@ -204,7 +200,7 @@ def test_replicas_encode_what_no_other_replica_encodes(
     fetched: dict[str, Fetched] = {}
 
     def fetch(name: str, wanted: tuple[Encoding, ...]) -> threading.Thread:
-        made = sharing(tmp_path / "kept", kind)
+        made = sharing(tmp_path / "kept")
         thread = threading.Thread(target=lambda: fetched.update({name: made.fetch(wanted)}), name=name, daemon=True)
         thread.start()
         return thread
@@ -231,7 +227,7 @@ def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
     """A forward pass has at most 64 chains where claims are made, so that open files do not run out; all are encoded."""
     modules = "".join(f'<module name="m{number}">m{number}</module>' for number in range(150))
     wanted = state_of(f'<schema name="s">{modules}</schema>').encodings
-    made = sharing(tmp_path, "folder")
+    made = sharing(tmp_path)
 
     groups = list(made.encode_missing(wanted, made.look_up(wanted)))
 
@@ -240,11 +236,10 @@ def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
     assert len(list(executor().encode_missing(wanted, executor().look_up(wanted)))) < len(groups)
 
 
-@pytest.mark.parametrize("kind", ["folder", "URL"])
-def test_a_wait_for_another_replica_can_be_ended(kind: str, tmp_path: Path) -> None:
+def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:
     """While another replica encodes, progress is reported; if it raises, the wait ends and nothing is claimed."""
     encoding = state_of('<schema name="s">The text.</schema>').encodings[0]
-    holder, waiter = (sharing(tmp_path / "kept", kind) for _ in range(2))
+    holder, waiter = (sharing(tmp_path / "kept") for _ in range(2))
     reports: list[tuple[int, int]] = []
 
     def progress(done: int, total: int) -> None:

@@ -182,10 +182,10 @@ def test_a_store_that_fails_costs_no_answer(engine: Engine, kind: type[FaultySto
 
 
 def test_faults_of_the_store_are_counted(engine: Engine, tmp_path: Path) -> None:
-    """A URL that cannot be read or written costs no answer, and the metrics count it."""
-    store = StoreConfig(url=f"file://{tmp_path}/file/under", memory_bytes=0)
-    faulty = Engine(engine.model, engine.tokenizer, store=store)
+    """A folder that cannot be read or written costs no answer, and the metrics count it."""
+    store = StoreConfig(folder=tmp_path / "file" / "under", memory_bytes=0)
     (tmp_path / "file").write_text("", encoding="utf-8")
+    faulty = Engine(engine.model, engine.tokenizer, store=store)
     faulty.add_schema(TRAVEL)
     app = create_app(faulty, ServerSettings(model="demo"))
 

@@ -1,7 +1,6 @@
 """The disk tier: one file per encoding, in a folder that any number of processes may share.
 
-The folder is the index, so nothing has to be rebuilt after a crash: every file in it is complete. A file that does not
-match its key is never served. It is moved to `quarantine/`, with a line in the log there.
+The folder is the index, so nothing has to be rebuilt after a crash: every file in it is complete.
 """
 
 from __future__ import annotations
@@ -9,30 +8,18 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from promptcache.atomic import refuse_links
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv.codec import StoredEncoding
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
-from promptcache.kv.files.blob_tier import BlobTier, Verify, signature_folder
-from promptcache.kv.files.folder import (
-    FileState,
-    Incoming,
-    StoreFolder,
-    expand_home,
-    file_version,
-    open_encoding,
-    open_header,
-)
-from promptcache.kv.files.format import Header, check_payload, pack, shape_text, unpack
-from promptcache.kv.keys import FORMAT_VERSION, SUFFIX, Recipe
-from promptcache.kv.store import OnWait, Tier, go_on
-from promptcache.kv.types import KVShape
+from promptcache.kv.files.blob_tier import BlobTier, signature_folder
+from promptcache.kv.files.folder import StoreFolder, expand_home, fill, open_file, open_header
+from promptcache.kv.files.format import Header, unpack
+from promptcache.kv.keys import SUFFIX, Recipe
+from promptcache.kv.store import Tier
 from promptcache.locks import new_lock
 
 
@@ -57,71 +44,53 @@ class DiskTier(BlobTier):
 
     Args:
         folder: Path of the folder, created if it is missing. A read-only folder is only read.
-        budget_bytes: Limit for encodings, files being written and files in quarantine together. Files above it are
-            evicted, by the uses in this process and the access times of the files. The log of the quarantine is not
-            counted. None: no limit.
-        verify: When checksums of payloads are verified: "first" use in this process, "always" or "never".
-        mmap: Whether to memory-map files. Processes then share memory, and bytes are read when they are used. Choose
-            False if other programs write to the folder: a mapped file that is truncated kills the process.
+        budget_bytes: Limit for encodings and files being written together. Files above it are evicted, by the uses in
+            this process and the modification times of the files, which each use sets. None: no limit.
         cost: Cost of computing an encoding again.
     """
 
     kind = Tier.DISK
+    has_locks = True
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        budget_bytes: int | None = None,
-        verify: Verify | str = Verify.FIRST,
-        mmap: bool = True,
-        cost: Cost = encoding_cost,
+        self, folder: str | os.PathLike[str], *, budget_bytes: int | None = None, cost: Cost = encoding_cost
     ) -> None:
         self._name = expand_home(folder)
         self._folder = StoreFolder(self._name)
         self._budget = None if budget_bytes is None else DiskBudget(self._folder, budget_bytes, cost)
-        self._verify = Verify(verify)
-        self._mmap = mmap
-        self._verified: dict[str, FileState] = {}
-        self._bad: dict[str, FileState] = {}  # corrupt files that could not be moved to quarantine
         with suppress(TierUnavailable):
-            self._quarantine_outdated()
             self.trim()
 
     def __str__(self) -> str:
         return str(self._name)
 
-    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
-        """Return the encoding of `key`, with tensors mapped from its file."""
+    def read(self, key: str) -> memoryview | None:
+        """Return the file of `key`, mapped into memory. Processes then share memory."""
         path = self._folder.path(key)
         with self._folder.tier_errors("read"), suppress(FileNotFoundError):  # another process may evict it any time
-            for is_last in (False, True):
-                state = FileState.of(path.lstat())
-                if self._bad.get(key) == state:
-                    return None
-                try:
-                    return self._open(key, path, state, shape)
-                except CorruptEncoding as error:
-                    if self._quarantine(key, path, state, error) or is_last:
-                        raise  # otherwise another process has replaced the file
+            header, data = open_file(path, key)
+            with suppress(OSError):  # in a read-only folder, only this process knows of the use
+                os.utime(path, follow_symlinks=False)
+            if self._budget is not None:
+                self._budget.record_use(key, len(data), header.recipe)
+            return data
         return None
 
-    def write(self, stored: StoredEncoding) -> bool:
-        """Write an encoding to its own file."""
-        key = stored.recipe.key
+    def write(self, key: str, data: bytes) -> None:
+        """Write an encoding to its own file, unless there is one. Above the budget nothing is written."""
         path = self._folder.path(key)
-        if self._has_file(key, path):
-            return True
-        head, payload = pack(stored)
         with self._folder.tier_errors("write"):
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    return
             self._folder.create()
-            incoming = self._allocate(key, len(head) + stored.nbytes)
-            if incoming is None:
-                return False
-            with incoming:
-                incoming.fill((head, *payload))
-                incoming.publish(path)
-        return True
+            with ExitStack() as stack:
+                with self._folder.locked():
+                    self._folder.sweep()
+                    if self._budget is not None and not self._budget.make_room(len(data)):
+                        return
+                    incoming, descriptor = stack.enter_context(self._folder.incoming_file(key, len(data)))
+                fill(incoming, descriptor, data, path)
 
     def probe(self) -> None:
         """Write and remove a small file."""
@@ -134,20 +103,16 @@ class DiskTier(BlobTier):
             finally:
                 file.unlink(missing_ok=True)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         """Remove the file of `key`."""
         with self._folder.tier_errors("delete"):
-            try:
-                self._folder.path(key).unlink()
-            except FileNotFoundError:
-                return False
-        return True
+            self._folder.path(key).unlink(missing_ok=True)
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys that have a file now, without those of known corrupt files."""
+        """Yield the keys that have a file now."""
         with self._folder.tier_errors("list"):
             found = self._folder.scan()
-        yield from (key for key, status in found.items() if self._bad.get(key) != FileState.of(status))
+        yield from found
 
     def nbytes(self) -> int:
         """Return the bytes of the files of all encodings."""
@@ -160,19 +125,19 @@ class DiskTier(BlobTier):
         with self._folder.tier_errors("find signatures"):
             refuse_links(place.parent, place)
         try:
-            return DiskTier(place, mmap=self._mmap)
+            return DiskTier(place)
         except StoreError as error:  # it is a file, or must not be searched
             raise TierUnavailable(str(error)) from error
 
-    def claim(self, key: str, timeout_s: float, on_wait: OnWait = go_on) -> AbstractContextManager[bool]:
-        """Return a context in which no other process computes `key`. A claim ends with the process that holds it."""
-        return self._folder.claimed(key, timeout_s, on_wait)
+    def try_lock(self, key: str, timeout_s: float) -> Callable[[], object] | None:
+        """Lock `key` against other threads and processes. The lock ends with the process that holds it."""
+        return self._folder.try_lock(key, timeout_s)
 
     def header(self, key: str) -> Header | None:
         """Return the header of a file without reading its payload, or None if there is no file.
 
         Raises:
-            CorruptEncoding: The file does not match its key. It is not moved.
+            CorruptEncoding: The file does not match its key.
         """
         with self._folder.tier_errors("read"), suppress(FileNotFoundError):
             return open_header(self._folder.path(key), key)
@@ -181,19 +146,7 @@ class DiskTier(BlobTier):
     def files(self) -> Mapping[str, tuple[int, float]]:
         """Return the size of each encoding's file and the time of its last use (Unix time), by key."""
         with self._folder.tier_errors("list"):
-            return {key: (status.st_size, status.st_atime) for key, status in self._folder.scan().items()}
-
-    def quarantined(self) -> Mapping[str, int]:
-        """Return the size of each file in quarantine, by name."""
-        with self._folder.tier_errors("list"):
-            return {name: status.st_size for name, status in self._folder.quarantined()}
-
-    def empty_quarantine(self) -> tuple[str, ...]:
-        """Remove the files in quarantine and return their names. The log stays."""
-        with self._folder.tier_errors("clean up"), self._folder.locked():
-            found = self._folder.quarantined()
-            self._folder.empty_quarantine(sum(status.st_size for _, status in found) + 1)
-        return tuple(name for name, _ in found)
+            return {key: (status.st_size, status.st_mtime) for key, status in self._folder.scan().items()}
 
     def gc(self) -> tuple[str, ...]:
         """Remove the unfinished files of killed writers and return their names. Nothing else is removed but locks."""
@@ -202,22 +155,22 @@ class DiskTier(BlobTier):
             return self._folder.sweep()
 
     def verify_all(self) -> Iterator[VerifyResult]:
-        """Read every file among the encodings and yield a result for each. Nothing is moved.
+        """Read every file among the encodings and yield a result for each. Nothing is removed.
 
-        A file with the suffix of encodings must be one. Other files are foreign and are not opened. All files of one
-        model must hold KV of one shape.
+        A file with the suffix of encodings must be one. Other files are foreign and are not opened.
         """
         with self._folder.tier_errors("list"):
             paths = sorted(self._folder.encodings.iterdir()) if self._folder.encodings.exists() else []
-        with self._folder.tier_errors("read"):
-            shapes = _shapes_by_model(path for path in paths if path.name.endswith(SUFFIX))
         for path in paths:
             with self._folder.tier_errors("read"), suppress(FileNotFoundError):
-                nbytes = path.lstat().st_size
-                if path.name.endswith(SUFFIX):
-                    yield VerifyResult(path.name, nbytes, _fault_in(path, shapes, mapped=self._mmap))
-                else:
-                    yield VerifyResult(path.name, nbytes, None, foreign=True)
+                nbytes, fault = path.lstat().st_size, None
+                is_foreign = not path.name.endswith(SUFFIX)
+                if not is_foreign:
+                    try:
+                        unpack(open_file(path, path.stem)[1], str(path), path.stem)
+                    except CorruptEncoding as error:
+                        fault = str(error)
+                yield VerifyResult(path.name, nbytes, fault, is_foreign)
 
     def trim(self) -> None:
         """Evict until the budget holds, as far as files being written allow."""
@@ -225,59 +178,9 @@ class DiskTier(BlobTier):
             with self._folder.tier_errors("evict"):
                 self._budget.trim()
 
-    def _quarantine_outdated(self) -> None:
-        """Move files of other format versions to quarantine, once for each folder. No key refers to them any more."""
-        current = str(FORMAT_VERSION)
-        with self._folder.tier_errors("read"):
-            if self._folder.format_version() == current:
-                return
-            for key in self._folder.scan():
-                path = self._folder.path(key)
-                with suppress(FileNotFoundError):
-                    state = FileState.of(path.lstat())
-                    version = file_version(path)
-                    if version not in (None, current):
-                        reason = f"outdated: format version {version}, now {current}"
-                        self._folder.move_to_quarantine(path, state, reason)
-            self._folder.set_format_version(current)
-
-    def _open(self, key: str, path: Path, state: FileState, shape: KVShape | None) -> StoredEncoding:
-        header, payload = open_encoding(path, key, shape, mapped=self._mmap)
-        known = self._verify is Verify.NEVER or self._verified.get(key) == state
-        if not known or self._verify is Verify.ALWAYS:
-            check_payload(header, payload, str(path))
-            self._verified[key] = state
-        with suppress(OSError):  # in a read-only folder, only this process knows of the use
-            os.utime(path, ns=(time.time_ns(), state.modified_ns), follow_symlinks=False)
-        if self._budget is not None:
-            self._budget.record_use(key, state.nbytes, header.recipe)
-        return unpack(header, payload)
-
-    def _quarantine(self, key: str, path: Path, state: FileState, fault: CorruptEncoding) -> bool:
-        """Move a corrupt file to quarantine; return False if another process has replaced it meanwhile."""
-        try:
-            return self._folder.move_to_quarantine(path, state, str(fault))
-        except (OSError, TierUnavailable) as error:
-            fault.add_note(f"It could not be moved to quarantine and is ignored from now on: {error}")
-            self._bad[key] = state
-            return True
-
-    def _has_file(self, key: str, path: Path) -> bool:
-        with self._folder.tier_errors("read"), suppress(FileNotFoundError):
-            status = path.lstat()
-            return stat.S_ISREG(status.st_mode) and self._bad.get(key) != FileState.of(status)
-        return False
-
-    def _allocate(self, key: str, nbytes: int) -> Incoming | None:
-        with self._folder.locked():
-            self._folder.sweep()
-            if self._budget is not None and not self._budget.make_room(nbytes):
-                return None
-            return self._folder.open_incoming(key, nbytes)
-
 
 class DiskBudget:
-    """Limit in bytes for encodings, files being written and files in quarantine together. Thread-safe.
+    """Limit in bytes for encodings and files being written together. Thread-safe.
 
     Other processes write, use and remove files as well. So files are counted again each time, with the folder locked.
 
@@ -299,8 +202,7 @@ class DiskBudget:
         """Record a use of a file."""
         with self._lock:
             if key not in self._policy:
-                self._sizes[key] = nbytes
-                self._policy.add(key, nbytes, self._cost(recipe))
+                self._add(key, nbytes, self._cost(recipe))
             self._policy.touch(key)
 
     def make_room(self, nbytes: int) -> bool:
@@ -320,20 +222,18 @@ class DiskBudget:
     def _make_room(self, nbytes: int) -> bool:
         incoming_bytes = self._folder.incoming_bytes()  # first: a file published meanwhile counts twice, not never
         files = self._folder.scan()
-        quarantine_bytes = sum(status.st_size for _, status in self._folder.quarantined())
         used_bytes = sum(status.st_size for status in files.values())
-        needed = used_bytes + incoming_bytes + quarantine_bytes + nbytes - self._budget_bytes
+        needed = used_bytes + incoming_bytes + nbytes - self._budget_bytes
         if needed <= 0:
             return True
         self._synchronize(files)
-        victims = self._policy.victims(needed - quarantine_bytes)
+        victims = self._policy.victims(needed)
         if victims is None:
             return False
-        self._folder.empty_quarantine(needed)
         self._evict(victims)
         return True
 
-    def _evict(self, victims: Sequence[str]) -> None:
+    def _evict(self, victims: Iterable[str]) -> None:
         for key in victims:
             self._folder.path(key).unlink(missing_ok=True)  # mapped files stay readable
             del self._sizes[key]
@@ -344,35 +244,15 @@ class DiskBudget:
         for key in [key for key, size in self._sizes.items() if key not in files or files[key].st_size != size]:
             del self._sizes[key]
             self._policy.remove(key)
-        for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_atime_ns):
-            self._sizes[key] = files[key].st_size
-            self._policy.add(key, max(1, files[key].st_size), self._cost_of(key))
+        for key in sorted(files.keys() - self._sizes.keys(), key=lambda key: files[key].st_mtime_ns):
+            self._add(key, files[key].st_size, self._cost_of(key))
+
+    def _add(self, key: str, nbytes: int, cost: float) -> None:
+        self._sizes[key] = nbytes
+        self._policy.add(key, max(1, nbytes), cost)
 
     def _cost_of(self, key: str) -> float:
         try:
             return self._cost(open_header(self._folder.path(key), key).recipe)
         except (CorruptEncoding, OSError):
-            return 0.0  # a corrupt file is evicted first
-
-
-def _fault_in(path: Path, shapes: Mapping[str, Counter[KVShape]], *, mapped: bool) -> str | None:
-    try:
-        header, payload = open_encoding(path, path.stem, mapped=mapped)
-        check_payload(header, payload, str(path))
-    except CorruptEncoding as error:
-        return str(error)
-    counts = shapes[header.recipe.fingerprint].most_common(2)
-    if len(counts) == 1 or (counts[0][0] == header.shape and counts[0][1] > counts[1][1]):
-        return None
-    other = counts[counts[0][0] == header.shape][0]
-    return f"{path}: holds KV of {shape_text(header.shape)}; other files of its model hold {shape_text(other)}"
-
-
-def _shapes_by_model(paths: Iterable[Path]) -> Mapping[str, Counter[KVShape]]:
-    """Return the number of files for each KV shape, by the fingerprint of the model. Corrupt files are left out."""
-    shapes: dict[str, Counter[KVShape]] = defaultdict(Counter)
-    for path in paths:
-        with suppress(CorruptEncoding, FileNotFoundError):
-            header = open_header(path, path.stem)
-            shapes[header.recipe.fingerprint][header.shape] += 1
-    return shapes
+            return 0.0  # a damaged file is evicted first

@@ -1,7 +1,8 @@
 """The file format of an encoding: a header and a payload. `docs/store-format.md` specifies it.
 
-A reader trusts nothing in a header. It writes the header again from what it parsed, and accepts it only if the bytes
-are the same. So no tensor is created unless its dtype and shape are those that the codec prescribes.
+The file is a safetensors file. A reader trusts nothing in it: it writes the header again from what it parsed, and
+accepts it only if the bytes are the same. So no tensor is created unless its dtype and shape are those that the codec
+prescribes, and nothing is allocated for the sizes that a header claims.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,9 +29,7 @@ PIECE_BYTES = 4 * 2**20
 """Size of the pieces of a payload that are hashed separately, so that several cores can compute its checksum."""
 
 _ALIGNMENT = 64
-_DIGITS = 64
-_NO_DIGEST = "0" * _DIGITS
-_START = b'{"__metadata__":{"header_sha256":"'
+_NO_CHECKSUM = "0" * 64
 _FACT = "fact:"
 _HOST = torch.device("cpu")
 
@@ -57,13 +56,13 @@ class Header:
         recipe: Identity of the encoding.
         shape: Shape of the decoded KV.
         facts: Further facts as text.
-        payload_sha256: Checksum of the payload, as `payload_digest` returns it.
+        sha256: Checksum of the whole file, as `_checksum` returns it.
     """
 
     recipe: Recipe
     shape: KVShape
     facts: Mapping[str, str]
-    payload_sha256: str
+    sha256: str
 
     @property
     def tensor_specs(self) -> Mapping[str, TensorSpec]:
@@ -77,26 +76,36 @@ class Header:
         return sum(spec.nbytes for spec in self.tensor_specs.values())
 
     def to_bytes(self) -> bytes:
-        """Return the start of the file: the length of the header, and the header with its own checksum.
-
-        Raises:
-            StoreError: The header is larger than readers accept.
-        """
-        tree = {"__metadata__": _metadata_of(self), **_entries(self.tensor_specs)}
+        """Return the start of the file: the length of the header, and the header."""
+        recipe, shape = self.recipe, self.shape
+        metadata = {
+            "sha256": self.sha256,
+            "format": "promptcache encoding",
+            "version": str(FORMAT_VERSION),
+            "codec": str(recipe.codec),
+            "dtype": _DTYPE_NAMES[shape.dtype],
+            "num_layers": str(shape.num_layers),
+            "num_kv_heads": str(shape.num_kv_heads),
+            "head_dim": str(shape.head_dim),
+            "num_tokens": str(recipe.num_tokens),
+            "first_position": str(recipe.first_position),
+            "last_position": str(recipe.last_position),
+            "fingerprint": recipe.fingerprint,
+            "digest": recipe.digest,
+            **{f"{_FACT}{name}": self.facts[name] for name in sorted(self.facts)},
+        }
+        tree: dict[str, object] = {"__metadata__": metadata}
+        stop = 0
+        for name, spec in self.tensor_specs.items():
+            start, stop = stop, stop + spec.nbytes
+            tree[name] = {"dtype": _DTYPE_NAMES[spec.dtype], "shape": spec.shape, "data_offsets": (start, stop)}
         text = json.dumps(tree, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-        if len(text) > MAX_HEADER_BYTES:
-            raise StoreError(
-                f"the header of encoding {self.recipe.key} has {len(text):,} bytes, the limit is {MAX_HEADER_BYTES:,}; "
-                "keep shorter facts with it"
-            )
-        blank = len(text).to_bytes(8, "little") + text
-        at = 8 + len(_START)
-        return blank[:at] + hashlib.sha256(blank).hexdigest().encode() + blank[at + _DIGITS :]
+        return len(text).to_bytes(8, "little") + text
 
 
-def pack(stored: StoredEncoding) -> tuple[bytes, tuple[memoryview, ...]]:
-    """Return the header of a file as bytes, and the bytes of its tensors in file order, without copying them.
+def pack(stored: StoredEncoding) -> bytes:
+    """Return the file of an encoding.
 
     Raises:
         StoreError: The tensors are not those that the codec prescribes, or the encoding has no tokens.
@@ -104,54 +113,73 @@ def pack(stored: StoredEncoding) -> tuple[bytes, tuple[memoryview, ...]]:
     key = stored.recipe.key
     if stored.recipe.num_tokens < 1:
         raise StoreError(f"cannot store encoding {key}: it has no tokens")
-    header = Header(recipe=stored.recipe, shape=stored.shape, facts=stored.facts, payload_sha256=_NO_DIGEST)
+    header = Header(recipe=stored.recipe, shape=stored.shape, facts=stored.facts, sha256=_NO_CHECKSUM)
     expected = header.tensor_specs
     given = {name: TensorSpec(tensor.dtype, tuple(tensor.shape)) for name, tensor in stored.tensors.items()}
     if given != expected:
         raise StoreError(f"cannot store encoding {key}: codec {stored.recipe.codec} needs {expected}, not {given}")
-    payload = tuple(_bytes_of(stored.tensors[name]) for name in expected)
-    return replace(header, payload_sha256=payload_digest(payload)).to_bytes(), payload
+    payload = [_bytes_of(stored.tensors[name]) for name in expected]
+    return b"".join((replace(header, sha256=_checksum(header, payload)).to_bytes(), *payload))
 
 
-def unpack(header: Header, payload: memoryview) -> StoredEncoding:
-    """Return an encoding whose tensors are views of `payload`, which is writable and has the size in the header."""
-    parts = _split_payload(header.tensor_specs, payload)
-    tensors = {
-        name: torch.frombuffer(part, dtype=spec.dtype).view(spec.shape)
-        for (name, spec), part in zip(header.tensor_specs.items(), parts, strict=True)
-    }
+def unpack(data: bytes | memoryview, source: str, key: str, shape: KVShape | None = None) -> StoredEncoding:
+    """Return the encoding in a file, after its checksum was verified. Its tensors are views of `data` if possible.
+
+    Args:
+        data: The file.
+        source: Name of the file for messages.
+        key: Key of the encoding.
+        shape: Required shape of the KV, on any device. None accepts every shape.
+
+    Raises:
+        CorruptEncoding: The file does not match its key or its checksum, or its KV has another shape.
+    """
+    header, start = read_header(data, len(data), source, key)
+    if shape is not None and header.shape != replace(shape, device=_HOST):
+        raise CorruptEncoding(f"{source}: holds KV of {_text(header.shape)}; this model's is {_text(shape)}")
+    whole = memoryview(data)
+    if whole.readonly:
+        whole = memoryview(bytearray(data))  # torch needs bytes that may be written
+    tensors, parts = {}, []
+    for name, spec in header.tensor_specs.items():
+        parts.append(whole[start : start + spec.nbytes])
+        tensors[name] = torch.frombuffer(parts[-1], dtype=spec.dtype).view(spec.shape)
+        start += spec.nbytes
+    if _checksum(header, parts) != header.sha256:
+        raise CorruptEncoding(f"{source}: does not match its checksum")
     return StoredEncoding(
         recipe=header.recipe, shape=header.shape, tensors=MappingProxyType(tensors), facts=header.facts
     )
 
 
-def read_header(head: bytes, file_bytes: int, source: str, key: str | None = None) -> tuple[Header, int]:
-    """Return the header of a file and the offset of its payload.
+def read_header(head: bytes | memoryview, file_bytes: int, source: str, key: str) -> tuple[Header, int]:
+    """Return the header of a file and the offset of its payload. The checksum of the file is not verified.
 
     Args:
-        head: Start of the file, of the length that `head_bytes` returns.
+        head: Start of the file, at least as long as `head_bytes` returns.
         file_bytes: Size of the file.
         source: Name of the file for messages.
-        key: Key in the name of the file, or None for a file without a key in its name.
+        key: Key of the encoding.
 
     Raises:
         CorruptEncoding: The file is not an encoding, or has another version, key or size.
     """
-    start = _payload_start(head, file_bytes, source)
-    header, own_key = _parse(head[:start], file_bytes, source)
+    start = 8 + int.from_bytes(head[:8], "little")
+    if start > min(8 + MAX_HEADER_BYTES, len(head)):
+        raise CorruptEncoding(f"{source}: is truncated, or no encoding: its header ends at {start}, it at {file_bytes}")
+    raw = bytes(head[:start])
+    try:
+        header = _header_of(json.loads(raw[8:])["__metadata__"], 2 * file_bytes)  # no codec packs more into a byte
+        is_as_written, own_key = header.to_bytes() == raw, header.recipe.key
+    except (StoreError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise CorruptEncoding(f"{source}: its header cannot be read: {error}") from error
+    if not is_as_written:
+        raise CorruptEncoding(f"{source}: its header is not as this library writes it")
     if file_bytes != start + header.payload_bytes:
         raise CorruptEncoding(f"{source}: has {file_bytes} bytes; its header says {start + header.payload_bytes}")
-    if key is not None and own_key != key:
+    if own_key != key:
         raise CorruptEncoding(f"{source}: holds the encoding {own_key}, which is not its name")
     return header, start
-
-
-def format_version(head: bytes) -> str | None:
-    """Return the format version of a file that begins with `head`, or None if it is not an encoding."""
-    try:
-        return _read_metadata(head[8 : 8 + int.from_bytes(head[:8], "little")]).get("version")
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None
 
 
 def head_bytes(first: bytes) -> int:
@@ -159,119 +187,40 @@ def head_bytes(first: bytes) -> int:
     return 8 + min(int.from_bytes(first[:8], "little"), MAX_HEADER_BYTES)
 
 
-def check_payload(header: Header, payload: memoryview, source: str) -> None:
-    """Verify the checksum of a payload.
-
-    Raises:
-        CorruptEncoding: The payload does not match its checksum.
-    """
-    if payload_digest(_split_payload(header.tensor_specs, payload)) != header.payload_sha256:
-        raise CorruptEncoding(f"{source}: its payload does not match its checksum")
+def _checksum(header: Header, payload: Sequence[memoryview]) -> str:
+    """Return the sha256 of the digests of the header, without its checksum, and of the pieces of all tensors."""
+    pieces = [part[at : at + PIECE_BYTES] for part in payload for at in range(0, len(part), PIECE_BYTES)]
+    head = _digest(replace(header, sha256=_NO_CHECKSUM).to_bytes())
+    return hashlib.sha256(b"".join((head, *_digests(pieces)))).hexdigest()
 
 
-def check_shape(header: Header, shape: KVShape, source: str) -> None:
-    """Verify that a file holds KV of a model's shape. A key belongs to one model, so another shape is a fault.
-
-    Raises:
-        CorruptEncoding: The shapes differ.
-    """
-    if header.shape != replace(shape, device=header.shape.device):
-        raise CorruptEncoding(f"{source}: holds KV of {shape_text(header.shape)}; this model's is {shape_text(shape)}")
-
-
-def shape_text(shape: KVShape) -> str:
-    """Return a shape as text for messages: dtype, layers, KV heads and head dim."""
-    sizes = [shape.num_layers, shape.num_kv_heads, shape.head_dim]
-    return f"{str(shape.dtype).removeprefix('torch.')} {sizes}"
-
-
-def payload_digest(parts: Sequence[memoryview]) -> str:
-    """Return the checksum of a payload: the sha256 of the sha256 digests of the pieces of all tensors."""
-    pieces = [part[at : at + PIECE_BYTES] for part in parts for at in range(0, len(part), PIECE_BYTES)]
+def _digests(pieces: Sequence[memoryview]) -> Iterator[bytes]:
     workers = min(len(pieces), os.cpu_count() or 1, 8)
-    if len(parts) == len(pieces) or workers == 1:  # small: threads would cost more than they save
-        return _combine(map(_digest, pieces))
+    if workers == 1 or sum(map(len, pieces)) <= PIECE_BYTES:  # threads would cost more than they save
+        yield from map(_digest, pieces)
+        return
     with ThreadPoolExecutor(workers) as pool:  # hashlib releases the GIL
-        return _combine(pool.map(_digest, pieces))
+        yield from pool.map(_digest, pieces)
 
 
-def _digest(piece: memoryview) -> bytes:
+def _digest(piece: bytes | memoryview) -> bytes:
     return hashlib.sha256(piece).digest()
-
-
-def _combine(digests: Iterable[bytes]) -> str:
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _split_payload(specs: Mapping[str, TensorSpec], payload: memoryview) -> list[memoryview]:
-    parts = []
-    for spec in specs.values():
-        parts.append(payload[: spec.nbytes])
-        payload = payload[spec.nbytes :]
-    return parts
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return tensor.detach().flatten().view(torch.uint8).numpy().data
 
 
-def _payload_start(head: bytes, file_bytes: int, source: str) -> int:
-    length = int.from_bytes(head[:8], "little")
-    if file_bytes < 8 + len(_START) + _DIGITS:
-        raise CorruptEncoding(f"{source}: has only {file_bytes} bytes")
-    if not head.startswith(_START, 8):
-        raise CorruptEncoding(f"{source}: is not an encoding of this library")
-    if length > min(MAX_HEADER_BYTES, len(head) - 8):
-        raise CorruptEncoding(f"{source}: is truncated: its header has {length} bytes, the file {file_bytes}")
-    return 8 + length
-
-
-def _parse(raw: bytes, file_bytes: int, source: str) -> tuple[Header, str]:
-    try:
-        fields = _read_metadata(raw[8:])
-        if fields.get("version") != str(FORMAT_VERSION):
-            found = fields.get("version")
-            raise CorruptEncoding(f"{source}: has format version {found}; this library reads version {FORMAT_VERSION}")
-        header = _header_of(fields, 2 * file_bytes)  # no codec packs more numbers into a byte
-        if header.to_bytes() != raw:
-            raise CorruptEncoding(f"{source}: its header does not match its checksum")
-        return header, header.recipe.key
-    except CorruptEncoding:
-        raise
-    except (StoreError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise CorruptEncoding(f"{source}: its header cannot be read: {error}") from error
-
-
-def _read_metadata(text: bytes) -> Mapping[str, str]:
-    fields = json.loads(text)["__metadata__"]
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        raise TypeError("its metadata are not texts")
-    return fields
-
-
-def _metadata_of(header: Header) -> dict[str, str]:
-    recipe, shape = header.recipe, header.shape
-    facts = {f"{_FACT}{name}": header.facts[name] for name in sorted(header.facts)}
-    return {
-        "header_sha256": _NO_DIGEST,
-        "payload_sha256": header.payload_sha256,
-        "format": "promptcache encoding",
-        "version": str(FORMAT_VERSION),
-        "codec": str(recipe.codec),
-        "dtype": _DTYPE_NAMES[shape.dtype],
-        "num_layers": str(shape.num_layers),
-        "num_kv_heads": str(shape.num_kv_heads),
-        "head_dim": str(shape.head_dim),
-        "num_tokens": str(recipe.num_tokens),
-        "first_position": str(recipe.first_position),
-        "last_position": str(recipe.last_position),
-        "fingerprint": recipe.fingerprint,
-        "digest": recipe.digest,
-        **facts,
-    }
+def _text(shape: KVShape) -> str:
+    sizes = [shape.num_layers, shape.num_kv_heads, shape.head_dim]
+    return f"{str(shape.dtype).removeprefix('torch.')} {sizes}"
 
 
 def _header_of(fields: Mapping[str, str], max_numbers: int) -> Header:
+    if not isinstance(fields, dict) or not all(isinstance(text, str) for text in fields.values()):
+        raise TypeError("its metadata are not texts")
+    if fields["version"] != str(FORMAT_VERSION):
+        raise ValueError(f"it has format version {fields['version']}, this library reads version {FORMAT_VERSION}")
     sizes = {name: int(fields[name]) for name in ("num_layers", "num_kv_heads", "head_dim")}
     num_tokens = int(fields["num_tokens"])
     if min(num_tokens, *sizes.values()) < 1:
@@ -293,15 +242,5 @@ def _header_of(fields: Mapping[str, str], max_numbers: int) -> Header:
         recipe=recipe,
         shape=KVShape(**sizes, dtype=_DTYPES[fields["dtype"]], device=_HOST),
         facts={name.removeprefix(_FACT): text for name, text in fields.items() if name.startswith(_FACT)},
-        payload_sha256=fields["payload_sha256"],
+        sha256=fields["sha256"],
     )
-
-
-def _entries(specs: Mapping[str, TensorSpec]) -> dict[str, object]:
-    entries: dict[str, object] = {}
-    start = 0
-    for name, spec in specs.items():
-        stop = start + spec.nbytes
-        entries[name] = {"dtype": _DTYPE_NAMES[spec.dtype], "shape": spec.shape, "data_offsets": (start, stop)}
-        start = stop
-    return entries

@@ -180,16 +180,14 @@ class MemoryStore(Unpicklable, Store):
         KEY.check("key", key, StoreError)
         return self._recipes.get(key)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         """Delete `key` and its reservation. Its memory is free when no request uses it."""
         KEY.check("key", key, StoreError)
         with self._lock:
             self._reservations.cancel(key)
-            if key not in self._kept:
-                return False
-            self._policy.remove(key)
-            self._drop(key)
-            return True
+            if key in self._kept:
+                self._policy.remove(key)
+                self._drop(key)
 
     def keys(self) -> Iterator[str]:
         """Yield the keys that are stored now."""

@@ -38,7 +38,7 @@ from promptcache.diagnostics import (
     ServiceClosed,
 )
 from promptcache.engine import Engine
-from promptcache.kv import KVShape, MemoryStore, RemoteTier, Store, StoredEncoding, TieredStore
+from promptcache.kv import MemoryStore, RemoteTier, Store, TieredStore
 from promptcache.layout import Encoding
 from promptcache.runtime import (
     Completion,
@@ -408,12 +408,12 @@ class SlowNetwork(RemoteTier):
         self.num_reads: Counter[str] = Counter()
         self.has_read = threading.Event()
 
-    def read(self, key: str, shape: KVShape | None = None) -> StoredEncoding | None:
+    def read(self, key: str) -> bytes | None:
         """Fetch the encoding of `key`."""
         self.num_reads[key] += 1
         self.has_read.set()
         assert self.is_open.wait(60)
-        return super().read(key, shape)
+        return super().read(key)
 
 
 @pytest.fixture
@@ -475,7 +475,7 @@ def test_an_error_in_another_thread_ends_its_request_only(
     far: Service, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a store raises reaches the listener, and the next request is answered."""
-    monkeypatch.setattr(network, "read", Mock(side_effect=MemoryError("no room")))
+    monkeypatch.setattr(TieredStore, "_from_tiers", Mock(side_effect=MemoryError("no room")))
     asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
 
     with pytest.raises(MemoryError, match="no room"):
