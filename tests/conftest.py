@@ -55,7 +55,7 @@ settings.register_profile(
 settings.load_profile("shared machine")
 
 
-_NOT_LOADED = {"__main__", "ray_app", "ray_router", "langchain", "llama_index"}
+_NOT_LOADED = {"__main__", "ray_app", "langchain", "llama_index"}
 if find_spec("triton") is None:
     _NOT_LOADED.add("segments_kernel")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it when it is loaded, which torch may do

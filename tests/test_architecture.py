@@ -41,7 +41,6 @@ FRONT_ENDS = {
     "cli": {"bench", "fidelity", "picture", "scale", "server", "testing"},
     "__main__": {"cli"},
     "bench": set(),
-    "client": set(),
     "demo": set(),
     "fidelity": {"bench", "testing"},
     "picture": set(),
@@ -172,13 +171,13 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
 
 
 def test_only_the_server_imports_web_frameworks() -> None:
-    """The libraries of the extra `server` are imported by its room only, and by the application that needs it."""
+    """The libraries of the extra `server` are imported by its room and its replicas only."""
     web = {"fastapi", "starlette", "uvicorn", "prometheus_client"}
     wrong = [
         f"{path.relative_to(PACKAGE)} imports {name}"
         for room, path in modules()
         for name in imported(path)
-        if room != "server" and path.stem != "ray_app" and name.split(".")[0] in web
+        if room not in ("server", "scale") and name.split(".")[0] in web
     ]
 
     assert wrong == []
@@ -285,8 +284,7 @@ def imported_modules(path: Path) -> set[str]:
         "promptcache.language",
         "promptcache.layout",
         "promptcache.cli",
-        "promptcache.client",
-        "promptcache.scale",
+        "promptcache.scale.ray_proxy",
     ],
 )
 def test_light_rooms_do_not_load_torch(room: str) -> None:

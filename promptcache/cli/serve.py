@@ -10,6 +10,7 @@ import ipaddress
 import os
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +43,15 @@ from promptcache.language import CheckedSchema
 from promptcache.tokenizer import local_folder
 
 if TYPE_CHECKING:
+    from ray.serve import Application
+
     from promptcache.engine import Engine
     from promptcache.server import ApiKeys, ServerSettings
 
 _MAX_CONFIG_BYTES = 2**20
 _SEVERAL = ("schema", "allow_host", "allow_origin")
+_OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
+"""Options that an application of Ray Serve has no use for."""
 _CONFIG = f"{__name__}.config"
 """The path of `--config` in the data of a context."""
 
@@ -163,7 +168,7 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     "--promote",
     type=click.Choice(["auto", "off"]),
     default="auto",
-    help="In idle time, encode modules together that are used together again; not with --ray.",
+    help="In idle time, encode modules together that are used together again.",
 )
 @click.option(
     "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
@@ -199,25 +204,15 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
 @_seconds("--request-timeout", 600.0, "Time that a request may take.")
 @_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")
-@click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas behind a router.")
+@click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
 @_count("--replicas", 1, "Replicas, with --ray.")
-def command(
-    schema: tuple[str, ...],
-    host: str,
-    port: int,
-    insecure: bool,
-    context: Path | None,
-    ray: bool,
-    replicas: int,
-    **options: Any,
-) -> None:
+def command(host: str, port: int, insecure: bool, ray: bool, replicas: int, **options: Any) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
     """
-    with ending(as_json=False, context=context) as sources:
-        checked = read_schemas(schema, sources)
-        _check_names(schema, checked)
+    with ending(as_json=False, context=options["context"]) as sources:
+        checked = _read_schemas(options, sources)
         check_server_installed()
         if ray:
             _check_ray(port, options)
@@ -240,17 +235,13 @@ def command(
             raise UsageMistake(f"--max-connections: {error}") from None
         asyncio.run(_check_address(host, port))
         if ray:
-            _serve_ray(checked, settings, host, port, replicas, options)
+            _serve_ray(settings, host, port, replicas, options)
             return
         app = create_app(_load(checked, options), settings)
         start_log()
 
         def files() -> ServedFiles:
-            again = Sources()
-            again.context = None if context is None else read_context(context)
-            found = read_schemas(schema, again)
-            _check_names(schema, found)
-            return ServedFiles(schemas=found, keys=_api_keys(options))
+            return ServedFiles(schemas=_read_schemas(options, _sources(options)), keys=_api_keys(options))
 
         def started(url: str) -> None:
             log_event("listening", url=url)
@@ -258,6 +249,57 @@ def command(
         if not serve(app, host=host, port=port, started=started, files=files):
             log_event("ended", error="worker_dead")
             raise Exit(ExitCode.ENVIRONMENT)
+
+
+def ray_application(args: dict[str, Any]) -> Application:
+    """Return the application of Ray Serve. In its configuration, `args` are options as in the file of `--config`.
+
+    Raises:
+        UsageMistake: An option is unknown or has a wrong value.
+    """
+    from promptcache.scale.ray_app import application
+
+    if found := sorted(_OF_RAY & args.keys()):
+        raise UsageMistake(f"args.{found[0]}: Ray's own configuration has this")
+    words = [f"--{name.replace('_', '-')}={each}" for name, value in args.items() for each in _as_list(value)]
+    try:
+        options = command.make_context("promptcache serve", words).params
+    except click.UsageError as error:
+        raise UsageMistake(f"args: {error.format_message()}") from None
+    _check_ray(options["port"], options)
+    return application(partial(_make_app, options), _settings(options))
+
+
+def _make_app(options: dict[str, Any]) -> Any:
+    """Return the application of the server, with an engine of its own: a replica."""
+    from promptcache.server import create_app
+
+    schemas = _read_schemas(options, _sources(options))
+    return create_app(_load(schemas, options), _settings(options))
+
+
+def _serve_ray(settings: ServerSettings, host: str, port: int, replicas: int, options: dict[str, Any]) -> None:
+    from promptcache.scale.ray_app import application, serve_here
+
+    num_cpus = max(1, (os.cpu_count() or 1) // replicas)
+    made = application(partial(_make_app, options), settings, num_replicas=replicas, num_cpus=num_cpus)
+    tell(f"starting Ray, which takes half a minute; replicas: {replicas}")
+    serve_here(
+        made, host=host, port=port, num_cpus=num_cpus * replicas, started=lambda url: tell(f"listening on {url}")
+    )
+
+
+def _sources(options: dict[str, Any]) -> Sources:
+    sources = Sources()
+    sources.context = None if options["context"] is None else read_context(options["context"])
+    return sources
+
+
+def _read_schemas(options: dict[str, Any], sources: Sources) -> tuple[CheckedSchema, ...]:
+    """Read the files of `--schema`. Errors are those of `read_schemas` and `_check_names`."""
+    schemas = read_schemas(options["schema"], sources)
+    _check_names(options["schema"], schemas)
+    return schemas
 
 
 def _check_names(files: tuple[str, ...], schemas: tuple[CheckedSchema, ...]) -> None:
@@ -284,52 +326,18 @@ def check_server_installed() -> None:
 
 
 def _check_ray(port: int, options: dict[str, Any]) -> None:
-    """Refuse what the Ray application does not have.
+    """Refuse what several replicas cannot do.
 
     Raises:
         EnvironmentMissing: Ray is not installed.
-        UsageMistake: An option is for a server without Ray.
+        UsageMistake: Ray takes no free port, or a schema that a client adds would reach one replica only.
     """
     if not port:
         raise UsageMistake("--port 0: with --ray, name a port")
-    if options["admin_key_file"] is not None:
-        raise UsageMistake("--admin-key-file: with --ray, schemas are changed by a start with other schemas")
-    if options["schema_folder"] is not None:
-        raise UsageMistake("--schema-folder needs a server without --ray: clients add no schemas there")
-    is_default = click.get_current_context().get_parameter_source("promote") is ParameterSource.DEFAULT
-    if options["promote_bytes"] is not None or (options["promote"] == "auto" and not is_default):
-        raise UsageMistake("--promote auto and --promote-bytes need a server without --ray: replicas promote nothing")
+    if options["admin_key_file"] is not None and options["schema_folder"] is None:
+        raise UsageMistake("--admin-key-file with --ray needs --schema-folder, so that schemas reach all replicas")
     if find_spec("ray") is None:
         raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
-
-
-def _serve_ray(
-    schemas: tuple[CheckedSchema, ...],
-    settings: ServerSettings,
-    host: str,
-    port: int,
-    replicas: int,
-    options: dict[str, Any],
-) -> None:
-    from promptcache.scale.ray_app import RayOptions, serve_here
-
-    chosen = RayOptions(
-        model=str(local_folder(options["model"]) or options["model"]),
-        device=options["device"],
-        dtype=options["dtype"],
-        store=optional_store(options["store"], options["limit"], memory_bytes=options["memory"]),
-        num_replicas=replicas,
-        num_cpus=max(1, (os.cpu_count() or 1) // replicas),
-        settings=settings,
-    )
-    tell(f"starting Ray, which takes half a minute; replicas: {replicas}")
-    serve_here(
-        chosen,
-        [each.source for each in schemas],
-        host=host,
-        port=port,
-        started=lambda url: tell(f"listening on {url}"),
-    )
 
 
 def _settings(options: dict[str, Any]) -> ServerSettings:

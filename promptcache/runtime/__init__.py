@@ -59,7 +59,7 @@ from promptcache.runtime.reference import (
     used_tokens,
     visibility,
 )
-from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, check_tools, prefilled
+from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import choose_linking
 from promptcache.runtime.serving import (
@@ -152,7 +152,6 @@ __all__ = [
     "check_for_batch",
     "check_for_stream",
     "check_room",
-    "check_tools",
     "checked_cache",
     "choose_linking",
     "choose_placement",

@@ -9,13 +9,14 @@ from promptcache.server.limits import ApiKeys, read_keys
 from promptcache.server.log import log_event, start_log
 from promptcache.server.run import ServedFiles, serve
 from promptcache.server.schema_folder import SchemaFolder
-from promptcache.server.state import ServerSettings
+from promptcache.server.state import ServerSettings, ServerState
 
 __all__ = [
     "ApiKeys",
     "SchemaFolder",
     "ServedFiles",
     "ServerSettings",
+    "ServerState",
     "create_app",
     "log_event",
     "raise_file_limit",

@@ -25,6 +25,7 @@ from promptcache.runtime import (
     RequestSettings,
     SplitText,
     TemplateOptions,
+    Ticket,
     answer_reader,
     check_room,
     prefilled,
@@ -35,7 +36,7 @@ from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
 from promptcache.server.logprobs import AnswerLogprobs
 from promptcache.server.models import GenerationBody
-from promptcache.server.state import ServedTicket, ServerState
+from promptcache.server.state import ServerState
 from promptcache.structured import check_format
 
 KEEP_ALIVE_S = 15.0
@@ -221,7 +222,7 @@ class _Responder:
 
     async def submit(self, request: Request) -> None:
         """Put all rows into the queue, or none."""
-        tickets: list[ServedTicket] = []
+        tickets: list[Ticket] = []
 
         def submit_all() -> None:
             self._read_answers()
@@ -266,7 +267,7 @@ class _Responder:
             message = f"{num} answers of {total} tokens, with their prompts, are more than {most} that may wait"
             raise ApiError(400, "invalid_value", message, param="n" if len(tokens) == 1 else "prompt")
 
-    def _submit(self, row: int) -> ServedTicket:
+    def _submit(self, row: int) -> Ticket:
         body = self._question.body
         generation = body.generation
         prompt, choice = divmod(row, body.num_choices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -14,32 +14,41 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError, ServiceClosed
+from promptcache.engine import Engine
 from promptcache.server import chat, members, prompts, responses, schemas, web
 from promptcache.server.errors import install_handlers
 from promptcache.server.limits import Gate, KeyRing
-from promptcache.server.state import ServedEngine, ServerSettings, ServerState
+from promptcache.server.state import ServerSettings, ServerState
 
 _LOG = logging.getLogger("promptcache.server.errors")
 
+FOLDER_PERIOD_S = 1.0
+"""The folder of schemas is read again this often: another server may have written there."""
 
-def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
+
+def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
     """Return the application of an engine, whose schemas were added. It encodes them when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state = ServerState(engine, settings)
         app.state.server = state
-        warming = asyncio.create_task(asyncio.to_thread(_warm, state))
+        ending = asyncio.Event()
+        keeping = asyncio.create_task(_keep_schemas(state, ending))
         try:
             yield
         finally:
             state.draining = True
-            await warming
+            ending.set()
+            await keeping
             await asyncio.to_thread(state.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
     app.state.settings, app.state.ring = settings, KeyRing(settings.keys)
+    app.state.metrics_text = lambda: run_in_threadpool(
+        app.state.server.metrics.text
+    )  # it counts the files of the store
     app.add_middleware(
         Gate,
         ring=app.state.ring,
@@ -65,9 +74,26 @@ def create_app(engine: ServedEngine, settings: ServerSettings) -> FastAPI:
     return app
 
 
+async def _keep_schemas(state: ServerState, ending: asyncio.Event) -> None:
+    """Read the folder of schemas, encode all schemas, and follow the folder until the server ends."""
+    await asyncio.to_thread(_read_folder, state)
+    await asyncio.to_thread(_warm, state)
+    while state.settings.schema_folder is not None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), FOLDER_PERIOD_S)
+            return
+        await asyncio.to_thread(_read_folder, state)
+
+
+def _read_folder(state: ServerState) -> None:
+    try:
+        for fault in state.read_folder():
+            _LOG.error("a schema is left out: %s", fault)
+    except OSError as error:
+        _LOG.error("the folder of schemas: %s; all schemas stay as they are", error)
+
+
 def _warm(state: ServerState) -> None:
-    for fault in state.load_schemas():
-        _LOG.error("a schema is left out: %s", fault)
     try:
         reports = state.warm()
     except ServiceClosed:
@@ -93,5 +119,4 @@ async def _health(request: Request) -> Response:
 
 
 async def _metrics(request: Request) -> Response:
-    text = await run_in_threadpool(request.app.state.server.metrics.text)  # it counts the files of the store
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await request.app.state.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -11,10 +11,9 @@ from typing import TypeAlias
 
 from starlette.types import Receive
 
-from promptcache.runtime import Completion, TokenLogprobs
+from promptcache.runtime import Completion, Ticket, TokenLogprobs
 from promptcache.server.errors import ApiError, ClientGone
 from promptcache.server.loop_calls import LoopCalls
-from promptcache.server.state import ServedTicket
 
 MAX_UNREAD = 512
 """Number of tokens that the client of a stream may be behind before its request is cancelled."""
@@ -39,7 +38,7 @@ class RowEvents:
         self._max_unread = max_unread
         self._items: deque[tuple[int, RowItem]] = deque()
         self._ready = asyncio.Event()
-        self._tickets: list[ServedTicket] = []
+        self._tickets: list[Ticket] = []
         self._watcher: asyncio.Task[None] | None = None
         self._deadline = self._loop.call_later(timeout_s, self._time_out, timeout_s)
         self._closed = False
@@ -48,7 +47,7 @@ class RowEvents:
         """Return the listener of a row, for `Service.submit`."""
         return partial(self._calls.add, self._add, row)
 
-    def watch(self, tickets: list[ServedTicket], receive: Receive) -> None:
+    def watch(self, tickets: list[Ticket], receive: Receive) -> None:
         """Cancel these tickets once the client has gone."""
         self._tickets = tickets
         self._watcher = self._loop.create_task(self._wait_for_disconnect(receive))

@@ -22,14 +22,12 @@ class ServerMetrics(ServiceObserver):
     counts once.
     """
 
-    def __init__(
-        self, counts: Callable[[], ServiceCounts], store: Store | None, stats: Callable[[], EngineStats]
-    ) -> None:
+    def __init__(self, counts: Callable[[], ServiceCounts], store: Store, stats: Callable[[], EngineStats]) -> None:
         """Create the metrics of a server.
 
         Args:
             counts: Returns what the service has to do.
-            store: The store of the engine; None if its KV is elsewhere.
+            store: The store of the engine.
             stats: Returns what the engine has done in idle time.
         """
         self._registry = registry = CollectorRegistry()
@@ -50,8 +48,7 @@ class ServerMetrics(ServiceObserver):
             lambda: stats().promotions.num_combinations
         )
         gauge("promoted_bytes", "KV of promotions.").set_function(lambda: stats().promotions.nbytes)
-        if store is not None:
-            registry.register(_StoreBytes(store))
+        registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "endpoint")
         self._rejected = counter("rejected", "Refused requests.", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")

@@ -21,6 +21,7 @@ from promptcache.diagnostics import (
     UnknownSchema,
     as_data,
 )
+from promptcache.engine import Engine
 from promptcache.language import (
     CHAT_SCHEMA,
     Prompt,
@@ -43,7 +44,7 @@ from promptcache.server.choices import ChatForm
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
-from promptcache.server.state import ServedEngine, ServerState
+from promptcache.server.state import ServerState
 
 router = APIRouter()
 _Body = TypeVar("_Body")
@@ -148,7 +149,7 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
     return {"kind": kind, "valid": valid, "diagnostics": list(map(as_data, found)), **more}
 
 
-def _length_faults(plan: Plan, engine: ServedEngine) -> tuple[Diagnostic, ...]:
+def _length_faults(plan: Plan, engine: Engine) -> tuple[Diagnostic, ...]:
     try:
         check_positions(plan, engine.model.context_length, 1)
     except ContextLengthExceeded as error:
@@ -184,7 +185,7 @@ def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
         raise ApiError(404, "schema_not_found", str(error)) from None
 
 
-def parse_document(document: str, engine: ServedEngine) -> Schema:
+def parse_document(document: str, engine: Engine) -> Schema:
     """Parse the schema document of a client.
 
     It may name the files of the served schema of the same name. They have the content that was read with that schema,
@@ -198,7 +199,7 @@ def parse_document(document: str, engine: ServedEngine) -> Schema:
     return parse_schema(document, folder=None if served is None else ReadFiles.of(served.source))
 
 
-def _schema_state(document: str, engine: ServedEngine) -> SchemaState:
+def _schema_state(document: str, engine: Engine) -> SchemaState:
     return schema_state(
         check_schema(parse_document(document, engine)),
         engine.tokenizer,

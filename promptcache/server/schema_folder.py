@@ -1,10 +1,11 @@
 """A folder with the documents of the schemas that clients have added, so that they survive a restart.
 
-A schema has one file, whose name is made from its name. The server writes these files, and reads them when it starts.
+A schema has one file, whose name is made from its name. Servers may share a folder: each reads what others write.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -28,6 +29,8 @@ class SchemaFolder:
             OSError: It cannot be made, or no file can be written there.
         """
         self._folder = folder
+        self._read: dict[Path, tuple[int, int, int]] = {}  # the stamp of each file that was read or written
+        self._names: dict[Path, str] = {}  # the schemas that were added
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / "probe"
         with atomic_write(probe):
@@ -37,14 +40,33 @@ class SchemaFolder:
     def __contains__(self, name: str) -> bool:
         return self._file(name).exists()
 
-    def load(self, add: Callable[[Schema], object]) -> Iterator[str]:
-        """Call `add` with each schema. Yield what is wrong with those that cannot be read or added."""
-        for path in sorted(self._folder.glob("*.xml")):
+    def read(self, add: Callable[[Schema], object], remove: Callable[[str], object]) -> Iterator[str]:
+        """Call `add` with each schema that is new or has changed since the last call, `remove` with each that has gone.
+
+        Yields:
+            What is wrong with files that cannot be read, or whose schemas cannot be added.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        with os.scandir(self._folder) as entries:
+            found = {
+                Path(each.path): _stamp(each.stat(follow_symlinks=False))
+                for each in entries
+                if each.name.endswith(".xml")
+            }
+        for path in self._read.keys() - found.keys():
+            del self._read[path]
+            if (name := self._names.pop(path, None)) is not None:
+                remove(name)
+        for path in sorted(each for each in found if found[each] != self._read.get(each)):
+            self._read[path] = found[path]
             try:
                 schema = parse_schema(read_document(path, SchemaError))
                 if path != self._file(schema.name):
                     raise InvalidValue(f"the file of the schema '{schema.name}' is {self._file(schema.name).name}")
                 add(schema)
+                self._names[path] = schema.name
             except PromptCacheError as error:
                 yield f"{path}: {error}"
 
@@ -55,10 +77,12 @@ class SchemaFolder:
         Raises:
             OSError: The file cannot be written.
         """
-        with atomic_write(self._file(name)) as file:
+        path = self._file(name)
+        with atomic_write(path) as file:
             file.write(document.encode())
             file.flush()  # a full disk is an error before the schema is added
             yield
+        self._read[path], self._names[path] = _stamp(path.stat()), name
 
     def remove(self, name: str) -> None:
         """Remove the file of a schema, if there is one.
@@ -66,8 +90,15 @@ class SchemaFolder:
         Raises:
             OSError: The file cannot be removed.
         """
-        self._file(name).unlink(missing_ok=True)
+        path = self._file(name)
+        path.unlink(missing_ok=True)
+        self._read.pop(path, None)
+        self._names.pop(path, None)
 
     def _file(self, name: str) -> Path:
         """Return the file of a schema. The digest tells names apart whose letters differ in case, or that are long."""
         return self._folder / f"{quote(name, safe='')[:_SHOWN_CHARACTERS]}-{sha256(name.encode()).hexdigest()[:16]}.xml"
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
-from typing import Any, Protocol
 
 from promptcache.diagnostics import (
     BYTES_ABOVE_0,
@@ -21,20 +20,11 @@ from promptcache.diagnostics import (
     one_of,
     whole,
 )
-from promptcache.kv import Codec, Store
-from promptcache.language import CheckedSchema, Placement, Schema
-from promptcache.layout import Layout, Plan
+from promptcache.engine import Engine
+from promptcache.kv import Codec
+from promptcache.language import CheckedSchema, Schema
 from promptcache.locks import new_lock
-from promptcache.runtime import (
-    EngineStats,
-    Listener,
-    Progress,
-    PromptSource,
-    ServiceCounts,
-    ServiceLimits,
-    TemplateOptions,
-    WarmReport,
-)
+from promptcache.runtime import ServiceLimits, WarmReport
 from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys, is_origin
 from promptcache.server.loop_calls import LoopCalls
@@ -42,116 +32,6 @@ from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
 from promptcache.server.response_memory import ResponseMemory
 from promptcache.server.schema_folder import SchemaFolder
-from promptcache.tokenizer import Tokenizer
-
-
-class ServedTicket(Protocol):
-    """A request that was submitted, as `promptcache.runtime.Ticket`."""
-
-    def cancel(self) -> object:
-        """Stop the request."""
-
-
-class ServedService(Protocol):
-    """What answers the requests of a server: `promptcache.runtime.Service`, or a service of replicas elsewhere."""
-
-    @property
-    def state(self) -> str:
-        """Whether it takes requests: "ready", "draining" or "dead"."""
-
-    @property
-    def counts(self) -> ServiceCounts:
-        """What it has to do."""
-
-    def submit(
-        self,
-        prompt: PromptSource,
-        listener: Listener,
-        **options: Any,
-    ) -> ServedTicket:
-        """Submit a request; options and errors are those of `promptcache.runtime.Service.submit`."""
-
-    def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and wait for the others. Return whether all of them have ended."""
-
-    def close(self) -> None:
-        """End the service. Requests that have not ended get `ServiceClosed`."""
-
-
-class ServedModel(Protocol):
-    """What a server knows of the model."""
-
-    @property
-    def context_length(self) -> int:
-        """The number of its positions."""
-
-
-class ServedEngine(Protocol):
-    """What a server needs of an engine: `promptcache.Engine`, or one whose model runs elsewhere."""
-
-    @property
-    def model(self) -> ServedModel:
-        """The model."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-
-    @property
-    def positions(self) -> Placement:
-        """Where requests have cached text, if a schema does not say."""
-
-    @property
-    def store(self) -> Store | None:
-        """The store of its KV; None if that is elsewhere."""
-
-    @property
-    def schemas(self) -> Mapping[str, CheckedSchema]:
-        """The schemas by name."""
-
-    def stats(self) -> EngineStats:
-        """Return what it has done in idle time."""
-
-    def plan(
-        self,
-        prompt: PromptSource,
-        *,
-        repair: str | None = None,
-        positions: str | None = None,
-        template_kwargs: TemplateOptions = None,
-    ) -> Plan:
-        """Return the plan of a prompt."""
-
-    def layout(self, schema: str) -> Layout:
-        """Return the positions of a schema."""
-
-    def add_schema(self, source: Schema, *, keep: Codec) -> CheckedSchema:
-        """Add or replace a schema."""
-
-    def remove_schema(self, name: str) -> None:
-        """Remove a schema."""
-
-    def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
-        """Add a member to a collection, or replace it."""
-
-    def remove_member(self, schema: str, collection: str, name: str) -> None:
-        """Remove a member of a collection."""
-
-    def members(self, schema: str, collection: str) -> Mapping[str, str]:
-        """Return the texts of the members of a collection, by name."""
-
-    def warm(
-        self,
-        schema: str | None = None,
-        *,
-        members: bool = False,
-        pairs: bool = False,
-        progress: Progress | None = None,
-    ) -> Sequence[WarmReport]:
-        """Encode the modules of a schema, or of all."""
-
-    def service(self, limits: ServiceLimits, *, observer: ServerMetrics) -> ServedService:
-        """Start the service that answers requests."""
 
 
 def _list_of(words: str, takes: Callable[[str], bool]) -> Kind:
@@ -243,7 +123,7 @@ class ServerState:
         calls: Into the event loop in which the state was made.
     """
 
-    def __init__(self, engine: ServedEngine, settings: ServerSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self.engine = engine
         self.settings = settings
         self.warming = True
@@ -254,7 +134,7 @@ class ServerState:
         self.responses = ResponseMemory()
         self.metrics = ServerMetrics(lambda: self.service.counts, engine.store, engine.stats)
         self.pools = WorkPools(settings.limits.max_waiting, self.metrics.rejected)
-        self.service: ServedService = engine.service(settings.limits, observer=self.metrics)
+        self.service = engine.service(settings.limits, observer=self.metrics)
 
     def put_schema(self, schema: Schema, document: str) -> CheckedSchema:
         """Add or replace a schema, and keep its document in the folder.
@@ -279,11 +159,23 @@ class ServerState:
                 self.settings.schema_folder.remove(name)
             self.engine.remove_schema(name)
 
-    def load_schemas(self) -> Iterator[str]:
-        """Add the schemas of the folder. They replace others of their names. Yield the faults of their files."""
+    def read_folder(self) -> Iterator[str]:
+        """Add what is new in the folder of schemas, in the place of others of their names, and remove what has gone.
+
+        Yields:
+            The faults of its files.
+
+        Raises:
+            OSError: The folder cannot be read. Nothing is changed.
+        """
         if self.settings.schema_folder is not None:
             with self.changing:
-                yield from self.settings.schema_folder.load(partial(self.engine.add_schema, keep=self.settings.keep))
+                add = partial(self.engine.add_schema, keep=self.settings.keep)
+                yield from self.settings.schema_folder.read(add, self._remove)
+
+    def _remove(self, name: str) -> None:
+        if name in self.engine.schemas:
+            self.engine.remove_schema(name)
 
     def warm(self, schema: str | None = None, *, members: bool = False, pairs: bool = False) -> Sequence[WarmReport]:
         """Encode the modules of a schema, or of all. This ends between two encodings once the server is about to end.

@@ -24,9 +24,10 @@ from typing import Any
 import httpx
 import pytest
 
-from promptcache.client import SCHEMA_HEADER, set_schema_header
 from tests.server.conftest import CHAT, TRAVEL, wait_until
 
+SCHEMA_HEADER = "x-prompt-cache-schema"
+TO_TRAVEL = {SCHEMA_HEADER: "travel"}
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 CONFIG = Path(__file__).parents[2] / "examples" / "scaling" / "nginx.conf"
 pytestmark = [
@@ -68,7 +69,7 @@ class Fleet:
 
     def client(self) -> httpx.Client:
         """Return a client that sets the header."""
-        return httpx.Client(base_url=self.url, timeout=60, event_hooks={"request": [set_schema_header]})
+        return httpx.Client(base_url=self.url, timeout=60, headers=TO_TRAVEL)
 
     def home(self, schema: str) -> str:
         """Return the address of the replica that answers requests of a schema."""
@@ -79,7 +80,8 @@ class Fleet:
 @contextmanager
 def _fleet(folder: Path) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        processes = [stack.enter_context(_replica(folder / "kv")) for _ in range(2)]
+        (folder / "admins").write_text("root\n", encoding="utf-8")
+        processes = [stack.enter_context(_replica(folder)) for _ in range(2)]
         replicas = {_address(process): process for process in processes}
         for address in replicas:
             wait_until(lambda address=address: _status(address) == 200, 60)
@@ -100,9 +102,10 @@ def _fleet(folder: Path) -> Iterator[Fleet]:
 
 
 @contextmanager
-def _replica(store: Path) -> Iterator[subprocess.Popen[str]]:
+def _replica(folder: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
-    with subprocess.Popen([*command, "--store", str(store)], stderr=subprocess.PIPE, text=True) as running:
+    command += ["--store", "kv", "--schema-folder", "schemas", "--admin-key-file", "admins"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as running:
         try:
             yield running
         finally:
@@ -155,7 +158,7 @@ def test_a_schema_meets_one_replica_and_schemas_are_spread(fleet: Fleet) -> None
 
 
 def test_chats_of_a_schema_meet_the_replica_of_its_header(fleet: Fleet) -> None:
-    """The hook of `promptcache.client` sends chats to the replica of their schema, which has its modules in memory."""
+    """Chats with the header reach the replica of their schema, which has its modules in memory."""
     with fleet.client() as client:
         answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(5)]
 
@@ -182,13 +185,19 @@ def test_streams_are_not_buffered(fleet: Fleet) -> None:
     assert times[10] < times[-1] / 4
 
 
-def test_schemas_are_not_changed_through_the_balancer(fleet: Fleet) -> None:
-    """A change would reach one replica only, so nginx refuses it; schemas can be read."""
+def test_changes_of_schemas_reach_all_replicas(fleet: Fleet) -> None:
+    """A schema that is added or removed through nginx is served or forgotten by each replica."""
+
+    def states() -> set[int]:
+        return {httpx.get(f"http://{each}/v1/schemas/notes").status_code for each in fleet.replicas}
+
+    admin = {"authorization": "Bearer root", "content-type": "application/xml"}
+    notes = '<schema name="notes"><module name="rome">The river of Rome is Alba.</module></schema>'
     with fleet.client() as client:
-        assert client.get("/v1/schemas/travel").status_code == 200
-        refused = client.put("/v1/schemas/travel", content=TRAVEL.read_bytes())
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "schemas_read_only")
-        assert client.delete("/v1/schemas/travel").status_code == 403
+        assert client.put("/v1/schemas/notes", content=notes, headers=admin).status_code == 201
+        wait_until(lambda: states() == {200}, 10)
+        assert client.delete("/v1/schemas/notes", headers=admin).status_code == 200
+        wait_until(lambda: states() == {404}, 10)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
@@ -196,7 +205,6 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "a long header": ({"method": "GET", "url": "/v1/models", "headers": {"x-long": "x" * 15_000}}, 400, "invalid_http"),
     "a long path": ({"method": "GET", "url": "/" + "x" * 15_000}, 400, "invalid_http"),
     "no host": ({"method": "GET", "url": "/v1/models", "headers": {"host": ""}}, 400, "invalid_http"),
-    "a schema": ({"method": "DELETE", "url": "/v1/schemas/travel"}, 403, "schemas_read_only"),
 }
 
 
@@ -248,8 +256,8 @@ def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Flee
         next(lines)
         mortal.replicas[home].send_signal(signal.SIGTERM)
         wait_until(lambda: _status(home) == 503)
-        answers = [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
-        answers += [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers={SCHEMA_HEADER: "travel"})]
+        answers = [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers=TO_TRAVEL)]
+        answers += [httpx.post(f"{mortal.url}/v1/chat/completions", json=CHAT, headers=TO_TRAVEL)]
         last = [line for line in lines if line][-1]
 
     assert [each.status_code for each in answers] == [200, 200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable
@@ -221,3 +222,58 @@ def test_a_change_that_fails_changes_nothing(engine: Engine, tmp_path: Path) -> 
 
     assert "red" in after["cars"]
     assert "trucks" not in after
+
+
+def test_servers_share_a_folder(engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What one server adds, replaces or removes, another one has when it reads the folder again.
+
+    A file with a fault leaves the schema as it was, and is logged once. So does a folder that has gone.
+    """
+    servers = []
+    for _ in range(2):
+        fresh = Engine(engine.model, engine.tokenizer)
+        fresh.add_schema(TRAVEL)
+        app = create_app(
+            fresh, ServerSettings(model="demo", keys=KEYS, schema_folder=SchemaFolder(tmp_path / "shared"))
+        )
+        servers.append(app)
+
+    async def run(one: httpx.AsyncClient) -> None:
+        async with servers[1].router.lifespan_context(servers[1]):
+            transport = httpx.ASGITransport(servers[1])
+            headers = {"authorization": "Bearer root"}
+            one.headers.update(headers)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as other:
+                await share(one, other)
+
+    async def document(client: httpx.AsyncClient, wanted: Callable[[str | None], bool]) -> str | None:
+        """Return the document of `cars` once it is the wanted one."""
+        for _ in range(200):
+            answer = await client.get("/v1/schemas/cars")
+            found = answer.json()["xml"] if answer.status_code == 200 else None
+            if wanted(found):
+                return found
+            await asyncio.sleep(0.05)
+        raise AssertionError(found)
+
+    async def share(one: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
+        for client, colour in ((one, "red"), (other, "blue")):
+            made = await client.put("/v1/schemas/cars", content=DOCUMENT.format("cars", colour), headers=XML)
+            assert made.status_code in (200, 201), made.text
+            await document(one, lambda found, colour=colour: colour in (found or ""))
+            await document(other, lambda found, colour=colour: colour in (found or ""))
+        (file,) = (tmp_path / "shared").iterdir()
+        file.write_text("<schema", encoding="utf-8")
+        await asyncio.sleep(2.5)
+        assert "blue" in (await document(one, lambda _: True) or "")
+        shutil.move(tmp_path / "shared", tmp_path / "away")
+        await asyncio.sleep(1.5)
+        assert "blue" in (await document(one, lambda _: True) or "")
+        shutil.move(tmp_path / "away", tmp_path / "shared")
+        assert (await one.delete("/v1/schemas/cars")).status_code == 200
+        await document(other, lambda found: found is None)
+
+    in_process(servers[0], run)
+    faults = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert sum("PC" in each for each in faults) == 2, faults  # one of each server
+    assert all("a schema is left out" in each or "all schemas stay as they are" in each for each in faults)
