@@ -1,4 +1,4 @@
-"""docs/serving.md: its examples run, and it names every endpoint and metric."""
+"""docs/serving.md and docs/scaling.md: their examples run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 
 from tests.server.conftest import Served
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
-PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "serving.md").read_text(encoding="utf-8")
 CURL = re.findall(r"curl http://127.0.0.1:8000(\S+) -H 'content-type: application/json' -d '(.*?)'\n", PAGE, re.DOTALL)
 
 
-def test_python_runs(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", ["serving.md", "scaling.md"])
+def test_python_runs(served: Served, capsys: pytest.CaptureFixture[str], page: str) -> None:
     """The example with OpenAI's client answers the question."""
-    (code,) = PYTHON
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(code.replace("http://127.0.0.1:8000", served.url).replace('"none"', '"alice"'), names)
     names["client"].close()  # type: ignore[attr-defined]
