@@ -1,5 +1,6 @@
 // Completion: the elements and attributes of schemas, and those of the prompts of one schema.
 import { encoded, isElement } from "./prompt.js";
+import { markup, parse } from "./xml.js";
 
 const FLAG = ["true", "false"];
 const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
@@ -44,51 +45,70 @@ export const SCHEMA_ELEMENTS = {
   prompt: [[...TURNS, "use", "answer"], { schema: [], version: [] }],
 };
 
-/** Return the elements of schemas for `completeFromSchema`. */
-export function schemaElements() {
-  return Object.entries(SCHEMA_ELEMENTS).map(([name, [children, attributes]]) => ({
-    name, children, top: name === "schema",
-    attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values, completion: { apply: withQuotes } })),
-  }));
+/** Return a source of completions for schemas. */
+export function schemaSource() {
+  const known = Object.entries(SCHEMA_ELEMENTS).map(([name, [children, attributes]]) => [
+    name, { children, attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values })) },
+  ]);
+  return source(new Map(known), ["schema"]);
 }
 
-/** Return the elements of the prompts of a schema. Modules of one name at several places share their completions. */
-export function promptElements({ id, modules, unions }) {
-  const found = new Map();
-  const words = ["text"];
+/** Return a source of completions for the prompts of a schema. Modules of one name at several places share theirs. */
+export function promptSource({ id, modules, unions }) {
+  const known = new Map();
+  const details = new Map(TURNS.map((each) => [each, "turn"]));
   for (const { path, doc, required, parameters } of modules) {
     const name = path ? path.split("/").at(-1) : "prompt";
     const inside = modules.filter((each) => each.path && each.path.split("/").slice(0, -1).join("/") === path);
     const union = unions.find((each) => each.members.includes(path));
-    const children = inside.map((each) => each.path.split("/").at(-1)).filter(isElement);
-    const known = found.get(name) ?? { name, top: !path, children: [], attributes: [] };
-    known.children.push(...children, ...(path ? [] : [...TURNS, "use", "answer", "text"]));
-    known.attributes.push(...parameters.filter((each) => isElement(each.name)).map(attribute), ...(path ? [] : [{ name: "schema", values: [id].map(escaped) }, { name: "version" }]));
-    if (path) known.completion = { detail: union ? `one of ${union.name ?? "several"}` : required ? "required" : "module", info: doc, boost: 1 };
-    if (isElement(name)) found.set(name, known);
+    const found = known.get(name) ?? { children: [], attributes: [] };
+    found.children.push(...inside.map((each) => each.path.split("/").at(-1)).filter(isElement));
+    found.attributes.push(...parameters.filter((each) => isElement(each.name)).map(attribute));
+    if (!path) {
+      found.children.push(...TURNS, "use", "answer", "text");
+      found.attributes.push({ name: "schema", values: [id] }, { name: "version", values: [] });
+    }
+    if (path) details.set(name, doc ?? (union ? `one of ${union.name ?? "several"}` : required ? "required" : "module"));
+    if (isElement(name)) known.set(name, found);
   }
-  for (const each of TURNS) found.set(each, { name: each, children: words, completion: { detail: "turn" } });
-  found.set("answer", { name: "answer", children: [], attributes: typed(), completion: { detail: "format of the answer" } });
-  found.set("text", { name: "text", children: [] });
-  found.set("use", { name: "use", children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean).map(escaped) }] });
-  return [...found.values()];
-}
-
-/** Return the attributes of an answer in a prompt; prompts on the page have no folder, and so no src. */
-function typed() {
-  return Object.entries(TYPE).map(([name, values]) => ({ name, values, completion: { apply: withQuotes } }));
+  for (const each of TURNS) known.set(each, { children: ["text"], attributes: [] });
+  known.set("answer", { children: [], attributes: Object.entries(TYPE).map(([name, values]) => ({ name, values })) });
+  known.set("use", { children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean) }] });
+  details.set("answer", "format of the answer");
+  return source(known, ["prompt"], details);
 }
 
 function attribute({ name, choices, required, length, default: usual }) {
   const facts = [required ? "required" : "", `at most ${length} tokens`, usual === null ? "" : `by default “${usual}”`];
-  return { name, values: choices.map(escaped), completion: { info: facts.filter(Boolean).join(", "), apply: withQuotes } };
+  return { name, values: choices, detail: facts.filter(Boolean).join(", ") };
 }
 
-function escaped(value) {
-  return { label: `"${value}"`, apply: `"${encoded(value)}"`, type: "constant" };
-}
-
-/** Insert an attribute with its quotes, and put the cursor between them. */
-function withQuotes(view, { label }, from, to) {
-  view.dispatch({ changes: { from, to, insert: `${label}=""` }, selection: { anchor: from + label.length + 2 }, userEvent: "input.complete" });
+/** Return a source of completions for documents of known elements; `top` are those outside of all others. */
+function source(known, top, details = new Map()) {
+  return ({ text, at, explicit }) => {
+    const before = text.slice(0, at);
+    const tag = [...markup(before)].at(-1);
+    const isInTag = tag?.kind === "tag" && tag.to === at && !tag.isWhole;
+    const { open } = parse(isInTag ? before.slice(0, tag.from) : before);
+    const children = open.parent ? known.get(open.name)?.children ?? [] : top;
+    const asChildren = (start) => [...new Set(children)].map((name) => ({ label: name, insert: start + name, detail: details.get(name) }));
+    if (!isInTag) return explicit ? { from: at, prefix: "", options: asChildren("<") } : null;
+    const written = before.slice(tag.from);
+    if (tag.isEnd) return open.parent ? { from: tag.from + 2, prefix: tag.name, options: [{ label: open.name, insert: `${open.name}>` }] } : null;
+    if (written === `<${tag.name}`) return { from: tag.from + 1, prefix: tag.name, options: asChildren("") };
+    const attributes = known.get(tag.name)?.attributes ?? [];
+    const value = /([^\s=<>"'/&]+)\s*=\s*(["']?)([^"'<>]*)$/.exec(written);
+    if (value) {
+      const [, name, quote, prefix] = value;
+      const close = quote && text[at] === quote ? "" : quote || '"';
+      const values = attributes.filter((each) => each.name === name).flatMap((each) => each.values);
+      const options = values.map((each) => ({ label: each, insert: (quote ? "" : '"') + encoded(each) + close }));
+      return { from: at - prefix.length, prefix, options };
+    }
+    const prefix = /(?<=\s)[^\s=<>"'/&]*$/.exec(written)?.[0];
+    if (prefix === undefined) return null;
+    const given = tag.attributes.map((each) => each.name).slice(0, prefix ? -1 : undefined);
+    const options = attributes.filter((each) => !given.includes(each.name)).map(({ name, detail }) => ({ label: name, insert: `${name}=""`, back: 1, detail }));
+    return { from: at - prefix.length, prefix, options };
+  };
 }

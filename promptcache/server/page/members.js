@@ -6,16 +6,15 @@ import { send } from "./requests.js";
 const MAX_OFFERED = 100;
 const DELAY_MS = 150;
 
-/** Return the first names of a collection's members that begin with a prefix, and whether there are more. */
+/** Return the first names of a collection's members that begin with a prefix. */
 async function memberNames(schema, path, prefix, signal) {
   const place = path.split("/").map(encodeURIComponent).join("/");
   const query = new URLSearchParams({ prefix, limit: MAX_OFFERED });
   try {
     const response = await send(`v1/schemas/${encodeURIComponent(schema)}/members/${place}?${query}`, { signal });
-    const { data, has_more: more } = await response.json();
-    return { names: data.map(({ id }) => id.slice(path.length + 1)), more };
+    return (await response.json()).data.map(({ id }) => id.slice(path.length + 1));
   } catch {
-    return { names: [], more: false }; // the server does not have this schema, or this collection of it
+    return []; // the server does not have this schema, or this collection of it
   }
 }
 
@@ -25,47 +24,39 @@ export function memberSource({ id, modules }) {
   return async (context) => {
     const place = collections.size ? placeInUse(context) ?? placeOfElement(context) : null;
     if (!place || !collections.has(place.path)) return null;
-    const { from, path, prefix, apply } = place;
-    const { names, more } = await memberNames(id, path, prefix);
-    if (context.aborted) return null;
-    return { from, options: names.map((label) => ({ label, apply: apply(label) })), validFor: more ? undefined : /^[^\s<>/"'&=]*$/ };
+    const { from, path, prefix, written } = place;
+    if (!context.explicit) await new Promise((resolve) => setTimeout(resolve, DELAY_MS));
+    if (context.isOver()) return null;
+    const names = await memberNames(id, path, prefix);
+    return { from, prefix, options: names.map((label) => ({ label, insert: written(label), detail: "member" })) };
   };
 }
 
-/** Return where the name of an element is written: its place, the path around it, its prefix, and how a name is inserted. */
-function placeOfElement(context) {
-  const typed = context.matchBefore(/<[^\s<>/"'&=]*/);
-  if (!typed && !context.explicit) return null;
-  const from = typed ? typed.from : context.pos;
-  const isClosed = context.state.sliceDoc(context.pos).startsWith("/>");
-  return {
-    from: typed ? from + 1 : from, path: pathAround(context, from), prefix: typed ? typed.text.slice(1) : "",
-    apply: (name) => (view, _, start, to) => insert(view, name, from, to, isClosed && isElement(name)),
-  };
+/** Return where the name of an element is written: its place, the path around it, its prefix, and what is written for a name. */
+function placeOfElement({ text, at, explicit }) {
+  const [typed] = /<[^\s<>/"'&=]*$/.exec(text.slice(0, at)) ?? [null];
+  if (typed === null && !explicit) return null;
+  const from = at - (typed ?? "").length;
+  const isClosed = text.startsWith("/>", at);
+  const written = (name) => (isClosed && isElement(name) ? moduleTags(name)[0].slice(0, -2) : moduleTags(name)[0]);
+  return { from, path: pathAround(text, from, at), prefix: (typed ?? "").slice(1), written };
 }
 
 /** Return where the last name of a path in `use` is written, like `placeOfElement`. */
-function placeInUse(context) {
-  const use = context.matchBefore(/<use\s(?:[^<>]*\s)?module\s*=\s*["'][^"'<>&]*/);
+function placeInUse({ text, at }) {
+  const use = /<use\s(?:[^<>]*\s)?module\s*=\s*["'][^"'<>&]*$/.exec(text.slice(0, at));
   if (!use) return null;
-  const [written] = /[^"']*$/.exec(use.text);
-  const steps = written.split("/");
+  const steps = /[^"']*$/.exec(use[0])[0].split("/");
   const prefix = steps.pop();
-  const path = steps[0] === "" ? steps.slice(1) : [pathAround(context, use.from), ...steps].filter(Boolean);
-  return { from: context.pos - prefix.length, path: path.join("/"), prefix, apply: encoded };
+  const path = steps[0] === "" ? steps.slice(1) : [pathAround(text, use.index, at), ...steps].filter(Boolean);
+  return { from: at - prefix.length, path: path.join("/"), prefix, written: encoded };
 }
 
-function insert(view, name, from, to, isClosed) {
-  const [empty] = moduleTags(name);
-  const written = isClosed ? empty.slice(0, -2) : empty;
-  view.dispatch({ changes: { from, to, insert: written }, selection: { anchor: from + written.length }, userEvent: "input.complete" });
-}
-
-/** Return the path of the innermost module around a place in a prompt; what is written between it and the cursor is ignored. */
-function pathAround({ state, pos }, place) {
-  const text = state.sliceDoc(0, place) + state.sliceDoc(pos);
-  const root = readPrompt(text);
-  const isAround = ({ open, close, to }) => open.to <= place && place <= (close?.from ?? to) && text.slice(open.to - 2, open.to) !== "/>";
+/** Return the path of the innermost module around a place; what is written between it and the cursor is ignored. */
+function pathAround(text, place, cursor) {
+  const rest = text.slice(0, place) + text.slice(cursor);
+  const root = readPrompt(rest);
+  const isAround = ({ open, close, to }) => open.to <= place && place <= (close?.from ?? to) && !open.isEmpty;
   return root ? [...references(root)].filter(isAround).at(-1)?.path : undefined;
 }
 
@@ -91,7 +82,7 @@ export function memberField(schema, path, add) {
     asking?.abort();
     asking = new AbortController();
     const { signal } = asking;
-    const { names } = await memberNames(schema, path, input.value.trim(), signal);
+    const names = await memberNames(schema, path, input.value.trim(), signal);
     if (!signal.aborted) list.replaceChildren(...names.map((value) => element("option", { value })));
   };
   const take = () => {

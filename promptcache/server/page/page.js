@@ -2,7 +2,7 @@
 // Everything that the server or the model sends enters the document as text, never as markup.
 import { $, element, say } from "./dom.js";
 import { editor, showMarks } from "./editor.js";
-import { promptElements, schemaElements } from "./elements.js";
+import { promptSource, schemaSource } from "./elements.js";
 import { memberSource } from "./members.js";
 import { editPromptIn, listModules, showModules } from "./modules.js";
 import { encoded, exampleOf } from "./prompt.js";
@@ -39,9 +39,9 @@ let running = null; // the AbortController of an answer
 
 // ---- editors ----
 
-const promptEditor = editor("prompt", "Prompt", { changed: () => { say(null); showModules(); scheduleCheck(); }, run });
+const promptEditor = editor("prompt", "Prompt", () => { say(null); showModules(); scheduleCheck(); });
 editPromptIn(promptEditor);
-const schemaEditor = editor("schema", "Schema", { changed: () => { say(null); scheduleCheck(); }, run });
+const schemaEditor = editor("schema", "Schema", () => { say(null); scheduleCheck(); });
 
 // ---- checks while typing ----
 
@@ -120,7 +120,7 @@ async function draw(prompt, signal) {
 
 function describe(schema) {
   described = schema;
-  promptEditor.completeWith(promptElements(schema), memberSource(schema));
+  promptEditor.completeWith(promptSource(schema), memberSource(schema));
   listModules(schema);
 }
 
@@ -330,6 +330,6 @@ new ResizeObserver(([{ contentRect }]) => {
   if (contentRect.width !== width) scheduleCheck();
   width = contentRect.width;
 }).observe($("picture").parentElement);
-schemaEditor.completeWith(schemaElements());
+schemaEditor.completeWith(schemaSource());
 retryWithKey(() => (described ? checkAll() : start()));
 guarded(start)();

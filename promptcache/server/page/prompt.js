@@ -1,5 +1,5 @@
 // Reads and edits the text of a prompt document. Every edit returns the whole new text.
-import { xmlLanguage } from "./codemirror.min.js";
+import { elements, parse } from "./xml.js";
 
 const NO_MODULES = new Set(["prompt", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"]);
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'" };
@@ -23,7 +23,7 @@ export function moduleTags(name) {
  * argument's text. It has `close` unless it is an empty element.
  */
 export function readPrompt(text) {
-  const element = xmlLanguage.parser.parse(text).topNode.getChildren("Element").find((each) => name(text, each) === "prompt");
+  const element = parse(text).root.inside.find((each) => each.name === "prompt");
   return element ? reference(text, element, "") : null;
 }
 
@@ -96,17 +96,13 @@ export function withArgument(text, path, parameter, value) {
 /** Return the prompt of the first valid example in a schema that has a turn of the user, else of the first valid one. */
 export function exampleOf(schema) {
   const found = [];
-  xmlLanguage.parser.parse(schema).iterate({
-    enter({ node }) {
-      if (node.name !== "Element" || name(schema, node) !== "example") return;
-      const valid = attributes(schema, tag(node)).get("valid");
-      const prompt = node.getChildren("Element").find((each) => name(schema, each) === "prompt");
-      if (prompt && (!valid || schema.slice(valid.from, valid.to) === "true")) {
-        const indent = indentation(schema, prompt.from) ?? "";
-        found.push(schema.slice(prompt.from, prompt.to).replaceAll(`\n${indent}`, "\n"));
-      }
-    },
-  });
+  for (const { name, values, inside } of elements(parse(schema).root)) {
+    const valid = values.get("valid");
+    const prompt = inside.find((each) => each.name === "prompt");
+    if (name !== "example" || !prompt || (valid && schema.slice(valid.from, valid.to) !== "true")) continue;
+    const indent = indentation(schema, prompt.from) ?? "";
+    found.push(schema.slice(prompt.from, prompt.to).replaceAll(`\n${indent}`, "\n"));
+  }
   return found.find((each) => each.includes("<user>")) ?? found[0] ?? null;
 }
 
@@ -116,49 +112,23 @@ function withContent(text, { name, open }, content) {
   return spliced(text, open.from, open.to, `${tag}${content}</${name}>`);
 }
 
-function reference(text, element, path) {
-  const open = tag(element);
-  const found = {
-    path, name: name(text, element), from: element.from, to: element.to, open: { from: open.from, to: open.to },
-    close: element.getChild("CloseTag"), inside: [], values: attributes(text, open),
-  };
-  for (const child of element.getChildren("Element")) {
-    const step = name(text, child);
-    if (step === "arg") {
-      const named = attributes(text, tag(child)).get("name");
-      const close = child.getChild("CloseTag");
-      if (named && close) found.values.set(decoded(text.slice(named.from, named.to)), { from: tag(child).to, to: close.from });
-    } else if (step === "use") {
-      const module = attributes(text, tag(child)).get("module");
-      const target = module ? decoded(text.slice(module.from, module.to)).trim() : "";
+function reference(text, { name, from, to, open, close, inside, values }, path) {
+  const found = { path, name, from, to, open, close, inside: [], values: new Map(values) };
+  for (const child of inside) {
+    const named = (attribute) => {
+      const place = child.values.get(attribute);
+      return place ? decoded(text.slice(place.from, place.to)) : "";
+    };
+    if (child.name === "arg") {
+      if (named("name") && child.close) found.values.set(named("name"), { from: child.open.to, to: child.close.from });
+    } else if (child.name === "use") {
+      const target = named("module").trim();
       if (target) found.inside.push(reference(text, child, target.startsWith("/") ? target.slice(1) : joined(path, target)));
-    } else if (step && !NO_MODULES.has(step)) {
-      found.inside.push(reference(text, child, joined(path, step)));
+    } else if (!NO_MODULES.has(child.name)) {
+      found.inside.push(reference(text, child, joined(path, child.name)));
     }
   }
   return found;
-}
-
-function attributes(text, open) {
-  const found = new Map();
-  for (const each of open?.getChildren("Attribute") ?? []) {
-    const key = each.getChild("AttributeName");
-    const value = each.getChild("AttributeValue");
-    if (key && value) {
-      const place = { from: value.from + 1, to: value.to - 1, attribute: { from: each.from, to: each.to } };
-      found.set(text.slice(key.from, key.to), place);
-    }
-  }
-  return found;
-}
-
-function tag(element) {
-  return element.getChild("OpenTag") ?? element.getChild("SelfClosingTag") ?? element;
-}
-
-function name(text, element) {
-  const found = tag(element).getChild("TagName");
-  return found ? text.slice(found.from, found.to) : "";
 }
 
 function joined(path, step) {
