@@ -156,9 +156,7 @@ class QueueTimeout(ServiceError):
 
 
 class ServiceClosed(ServiceError):
-    """The service takes no requests. `reason` is "draining" or "worker_dead"; for a server also "starting" or
-    "replica_lost".
-    """
+    """The service takes no requests. `reason` is "draining" or "worker_dead"; for a server also "starting"."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
