@@ -9,9 +9,10 @@ import pytest
 from promptcache import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.testing import ByteTokenizer
-from promptcache.testing.faults import CorruptingStore, DelayingStore, LosingStore, RefusingStore, after, by_seed
-from promptcache.testing.service import default_model, distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
+from tests.laws.faults import CorruptingStore, DelayingStore, LosingStore, RefusingStore, after, by_seed
+from tests.laws.service import default_model
 
 SCHEMA = '<schema name="s">Root.<module name="a">Text of a.</module><module name="b">Text of b.</module></schema>'
 PROMPT = '<prompt schema="s"><a/><b/>Go</prompt>'

@@ -23,9 +23,8 @@ from promptcache.language import (
 )
 from promptcache.language.prompt_grammar import MAX_EXACT
 from promptcache.language.rules.rules import Check, Exclusive, Rule
-from promptcache.testing import Subject
-from promptcache.testing.laws import BrokenLaw, hold, shape
-from promptcache.testing.subject import published_grammar
+from tests.laws.laws import BrokenLaw, hold, shape
+from tests.laws.subject import Subject, published_grammar
 from tests.strategies import InvalidPrompt, SchemaFiles
 
 _TEXT_CODES = frozenset({"PC412", "PC415", "PC416"})

@@ -7,21 +7,19 @@ engine with the same promotions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
 
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.runtime import Executor, demoted, promoted
-from promptcache.testing.laws import BrokenLaw
-from promptcache.testing.service import ServedSchema, distance, serve
+from promptcache.testing.cached import distance
 from promptcache.testing.subject import SchemaSource, read_schema
+from tests.laws.laws import BrokenLaw
+from tests.laws.service import ServedSchema, serve
 
 _NUMBERS = st.integers(0, 2**16)
 _NUM_GENERATED = 2
@@ -41,34 +39,6 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
         for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
         for xml in prompts
     ]
-    return _machine(services, asked)
-
-
-def check_histories(service: ServedSchema, selections: Sequence[Selection], *, max_examples: int = 2) -> None:
-    """Check that random warming, requests, promotions, evictions and restarts do not change the answer to a prompt.
-
-    Args:
-        service: A schema as a model serves it; its own store is not used.
-        selections: The prompts that are asked.
-        max_examples: The number of histories, the same ones every time.
-
-    Raises:
-        BrokenLaw: with the steps of the shortest history that shows it as notes.
-    """
-    machine = _machine([service], [(0, selection) for selection in selections])
-    chosen = settings(
-        max_examples=max_examples,
-        stateful_step_count=12,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        report_multiple_bugs=False,
-    )
-    with redirect_stdout(StringIO()):  # Hypothesis prints the steps, which are notes of the error as well
-        run_state_machine_as_test(machine, settings=chosen)
-
-
-def _machine(services: Sequence[ServedSchema], asked: Sequence[tuple[int, Selection]]) -> type[RuleBasedStateMachine]:
     return type("Histories", (_Histories,), {"fresh": _Fresh(services, asked)})
 
 

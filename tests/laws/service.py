@@ -12,7 +12,6 @@ from functools import cache
 
 import torch
 
-from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
@@ -29,11 +28,9 @@ from promptcache.runtime import (
     schema_state,
 )
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.subject import SchemaSource, read_schema
+from promptcache.testing.cached import TOLERANCES
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import Tokenizer
-
-_TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float16: 0.1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +53,8 @@ class ServedSchema:
 
     @property
     def tolerance(self) -> float:
-        """The largest distance of logits that rounding explains, max|a-b| / max|b|.
-
-        In float64 the smallest planted fault gives 1e-4 and rounding 1e-14. In float32 rounding grows with the largest
-        attention score, to 2^-22 for each unit of it: 8e-5 for the demo model (docs/architecture.md, "Laws").
-        """
-        return _TOLERANCES[self.model.shape.dtype]
+        """The largest distance of logits that rounding explains, max|a-b| / max|b|."""
+        return TOLERANCES[self.model.shape.dtype]
 
     def plan(self, selection: Selection, repair: Repair | None = None) -> Plan:
         """Plan one prompt; `repair` is by default that of the schema."""
@@ -116,20 +109,9 @@ def serve(
     return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
 
 
-def served_by(engine: Engine, schema: SchemaSource) -> ServedSchema:
-    """Serve a schema by the model, tokenizer and store of an engine."""
-    return serve(read_schema(schema), engine.model, engine.tokenizer, engine.store)
-
-
 @cache
 def default_model() -> Model:
     """Return the tiny random model that serves by default."""
     made = tiny_model()
     choose_linking(made)
     return made
-
-
-def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return max|a-b| / max|b|; infinite for NaN."""
-    far = float((actual - expected).abs().max() / expected.abs().max())
-    return far if far == far else float("inf")

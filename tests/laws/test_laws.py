@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,14 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.language import print_schema
-from promptcache.testing import ByteTokenizer, Subject, all_prompts, laws
+from promptcache.testing import ByteTokenizer
 from promptcache.testing.cases import named_modules, subject_prompts
-from promptcache.testing.histories import check_histories
-from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, schemas_print
-from promptcache.testing.running import check_law, check_laws
-from promptcache.testing.service import serve
 from tests.conftest import law_examples, some_of
-from tests.planted import file_faults, language_faults, layout_faults, runtime_faults  # noqa: F401 # they register
-from tests.planted.registry import FAULTS
+from tests.laws import laws
+from tests.laws.checker_laws import FAULT_LAWS, grammars_refuse_faults
+from tests.laws.laws import LAWS, BrokenLaw, Law, Over, all_modules_fit, check_law, check_laws, schemas_print
+from tests.laws.subject import Subject
 from tests.strategies import TOKENIZERS, InvalidPrompt, SchemaFiles, invalid_prompts, schema_files
-from tests.testing.checker_laws import FAULT_LAWS, grammars_refuse_faults
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
 
@@ -201,16 +197,3 @@ def test_laws_are_stated() -> None:
 
 
 TWO = '<schema name="s">Root.<union><module name="a">Text of a.</module><module name="b">Else of b.</module></union></schema>'
-
-
-@pytest.mark.parametrize("planted", [False, pytest.param(True, marks=pytest.mark.slow)])  # shrinking takes a while
-def test_histories_are_checked_for_a_service(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check_histories` is content with a service as it is, and not where a store serves one encoding for another."""
-    if planted:
-        (fault,) = (fault for fault in FAULTS if fault.name == "digests of encodings leave out their tokens")
-        fault.plant(monkeypatch)
-    cases = [case.selection for case in all_prompts(TWO, tokenizer=ByteTokenizer())]
-    service = serve(Subject(TWO).schema)
-
-    with pytest.raises(BrokenLaw, match="from a fresh engine") if planted else nullcontext():
-        check_histories(service, cases, max_examples=12)

@@ -1,23 +1,23 @@
-"""Checks laws and examples of one schema outside of test functions.
+"""Checks of one schema: its examples, and a test over drawn prompts.
 
-A law that does not hold is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis may stop
-at a local minimum. So plain prompts are also tried in order of size. Their arguments are empty, short, full or as
-declared, at most two of them not the plainest, and their messages are the shortest.
+A test that fails is reported with the smallest prompt: fewest modules, then shortest XML. Hypothesis may stop at a
+local minimum. So plain prompts are also tried in order of size. Their arguments are empty, short, full or as declared,
+at most two of them not the plainest, and their messages are the shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import combinations, groupby, product
 
 from hypothesis import Phase, given, settings
 
-from promptcache.diagnostics import PromptError
+from promptcache.diagnostics import InvalidValue, LanguageError, PromptError
 from promptcache.language import CheckedParameter, Example, Role, example_prompt
 from promptcache.layout import fill_tokens
-from promptcache.testing.cases import named_modules, subject_prompts
-from promptcache.testing.laws import LAWS, BrokenLaw, Law, Over
+from promptcache.testing.cases import subject_prompts
+from promptcache.testing.cover import plain_case
 from promptcache.testing.prompt_xml import PromptChoice, first_members, write_prompt
 from promptcache.testing.selection import list_selections
 from promptcache.testing.subject import PromptCase, SchemaSource, Subject
@@ -33,74 +33,28 @@ _SAID: Sequence[Sequence[Said]] = (
 )
 
 
-def check_laws(schema: SchemaSource, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
-    """Check every law that needs no model on one schema.
+def check_prompts(
+    source: SchemaSource | Subject,
+    check: Callable[[PromptCase], None],
+    *,
+    max_examples: int = DEFAULT_EXAMPLES,
+    max_tried: int = MAX_TRIED,
+) -> None:
+    """Check a test over drawn prompts of a schema, the same ones every time.
+
+    Args:
+        source: A path, XML text, or a schema.
+        check: The test; it raises `AssertionError` for a prompt that breaks it.
+        max_examples: The number of prompts to draw.
+        max_tried: The largest number of smaller prompts that are tried after a failure.
 
     Raises:
-        BrokenLaw: the first law that does not hold, for the smallest example.
+        AssertionError: that of `check` for the smallest prompt found, which is a note of the error.
     """
-    subject = Subject(schema)
-    for law in LAWS:
-        check_law(law, subject, max_examples=max_examples)
-
-
-def check_law(law: Law, subject: Subject, *, max_examples: int = DEFAULT_EXAMPLES) -> None:
-    """Check one law that needs no model on one schema, with the same examples every time."""
-    if law.over is Over.SCHEMA:
-        law.check(subject)
-    elif law.over is Over.PROMPT:
-        _over_prompts(law, subject, max_examples)
-    else:
-        _over_named(law, subject, max_examples)
-
-
-def _over_prompts(law: Law, subject: Subject, max_examples: int) -> None:
+    subject = source if isinstance(source, Subject) else Subject(source)
     found: list[PromptCase] = []
 
-    @_settings(max_examples)
-    @given(case=subject_prompts(subject))
-    def check(case: PromptCase) -> None:
-        if _breaks(law, case):
-            found.append(case)  # the last one is the simplest that Hypothesis finds
-        law.check(case)
-
-    try:
-        check()
-    except BrokenLaw as error:
-        smallest = smallest_failing(subject, partial(_breaks, law), below=found[-1])
-        if smallest is None:
-            raise
-        _raise_for(law, smallest, error)
-
-
-def _breaks(law: Law, case: PromptCase) -> bool:
-    try:
-        law.check(case)
-    except BrokenLaw:
-        return True
-    return False
-
-
-def _raise_for(law: Law, case: PromptCase, found: BrokenLaw) -> None:
-    """Raise the error of a law for the smallest prompt."""
-    try:
-        law.check(case)
-    except BrokenLaw as error:
-        error.add_note(case.report)
-        raise error from found
-
-
-def _over_named(law: Law, subject: Subject, max_examples: int) -> None:
-    @_settings(max_examples)
-    @given(named=named_modules(subject.schema))
-    def check(named: frozenset[str]) -> None:
-        law.check(subject, named)
-
-    check()
-
-
-def _settings(max_examples: int) -> settings:
-    return settings(
+    @settings(
         max_examples=max_examples,
         deadline=None,
         database=None,
@@ -108,6 +62,36 @@ def _settings(max_examples: int) -> settings:
         report_multiple_bugs=False,
         phases=(Phase.generate, Phase.shrink),  # a profile may have other ones
     )
+    @given(case=subject_prompts(subject))
+    def run(case: PromptCase) -> None:
+        if _breaks(check, case):
+            found.append(case)  # the last one is the simplest that Hypothesis finds
+        check(case)
+
+    try:
+        run()
+    except AssertionError as error:
+        smallest = smallest_failing(subject, partial(_breaks, check), below=found[-1], max_tried=max_tried)
+        if smallest is None:
+            raise
+        _raise_for(check, smallest, error)
+
+
+def _breaks(check: Callable[[PromptCase], None], case: PromptCase) -> bool:
+    try:
+        check(case)
+    except AssertionError:
+        return True
+    return False
+
+
+def _raise_for(check: Callable[[PromptCase], None], case: PromptCase, found: AssertionError) -> None:
+    """Raise the error of a test for the smallest prompt."""
+    try:
+        check(case)
+    except AssertionError as error:
+        error.add_note(case.report)
+        raise error from found
 
 
 def tested_examples(subject: Subject) -> Iterator[tuple[str, Example]]:
@@ -127,13 +111,31 @@ def check_example(subject: Subject, example: Example) -> None:
         subject.plan(example_prompt(example))
 
 
+def check_combination(subject: Subject, modules: Collection[str]) -> None:
+    """Plan the plainest prompt that uses `modules`, which the notes of an error name.
+
+    Raises:
+        LanguageError: an argument or default does not fit, or a module cannot be planned.
+        InvalidValue: no text was found for the slot of a required parameter.
+    """
+    try:
+        plain_case(subject, modules)
+    except (LanguageError, InvalidValue) as error:
+        error.add_note(f"modules: {', '.join(sorted(modules)) or 'none'}")
+        raise
+
+
 def size_of(case: PromptCase) -> tuple[int, int]:
     """Return the size of a prompt: the number of modules, then the bytes of XML."""
     return len(case.selection.modules), len(case.xml.encode())
 
 
 def smallest_failing(
-    subject: Subject, fails: Callable[[PromptCase], bool], *, below: PromptCase | None = None
+    subject: Subject,
+    fails: Callable[[PromptCase], bool],
+    *,
+    below: PromptCase | None = None,
+    max_tried: int = MAX_TRIED,
 ) -> PromptCase | None:
     """Return the smallest plain prompt that fails, if one is found that is smaller than the one given.
 
@@ -141,10 +143,11 @@ def smallest_failing(
         subject: The schema.
         fails: Whether a prompt shows the fault.
         below: A prompt that does.
+        max_tried: The largest number of prompts to try.
     """
     limit = size_of(below) if below else None
     for number, (size, xml) in enumerate(_small_prompts(subject)):
-        if number == MAX_TRIED or (limit is not None and size >= limit):
+        if number == max_tried or (limit is not None and size >= limit):
             return None
         try:
             case = subject.case(xml)

@@ -22,9 +22,10 @@ from promptcache.language import (
 )
 from promptcache.layout import Level, Plan, combination, continued, exact_plan, has_combination, in_full_context
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
-from promptcache.testing.laws import BrokenLaw, Law, Over
-from promptcache.testing.level_oracle import true_level
-from promptcache.testing.service import ServedSchema, distance
+from promptcache.testing.cached import distance
+from tests.laws.laws import BrokenLaw, Law, Over
+from tests.laws.level_oracle import true_level
+from tests.laws.service import ServedSchema
 
 _NUM_GENERATED = 3
 _REPAIRS = ("first-1", "all")
