@@ -87,7 +87,9 @@ class SchemaTest:
 @context_option
 @with_json
 def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, model: str | None) -> Output:
-    """Test schemas: their examples, every pair of choices, and the tests in test_NAME.py beside NAME.xml.
+    """Test schemas: their examples, every pair of choices, and your own tests.
+
+    The tests of shop.xml are in test_shop.py beside it; pytest runs them.
 
     SCHEMA is a schema file; - is standard input.
     """

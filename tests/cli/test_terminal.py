@@ -84,7 +84,7 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
     ("words", "shown"),
     [
         ("test travel.xml", r"travel\.xml.* \d+/\d+ "),
-        ("bench decode --shape tiny --modules 2 --module-tokens 8 --tokens 2 --repeats 1", "loading the model"),
+        ("bench decode --modules 2 --module-tokens 8 --tokens 2 --repeats 1", "loading the model"),
         ("run prompts/miami.xml --max-new-tokens 1", "loading the model"),
         ("warm travel.xml --store kept", "loading the model"),
     ],

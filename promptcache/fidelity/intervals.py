@@ -1,4 +1,4 @@
-"""95 % intervals by the bootstrap, from one value for each question or round.
+"""95 % intervals by the bootstrap, from one value for each question.
 
 Questions about one document are not independent. `clustered_interval` resamples documents.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-NUM_RESAMPLES = 2000
+_NUM_RESAMPLES = 2000
 _MAX_DRAWS = 1 << 18
 """Documents that are drawn at once, over several resamples; limits memory to a few megabytes."""
 
@@ -24,19 +24,9 @@ def clustered_interval(documents: Sequence[Sequence[float]], seed: int = 0) -> t
     generator = torch.Generator().manual_seed(seed)
     means: list[torch.Tensor] = []
     num_rows = max(1, _MAX_DRAWS // len(sums))
-    for start in range(0, NUM_RESAMPLES, num_rows):
-        size = (min(num_rows, NUM_RESAMPLES - start), len(sums))
+    for start in range(0, _NUM_RESAMPLES, num_rows):
+        size = (min(num_rows, _NUM_RESAMPLES - start), len(sums))
         chosen = torch.randint(len(sums), size, generator=generator)
         means.append(sums[chosen].sum(1) / counts[chosen].sum(1))
     low, high = torch.quantile(torch.cat(means), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return float(sums.sum() / counts.sum()), low, high
-
-
-def ratio_of_sums(first: Sequence[float], second: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the sum of `first` over that of `second`, and its 95 % interval by the percentile bootstrap over pairs."""
-    pairs = torch.tensor([first, second], dtype=torch.float64)
-    chosen = torch.randint(len(first), (NUM_RESAMPLES, len(first)), generator=torch.Generator().manual_seed(seed))
-    one, other = pairs[:, chosen].sum(-1)
-    low, high = torch.quantile(one / other, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    one, other = pairs.sum(-1)
-    return float(one / other), low, high

@@ -1,4 +1,4 @@
-"""The targets of `promptcache bench serve`: an engine in this process, and servers in processes of their own.
+"""The targets of `python -m benchmarks serve`: an engine in this process, and servers in processes of their own.
 
 All targets load the same model. CPU time of a server is that of its process and its children, without the clients.
 """
@@ -23,10 +23,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
-from promptcache.bench.load import AnswerTimes, Ask, LoadRequest, LoadSizes, TargetName, draw_text
-from promptcache.bench.server_process import server_process
-from promptcache.bench.shapes import random_shape
+from benchmarks.load import AnswerTimes, Ask, LoadRequest, LoadSizes, TargetName, draw_text
+from benchmarks.server_process import server_process
+from benchmarks.shapes import random_shape
 from promptcache.engine import Engine
 from promptcache.runtime import Completion, TokenLogprobs
 
@@ -101,6 +102,7 @@ def load_setup(
 def save_shape(shape: str, dtype: torch.dtype, folder: Path) -> None:
     """Save a model of a published shape, with random weights and a tokenizer with one token for each character."""
     model = random_shape(shape, dtype, torch.device("cpu"))
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # transformers does not annotate it
     model.save_pretrained(folder)
     shape_tokenizer(model.config.vocab_size).save_pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""The benchmark of serving: `promptcache bench serve`.
+"""The benchmark of serving: `python -m benchmarks serve`.
 
 Targets answer the same requests: one request at a time, the scheduler, and servers over HTTP. In each round all targets
 are measured one after another, every second round in the opposite order. CPU time is measured beside wall time, because
@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.intervals import ratio_of_sums
-from promptcache.bench.load import (
+from benchmarks.common import BenchReport
+from benchmarks.intervals import ratio_of_sums
+from benchmarks.load import (
     AnswerTimes,
     Ask,
     LoadRequest,
@@ -31,8 +31,9 @@ from promptcache.bench.load import (
     open_loop,
     poisson_arrivals,
 )
-from promptcache.bench.targets import TARGETS, LoadSetup, Target, missing
+from benchmarks.targets import TARGETS, LoadSetup, Target, missing
 from promptcache.diagnostics import PromptCacheError
+from promptcache.progress import Progress, silent
 
 _BASES: Mapping[TargetName, TargetName] = {
     TargetName.ONE_AT_A_TIME: TargetName.SCHEDULER,

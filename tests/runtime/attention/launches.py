@@ -1,4 +1,4 @@
-"""Kernels that one forward pass starts on a CUDA device, counted without one: `promptcache bench … --count-launches`.
+"""Kernels that one forward pass starts on a CUDA device, counted without one.
 
 Tensors on the meta device stand for those on a GPU: they have shapes and no memory. Every operation of PyTorch that
 makes or changes numbers counts as one kernel. Views, allocations and empty results start none. A few operations start
@@ -15,10 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from promptcache.bench.harness import BenchReport
-from promptcache.bench.shapes import SHAPES, random_weights
-from promptcache.bench.workload import Sizes
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import Batch, Model, Segment, open_pool
@@ -27,7 +25,15 @@ STEP_ROWS = (1, 8, 32)
 """Rows of the decode steps that are counted."""
 
 _FEWER, _MORE = 2, 4  # layers of the two models whose counts are compared
-_SMALL: Mapping[str, int] = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 64}  # weights are not counted
+_SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 131_072,
+    "eos_token_id": None,
+}
 _PROMPT_TOKENS = 16  # new tokens of a row before it decodes
 _WITHOUT_KERNEL = frozenset({"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 
@@ -59,6 +65,15 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         if not func.is_view and name not in _WITHOUT_KERNEL and not is_empty:
             self.num_kernels += 1
         return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Modules of a request, tokens of each, and tokens of the request's own text."""
+
+    num_modules: int
+    module_tokens: int
+    new_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +111,10 @@ class LaunchCase:
 def launch_cases(sizes: Sizes) -> dict[str, LaunchCase]:
     """Return the cases of a table by name."""
     equal = (sizes.module_tokens,) * sizes.num_modules
-    uneven = replace(sizes, uneven=True)
-    different = tuple(uneven.tokens_of(index) for index in range(sizes.num_modules))
+    step = sizes.module_tokens // (4 * sizes.num_modules)
+    different = tuple(
+        sizes.module_tokens + (2 * index + 1 - sizes.num_modules) * step for index in range(sizes.num_modules)
+    )
     history = (sizes.module_tokens // 2, sizes.module_tokens, 2 * sizes.module_tokens)
     return {
         "no modules": LaunchCase(lengths=()),
@@ -110,64 +127,31 @@ def launch_cases(sizes: Sizes) -> dict[str, LaunchCase]:
     }
 
 
-def count_ttft(shape: str, dtype: torch.dtype, all_sizes: Sequence[Sizes]) -> BenchReport:
-    """Count the launches of the forward pass from linked modules to the first token, for a shape on CUDA."""
-    models = _Models(shape, dtype)
-    found = {
-        (name, sizes.new_tokens): (sizes, _counted(models, sizes, case, _prefill(case, sizes.new_tokens)))
-        for sizes in all_sizes
+def count_ttft(dtype: torch.dtype, sizes: Sizes) -> dict[str, LaunchCount]:
+    """Count the launches of the forward pass from linked modules to the first token, by case."""
+    models = Models(dtype)
+    return {
+        name: _counted(models, sizes, case, _prefill(case, sizes.new_tokens))
         for name, case in launch_cases(sizes).items()
         if not case.own  # one row: any module is its own
     }
-    return _report("ttft", "new", shape, found)
 
 
-def count_decoding(shape: str, dtype: torch.dtype, all_sizes: Sequence[Sizes]) -> BenchReport:
-    """Count the launches of a step that decodes one token of each of several rows, for a shape on CUDA."""
-    models = _Models(shape, dtype)
-    found = {
-        (name, num_rows): (sizes, _counted(models, sizes, case, _decoding(case, num_rows)))
-        for sizes in all_sizes
+def count_decoding(dtype: torch.dtype, sizes: Sizes) -> dict[tuple[str, int], LaunchCount]:
+    """Count the launches of a step that decodes one token of each of several rows, by case and number of rows."""
+    models = Models(dtype)
+    return {
+        (name, num_rows): _counted(models, sizes, case, _decoding(case, num_rows))
         for num_rows in STEP_ROWS
         for name, case in launch_cases(sizes).items()
     }
-    return _report("decode", "rows", shape, found)
 
 
-def _report(
-    name: str, number: str, shape: str, found: Mapping[tuple[str, int], tuple[Sizes, LaunchCount]]
-) -> BenchReport:
-    num_layers = SHAPES[shape][1]["num_hidden_layers"]
-    cells, rows = [], []
-    for (case, count), (sizes, launches) in found.items():
-        total = num_layers * launches.per_layer + launches.once
-        operations = launches.operations_per_layer
-        shown = (launches.per_layer, launches.once, total, operations)
-        cells.append((f"{sizes.cached_tokens:,}", str(count), case, *(f"{each:g}" for each in shown)))
-        rows.append(
-            {
-                **sizes.data,
-                number: count,
-                "case": case,
-                "kernels_per_layer": launches.per_layer,
-                "kernels_once": launches.once,
-                "operations_per_layer": operations,
-            }
-        )
-    return BenchReport(
-        name=name,
-        title=f"Kernels of one forward pass on CUDA, counted with tensors without memory ({num_layers} layers)",
-        columns=("cached", number, "modules", "per layer", "once", "all", "operations per layer"),
-        cells=tuple(cells),
-        rows=tuple(rows),
-    )
+class Models:
+    """Small models on the meta device."""
 
-
-class _Models:
-    """Models on the meta device with the heads of a shape, and small weights."""
-
-    def __init__(self, shape: str, dtype: torch.dtype) -> None:
-        self._shape, self._dtype = shape, dtype
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
         self._made: dict[tuple[int, int | None], Model] = {}
 
     def with_layers(self, num_layers: int, window: int | None) -> Model:
@@ -178,19 +162,19 @@ class _Models:
         return found
 
     def _make(self, num_layers: int, window: int | None) -> Model:
-        kind, sizes = SHAPES[self._shape]
-        head_dim = sizes.get("head_dim", sizes["hidden_size"] // sizes["num_attention_heads"])
-        own: dict[str, Any] = {**sizes, **_SMALL, "head_dim": head_dim, "num_hidden_layers": num_layers}
-        if window is not None:
-            kind, own = "MistralConfig", {**own, "sliding_window": window}
-        model = Model(random_weights(kind, own, self._dtype, torch.device("cpu")))
+        config: Any = (
+            LlamaConfig(**_SIZES, num_hidden_layers=num_layers)
+            if window is None
+            else MistralConfig(**_SIZES, num_hidden_layers=num_layers, sliding_window=window)
+        )
+        model = Model(AutoModelForCausalLM.from_config(config, dtype=self._dtype).eval())
         meta = torch.device("meta")
         model.hf.to(meta)
         model.shape = replace(model.shape, device=meta)
         return model
 
 
-def _counted(models: _Models, sizes: Sizes, case: LaunchCase, work: _Work) -> LaunchCount:
+def _counted(models: Models, sizes: Sizes, case: LaunchCase, work: _Work) -> LaunchCount:
     """Count for two numbers of layers; the difference is what layers cost."""
     window = (2 * sizes.num_modules - 1) * sizes.module_tokens // 4 if case.has_window else None
     counts = []
@@ -212,11 +196,11 @@ def _prefill(case: LaunchCase, num_new: int) -> _Work:
     """Prefill the new tokens of one row. Its modules were used before, so that copies of them exist."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        pool, shared = open_pool(model, MemoryStore(model.shape)), _handles(model, case.lengths, 0)
+        pool, shared = open_pool(model, MemoryStore(model.shape)), handles_of(model, case.lengths, 0)
 
         def joined() -> Callable[[], object]:
             batch = Batch(model, pool)
-            row = _join(batch, model, case, num_new, shared)
+            row = join(batch, model, case, num_new, shared)
             return lambda: batch.step([(row, row.tokens.token_ids)])
 
         joined()()
@@ -230,10 +214,10 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
 
     def prepare(model: Model) -> Callable[[], object]:
         batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
-        shared = _handles(model, case.lengths, 0)
+        shared = handles_of(model, case.lengths, 0)
         draw = random.Random(0)
         rows = [
-            _join(batch, model, case, _PROMPT_TOKENS + (draw.randrange(8) if index else 0), shared)
+            join(batch, model, case, _PROMPT_TOKENS + (draw.randrange(8) if index else 0), shared)
             for index in range(num_rows)
         ]
         batch.step([(row, row.tokens.token_ids) for row in rows])
@@ -243,14 +227,14 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
     return prepare
 
 
-def _join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KVHandle]) -> Any:
+def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KVHandle]) -> Any:
     """Add a row over the modules of a case, its own KV included."""
     handles, history = dict(shared), dict[Encoding, KVHandle]()
     if case.own:
-        handles |= _handles(model, (case.own,), 1 + _end(handles))
+        handles |= handles_of(model, (case.own,), 1 + last_position(handles))
     for length in case.history:
-        history |= _handles(model, (length,), 1 + _end({**handles, **history}))
-    first = 1 + _end({**handles, **history})
+        history |= handles_of(model, (length,), 1 + last_position({**handles, **history}))
+    first = 1 + last_position({**handles, **history})
     tokens = RequestTokens(
         parts=tuple(encoding.whole for encoding in handles),
         token_ids=(0,) * num_new,
@@ -264,11 +248,11 @@ def _join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Ma
     return row
 
 
-def _end(handles: Mapping[Encoding, KVHandle]) -> int:
+def last_position(handles: Mapping[Encoding, KVHandle]) -> int:
     return max((encoding.position_ids[-1] for encoding in handles), default=-1)
 
 
-def _handles(model: Model, lengths: Sequence[int], first: int) -> dict[Encoding, KVHandle]:
+def handles_of(model: Model, lengths: Sequence[int], first: int) -> dict[Encoding, KVHandle]:
     """Return modules of these lengths in one slab without memory, with a gap of one module behind each."""
     slab = Slab.empty(model.shape, 2 * sum(lengths))
     handles, start = {}, 0

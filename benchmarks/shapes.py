@@ -45,7 +45,7 @@ SHAPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama-3.2-3b": ("LlamaConfig", _sizes(3072, 8192, 28, 24, 8, tie_word_embeddings=True, head_dim=128, **_LLAMA)),
     "llama-3.1-8b": ("LlamaConfig", _sizes(4096, 14_336, 32, 32, 8, head_dim=128, **_LLAMA)),
 }
-"""Names that `promptcache bench --shape` takes."""
+"""Names that `--shape` takes."""
 
 
 def random_shape(name: str, dtype: torch.dtype, device: torch.device, *, seed: int = 0) -> PreTrainedModel:
