@@ -1,59 +1,124 @@
 """`python -m benchmarks NAME`: measures the figures of this repository, and prints a table or a line of JSON.
 
-`promptcache bench` has the benchmarks for models of users. Torch is imported inside the commands, as there.
+`promptcache bench` has the benchmarks for models of users. Torch is imported inside the commands, because that takes
+long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.quality.plot import plot_quality
+from benchmarks.load import LoadSizes, TargetName
 from benchmarks.quality.sets import GROUPS, LONG, MEDIUM, SETS, SHORT
 from benchmarks.quality.ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
-from promptcache.cli.bench import (
-    BenchModel,
-    benchmark,
-    check_axis,
-    check_used,
-    decoded_option,
-    module_tokens_option,
-    modules_option,
-    new_option,
-    number_option,
-    numbers_option,
-    plot_option,
-    repeats_option,
-    set_threads,
-    sizes_of,
-    threads_option,
-    with_model,
-)
-from promptcache.cli.completion import complete_schemas
-from promptcache.cli.console import show_loading
-from promptcache.cli.options import (
-    HELP,
-    CommandGroup,
-    RepairType,
-    dtype_option,
-    model_option,
-    prompt_argument,
-)
-from promptcache.cli.sources import Sources
-from promptcache.language import Repair
+from benchmarks.shapes import SHAPES
+from promptcache.diagnostics import PromptCacheError
+from promptcache.progress import Progress, silent
+from promptcache.timing import hardware
 
 if TYPE_CHECKING:
-    from promptcache.bench.harness import BenchReport, Progress
+    import torch
+
+    from benchmarks.common import BenchReport, Sizes
     from promptcache.engine import Engine
+    from promptcache.runtime import Model
+
+_TARGETS = [each.value for each in TargetName]
+_DTYPES = click.Choice(["float32", "bfloat16", "float16", "float64"])
 
 
-@click.group("benchmarks", cls=CommandGroup, no_args_is_help=True, context_settings=HELP)
+@click.group("benchmarks", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Measure the figures of this repository. `promptcache bench` measures your own model."""
+
+
+def number_option(name: str, default: int | None, words: str) -> Callable[..., Any]:
+    return click.option(name, metavar="N", type=click.IntRange(1), default=default, help=words, show_default=True)
+
+
+def numbers_option(name: str, default: tuple[int, ...], words: str) -> Callable[..., Any]:
+    words = f"{words}; repeat the option to compare sizes."
+    return click.option(
+        name, metavar="N", type=click.IntRange(1), multiple=True, default=default, help=words, show_default=True
+    )
+
+
+def benchmark(measure: Callable[..., tuple[BenchReport, Mapping[str, str]]]) -> Callable[..., None]:
+    """Add `--threads` and `--json`. The command takes a progress callback; it returns a report and model facts."""
+
+    @wraps(measure)
+    def written(threads: int | None, as_json: bool, **own: Any) -> None:
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        try:
+            report, model = measure(_show if sys.stderr.isatty() else silent, **own)
+        except PromptCacheError as error:
+            raise click.ClickException(str(error)) from None
+        _write(report, model, as_json=as_json)
+
+    as_json = click.option("--json", "as_json", is_flag=True, help="Write one line of JSON with every single run.")
+    threads = number_option("--threads", None, "Threads of torch; default: torch's own choice.")
+    found: Callable[..., None] = as_json(threads(written))
+    return found
+
+
+def with_model(measure: Callable[..., BenchReport]) -> Callable[..., None]:
+    """Add the options of a model. The command takes a progress callback and a loader of the model."""
+
+    @wraps(measure)
+    def measured(
+        show: Progress, shape: str, model: str | None, dtype: str, device: str, **own: Any
+    ) -> tuple[BenchReport, Mapping[str, str]]:
+        load = partial(_load, shape, model, dtype, device)
+        return measure(show, load, **own), {"model": model or shape, "dtype": dtype, "device": device}
+
+    return _model_options(benchmark(measured))
+
+
+def _model_options(found: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, ..."),
+        click.option("--dtype", type=_DTYPES, default="float32", show_default=True, help="Of weights and KV."),
+        click.option("--model", help="demo, a model's folder, or a hub id, instead of a shape."),
+        click.option(
+            "--shape",
+            type=click.Choice(list(SHAPES)),
+            default="qwen2.5-0.5b",
+            show_default=True,
+            help="A published model shape with random weights.",
+        ),
+    ):
+        found = option(found)
+    return found
+
+
+modules_option = number_option("--modules", 8, "Modules in the request.")
+module_tokens_option = numbers_option("--module-tokens", (512,), "Tokens of each module")
+
+
+def repeats_option(default: int) -> Callable[..., Any]:
+    return number_option("--repeats", default, "Rounds that count; one more warms up.")
+
+
+@command.command()
+@click.argument("shape", type=click.Choice(list(SHAPES)))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--dtype", type=_DTYPES, default="float32", show_default=True, help="Of the weights.")
+def shape(shape: str, folder: Path, dtype: str) -> None:
+    """Save a model of a published shape with random weights, for `promptcache bench --model FOLDER`."""
+    from benchmarks.targets import save_shape
+
+    save_shape(shape, _dtype(dtype), folder)
 
 
 @command.command()
@@ -61,11 +126,18 @@ def command() -> None:
 @number_option("--chats", 3, "Conversations, over different modules of one library.")
 @number_option("--turns", 20, "Turns of each conversation.")
 @number_option("--modules", 8, "Modules of each conversation.")
-@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=256, help="Tokens of each module.")
+@number_option("--module-tokens", 256, "Tokens of each module.")
 @number_option("--new", 32, "Tokens of each question.")
 @click.option("--tokens", metavar="N", type=click.IntRange(2), default=16, help="Tokens of each answer.")
 def chat(
-    chosen: BenchModel, chats: int, turns: int, modules: int, module_tokens: int, new: int, tokens: int
+    show: Progress,
+    load: Callable[[], Model],
+    chats: int,
+    turns: int,
+    modules: int,
+    module_tokens: int,
+    new: int,
+    tokens: int,
 ) -> BenchReport:
     """Conversations: turn by turn, against a growing `DynamicCache`."""
     from benchmarks.chats import ChatSizes, compare_chats
@@ -78,19 +150,20 @@ def chat(
         question_tokens=new,
         answer_tokens=tokens,
     )
-    return compare_chats(chosen.load(), sizes, progress=chosen.progress)
+    return compare_chats(load(), sizes, show)
 
 
 @command.command()
 @with_model
-@modules_option(8)
-@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=512, help="Tokens of each module.")
-@new_option(16, 256)
+@modules_option
+@number_option("--module-tokens", 512, "Tokens of each module.")
+@numbers_option("--new", (16, 256), "New tokens of the request")
 @number_option("--clients", 32, "Rows of the batch that is decoded, and clients of the service.")
-@decoded_option
+@number_option("--tokens", 16, "Tokens decoded after the prompt.")
 @repeats_option(5)
 def gpu(
-    chosen: BenchModel,
+    show: Progress,
+    load: Callable[[], Model],
     modules: int,
     module_tokens: int,
     new: tuple[int, ...],
@@ -101,31 +174,7 @@ def gpu(
     """TTFT, decoding and many clients on a GPU: plain, a compiled `StaticCache`, and both attention backends."""
     from benchmarks.gpu import compare_on_gpu
 
-    return compare_on_gpu(chosen.load(), modules, module_tokens, new, clients, tokens, repeats, chosen.progress)
-
-
-@command.command()
-@with_model
-@click.option(
-    "--cached",
-    metavar="N",
-    type=click.IntRange(0),
-    multiple=True,
-    default=[0, 1000, 3400],
-    help="Cached tokens; repeat the option to compare sizes.",
-)
-@number_option("--new", 16, "Tokens of the request's own text.")
-@click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
-@repeats_option(10)
-@plot_option
-def kinds(
-    chosen: BenchModel, cached: tuple[int, ...], new: int, tokens: int, repeats: int, plot: Path | None
-) -> BenchReport:
-    """TTFT and decoding of kinds of KV caches: none, `DynamicCache`, `StaticCache` and Prompt Cache."""
-    check_axis(plot, cached=cached)
-    from benchmarks.kinds import compare_kinds
-
-    return compare_kinds(chosen.load(), [*dict.fromkeys(cached)], new, tokens, repeats, progress=chosen.progress)
+    return compare_on_gpu(load(), modules, module_tokens, new, clients, tokens, repeats, show)
 
 
 @command.command()
@@ -134,10 +183,11 @@ def kinds(
 @number_option("--questions", 8, "Questions about each subject.")
 @number_option("--prefix-tokens", 600, "Tokens of a prefix, a quarter more or less.")
 @number_option("--new", 80, "Tokens of a question, a quarter more or less.")
-@numbers_option("--batch", (1, 4), "Rows in a batch; repeat the option to compare sizes.")
+@numbers_option("--batch", (1, 4), "Rows in a batch")
 @number_option("--repeats", 1, "How often all questions are served, each time with empty caches.")
 def prefixes(
-    chosen: BenchModel,
+    show: Progress,
+    load: Callable[[], Model],
     subjects: int,
     questions: int,
     prefix_tokens: int,
@@ -149,105 +199,119 @@ def prefixes(
     from benchmarks.prefixes import PrefixSizes, compare_prefixes
 
     sizes = PrefixSizes(subjects=subjects, questions=questions, prefix_tokens=prefix_tokens, new_tokens=new)
-    return compare_prefixes(chosen.load(), sizes, [*dict.fromkeys(batch)], repeats, progress=chosen.progress)
+    return compare_prefixes(load(), sizes, [*dict.fromkeys(batch)], repeats, show)
 
 
 @command.command()
 @with_model
-@modules_option(8)
-@module_tokens_option(512)
-@numbers_option("--requests", (20,), "Live requests; repeat the option to compare numbers.")
-@plot_option
+@modules_option
+@module_tokens_option
+@numbers_option("--requests", (20,), "Live requests")
 def memory(
-    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...], plot: Path | None
+    show: Progress, load: Callable[[], Model], modules: int, module_tokens: tuple[int, ...], requests: tuple[int, ...]
 ) -> BenchReport:
     """Resident memory that live requests add, and time to make their caches: linked, and as a `DynamicCache` each."""
-    check_axis(plot, module_tokens=module_tokens, requests=requests)
     from benchmarks.memory import compare_memory
 
-    return compare_memory(chosen.load(), sizes_of(modules, module_tokens), requests, progress=chosen.progress)
+    return compare_memory(load(), _sizes(modules, module_tokens, (16,)), requests, show)
 
 
 @command.command()
 @with_model
-@modules_option(8)
-@number_option("--module-tokens", 512, "Tokens of each module.")
-@number_option("--new", 32, "Tokens of the request's own text.")
-@click.option(
-    "--repair",
-    "repairs",
-    type=RepairType(),
-    multiple=True,
-    default=["slots"],
-    help="Setting to compare with none; repeat the option for several.",
-)
-@repeats_option(5)
-def repair(
-    chosen: BenchModel, modules: int, module_tokens: int, new: int, repairs: tuple[Repair, ...], repeats: int
-) -> BenchReport:
-    """Time to first token of a request with arguments, for each setting of `repair`."""
-    from benchmarks.repairs import compare_repairs
-
-    (sizes,) = sizes_of(modules, [module_tokens], [new])
-    return compare_repairs(chosen.load(), sizes, repairs, repeats, progress=chosen.progress)
-
-
-@command.command()
-@with_model
-@modules_option(4)
-@number_option("--module-tokens", 512, "Tokens of each module.")
-@number_option("--rows", 32, "Requests in the batch.")
-@decoded_option
-@repeats_option(3)
-def batch(chosen: BenchModel, modules: int, module_tokens: int, rows: int, tokens: int, repeats: int) -> BenchReport:
-    """Tokens per second of rows that share modules: linked together, and with copies of their own."""
-    from benchmarks.batches import compare_batch
-
-    (sizes,) = sizes_of(modules, [module_tokens])
-    return compare_batch(chosen.load(), sizes, rows, tokens, repeats, progress=chosen.progress)
-
-
-@command.command()
-@with_model
-@modules_option(8)
-@module_tokens_option(512)
-@new_option(16)
+@modules_option
+@module_tokens_option
+@numbers_option("--new", (16,), "New tokens of the request")
 @repeats_option(5)
 def disk(
-    chosen: BenchModel, modules: int, module_tokens: tuple[int, ...], new: tuple[int, ...], repeats: int
+    show: Progress,
+    load: Callable[[], Model],
+    modules: int,
+    module_tokens: tuple[int, ...],
+    new: tuple[int, ...],
+    repeats: int,
 ) -> BenchReport:
     """Time to first token of a first request with KV on disk: against KV in memory and plain prefill."""
     from benchmarks.disk import compare_disk
 
-    return compare_disk(chosen.load(), sizes_of(modules, module_tokens, new), repeats, progress=chosen.progress)
+    return compare_disk(load(), _sizes(modules, module_tokens, new), repeats, show)
 
 
 @command.command()
-@prompt_argument
-@click.option("--schema", metavar="FILE", required=True, help="Its schema.", shell_complete=complete_schemas)
-@model_option()
-@repeats_option(10)
-@threads_option
+@_model_options
 @benchmark
-def prompt(
-    show: Progress, prompt: str, schema: str, model: str, repeats: int, threads: int | None
+@click.option(
+    "--target",
+    "targets",
+    type=click.Choice(_TARGETS),
+    multiple=True,
+    default=_TARGETS,
+    help="What answers the requests; repeat the option for several.",
+)
+@numbers_option("--clients", (1, 4, 16, 32), "Clients, each with one request at a time")
+@click.option(
+    "--load",
+    "loads",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1, min_open=True),
+    multiple=True,
+    help="Also let requests arrive at random, at this share of each target's capacity; may be given several times.",
+)
+@number_option("--requests", 2, "Requests of each client in one round.")
+@click.option("--sampled", is_flag=True, help="Draw tokens with temperature and top-p instead of greedy decoding.")
+@number_option("--modules", 8, "Modules of the schema.")
+@click.option("--used", metavar="N", type=click.IntRange(1), help="Modules of each request; default: a random number.")
+@number_option("--module-tokens", 256, "Tokens of each module.")
+@number_option("--new", 12, "Tokens of the request's own text.")
+@click.option("--tokens", metavar="N", type=click.IntRange(2), default=32, help="Tokens of the answer.")
+@number_option("--repeats", 3, "Rounds that count; some requests before them warm up.")
+@click.option("--seed", type=int, default=0, help="Seed of modules, requests and arrivals.")
+def serve(
+    show: Progress,
+    shape: str,
+    model: str | None,
+    dtype: str,
+    device: str,
+    targets: tuple[str, ...],
+    clients: tuple[int, ...],
+    loads: tuple[float, ...],
+    requests: int,
+    sampled: bool,
+    modules: int,
+    used: int | None,
+    module_tokens: int,
+    new: int,
+    tokens: int,
+    repeats: int,
+    seed: int,
 ) -> tuple[BenchReport, Mapping[str, str]]:
-    """Time to first token of your own prompt: cached, and plain prefill of the same tokens.
+    """Many requests at once: one at a time, the scheduler, `promptcache serve` and `transformers serve`."""
+    if used is not None and used > modules:
+        raise click.UsageError(f"--used {used}: a schema has {modules} modules")
+    from benchmarks.serving import LoadSettings, compare_serving
+    from benchmarks.targets import load_setup, save_shape
+    from promptcache.engine import Engine
+    from promptcache.tokenizer import local_folder
 
-    PROMPT is a prompt file; - is standard input.
-    """
-    from promptcache.cli.files import checked_schema, parsed_prompt, read
-    from promptcache.language import resolve_prompt
-
-    sources = Sources()
-    document, checked = read(prompt, sources), checked_schema(read(schema, sources))
-    resolve_prompt(parsed_prompt(document), checked)  # report mistakes before the model is loaded
-    from benchmarks.own_prompt import compare_prompt
-
-    engine = _engine(show, model, threads)
-    engine.add_schema(checked.source)
-    source = document.path or document.data.decode("utf-8-sig")
-    return compare_prompt(engine, source, repeats, show), _engine_data(model, engine)
+    sizes = LoadSizes(
+        num_modules=modules, num_used=used, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens
+    )
+    settings = LoadSettings(
+        targets=[*map(TargetName, dict.fromkeys(targets))],
+        clients=clients,
+        loads=[*dict.fromkeys(loads)],
+        num_requests=requests,
+        repeats=repeats,
+        seed=seed,
+    )
+    with TemporaryDirectory(prefix="promptcache-") as scratch:
+        if model is None:
+            folder: Path | None = Path(scratch, "model")
+            save_shape(shape, _dtype(dtype), Path(scratch, "model"))
+        elif (folder := local_folder(model)) is None:
+            raise click.UsageError(f"--model {model}: servers need the folder of a model")
+        engine = Engine.from_pretrained(str(folder), device=device, dtype=dtype, pack=None)
+        setup = load_setup(engine, Path(str(folder)), sizes, Path(scratch), is_sampled=sampled, seed=seed)
+        return compare_serving(setup, settings, show), {"model": model or shape, "dtype": dtype, "device": device}
 
 
 def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Way, ...]:
@@ -257,7 +321,29 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
         raise click.BadParameter(f"{error}.") from None
 
 
+def with_engine(measure: Callable[..., BenchReport]) -> Callable[..., None]:
+    """Add `--model` and `--dtype`. The command takes a progress callback and an engine without history."""
+
+    @wraps(measure)
+    def measured(show: Progress, model: str, dtype: str, **own: Any) -> tuple[BenchReport, Mapping[str, str]]:
+        from promptcache.engine import Engine
+
+        # without history, because each round asks the same prompt again
+        engine = Engine.from_pretrained(model, dtype=dtype, history_bytes=0)
+        facts = engine.model.shape
+        data = {"model": model, "dtype": str(facts.dtype).removeprefix("torch."), "device": str(facts.device)}
+        return measure(show, engine, **own), data
+
+    dtypes = click.Choice(["auto", *_DTYPES.choices])
+    found: Callable[..., Any] = benchmark(measured)
+    found = click.option("--dtype", type=dtypes, default="auto", show_default=True, help="Of weights and KV.")(found)
+    return click.option("--model", default="demo", show_default=True, help="demo, a model's folder, or a hub id.")(
+        found
+    )
+
+
 @command.command()
+@with_engine
 @click.option(
     "--set",
     "sets",
@@ -282,8 +368,6 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
     metavar="N",
     help="Modules in each schema that the prompts do not select, beside those that they do; default 0.",
 )
-@model_option()
-@dtype_option
 @click.option(
     "--way",
     "ways",
@@ -296,30 +380,23 @@ def _read_ways(_ctx: click.Context, _parameter: click.Parameter, names: tuple[st
 @click.option("--instruction", help="Text at the start of every document; default: the set's own.")
 @number_option("--max-new-tokens", None, "Limit of an answer; default: 48 for demo sets, 24 for others.")
 @repeats_option(10)
-@threads_option
-@plot_option
-@partial(benchmark, draw=plot_quality)
 def quality(
     show: Progress,
+    engine: Engine,
     sets: tuple[str, ...],
     count: int,
     seed: int,
     module_tokens: tuple[str, ...],
     num_absent: int,
-    model: str,
-    dtype: str,
     ways: tuple[Way, ...],
     instruction: str | None,
     max_new_tokens: int | None,
     repeats: int,
-    threads: int | None,
-    plot: Path | None,
-) -> tuple[BenchReport, Mapping[str, str]]:
+) -> BenchReport:
     """Right answers, and distance from plain prefill, for each way to serve a document."""
     from benchmarks.quality.comparison import QualitySettings, compare_quality
 
-    chosen = sets or ("demo" if model == "demo" else "language",)
-    engine = _engine(show, model, threads, dtype)
+    chosen = sets or ("demo" if click.get_current_context().params["model"] == "demo" else "language",)
     settings = QualitySettings(
         sets=[*dict.fromkeys(name for each in chosen for name in GROUPS.get(each, (each,)))],
         count=count,
@@ -331,11 +408,11 @@ def quality(
         max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
-    return compare_quality(engine, settings, show), _engine_data(model, engine)
+    return compare_quality(engine, settings, show)
 
 
 @command.command()
-@model_option()
+@with_engine
 @number_option("--documents", 1000, "Documents of the collection.")
 @number_option("--questions", 40, "Questions.")
 @number_option("--found", 5, "Documents in each prompt.")
@@ -343,98 +420,64 @@ def quality(
 @click.option(
     "--repair",
     "repairs",
-    type=RepairType(),
     multiple=True,
     default=["none", "first-4"],
+    show_default=True,
     help="Setting to compare with plain prefill; repeat the option for several.",
 )
-@dtype_option
-@threads_option
-@benchmark
 def retrieval(
-    show: Progress,
-    model: str,
-    documents: int,
-    questions: int,
-    found: int,
-    seed: int,
-    repairs: tuple[Repair, ...],
-    dtype: str,
-    threads: int | None,
-) -> tuple[BenchReport, Mapping[str, str]]:
+    show: Progress, engine: Engine, documents: int, questions: int, found: int, seed: int, repairs: tuple[str, ...]
+) -> BenchReport:
     """Answers from documents that BM25 finds: plain prefill against members of a collection."""
     from benchmarks.retrieval import compare_retrieval
 
-    engine = _engine(show, model, threads, dtype)
-    report = compare_retrieval(engine, documents, questions, found, seed, [*dict.fromkeys(map(str, repairs))], show)
-    return report, _engine_data(model, engine)
+    return compare_retrieval(engine, documents, questions, found, seed, [*dict.fromkeys(repairs)], show)
 
 
-@command.command()
-@model_option()
-@click.option("--rate", metavar="X", type=click.FloatRange(0, min_open=True), default=6.0, help="Requests per second.")
-@number_option("--requests", 90, "Requests of a round.")
-@number_option("--modules", 8, "Modules of the schema.")
-@number_option("--used", 3, "Modules of each request.")
-@click.option("--module-tokens", metavar="N", type=click.IntRange(1), default=150, help="Tokens of each module.")
-@number_option("--new", 16, "Tokens of the request's own text.")
-@number_option("--tokens", 24, "Tokens of the answer.")
-@repeats_option(4)
-@threads_option
-@benchmark
-def idle(
-    show: Progress,
-    model: str,
-    rate: float,
-    requests: int,
-    modules: int,
-    used: int,
-    module_tokens: int,
-    new: int,
-    tokens: int,
-    repeats: int,
-    threads: int | None,
-) -> tuple[BenchReport, Mapping[str, str]]:
-    """TTFT of a service under load, with and without promotions in idle time."""
-    check_used(used, modules)
-    from benchmarks.idle import compare_idle
-    from promptcache.bench.load import LoadSizes
+def _load(shape: str, model: str | None, dtype: str, device: str) -> Model:
+    """Load a model, or make one of a shape with random weights."""
+    import torch
 
-    engine = _engine(show, model, threads)
-    sizes = LoadSizes(
-        num_modules=modules, num_used=used, module_tokens=module_tokens, new_tokens=new, answer_tokens=tokens
-    )
-    return compare_idle(engine, sizes, rate, requests, repeats, show), _engine_data(model, engine)
+    from benchmarks.shapes import random_shape
+    from promptcache.runtime import Model, load_model
+
+    if model is not None:
+        return load_model(model, device=torch.device(device), dtype=_dtype(dtype))[0]
+    made = Model(random_shape(shape, _dtype(dtype), torch.device(device)))
+    made.pack_weights(None)
+    return made
 
 
-@command.command()
-@model_option()
-@number_option("--rows", 16, "Rows that are answered together, each with a schema of its own.")
-@number_option("--tokens", 32, "Tokens of each answer.")
-@repeats_option(5)
-@threads_option
-@benchmark
-def structured(
-    show: Progress, model: str, rows: int, tokens: int, repeats: int, threads: int | None
-) -> tuple[BenchReport, Mapping[str, str]]:
-    """Answers with JSON schemas against answers without a format."""
-    from benchmarks.structured import compare_structured
+def _dtype(name: str) -> torch.dtype:
+    import torch
 
-    engine = _engine(show, model, threads)
-    return compare_structured(engine, rows, tokens, repeats, show), _engine_data(model, engine)
+    found: torch.dtype = getattr(torch, name)
+    return found
 
 
-def _engine(show: Progress, model: str, threads: int | None, dtype: str = "auto") -> Engine:
-    from promptcache.engine import Engine
+def _sizes(modules: int, module_tokens: tuple[int, ...], new: tuple[int, ...]) -> list[Sizes]:
+    from benchmarks.common import Sizes
 
-    set_threads(threads)
-    show_loading(show, model)
-    return Engine.from_pretrained(model, dtype=dtype, history_bytes=0)  # each round asks the same prompt again
+    return [Sizes(num_modules=modules, module_tokens=each, new_tokens=count) for each in module_tokens for count in new]
 
 
-def _engine_data(name: str, engine: Engine) -> Mapping[str, str]:
-    shape = engine.model.shape
-    return {"model": name, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
+def _show(task: str, done: int, total: int | None) -> None:
+    """Overwrite the last line of a terminal."""
+    click.echo(f"\r\x1b[K{task}" + ("" if total is None else f" {done}/{total}"), nl=False, err=True)
+
+
+def _write(report: BenchReport, model: Mapping[str, str], *, as_json: bool) -> None:
+    """Write a table, or one line of JSON with the seconds of each run."""
+    if as_json:
+        click.echo(json.dumps({"bench": report.name, **model, "hardware": hardware(), "rows": report.rows}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*report.columns, title=report.title)
+    for cells in report.cells:
+        table.add_row(*cells)
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache
 
+from benchmarks.common import BenchReport, CharacterTokenizer, TokenClock, letters, stock_attention
 from benchmarks.intervals import ratio_of_medians
-from benchmarks.kinds import Clock, now, stock_attention
-from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.workload import LetterTokenizer, letters
 from promptcache.engine import Engine
 from promptcache.language import Prompt
-from promptcache.runtime import Model, token_tensor
+from promptcache.progress import Progress, silent
+from promptcache.runtime import Model
 
 _GROUP = 10
 """Turns of one row of the table."""
@@ -63,7 +62,7 @@ def compare_chats(model: Model, sizes: ChatSizes, progress: Progress = silent) -
     """
     draw = random.Random(0)
     texts = {f"m{index}": letters(draw, sizes.module_tokens) for index in range(2 * sizes.num_modules)}
-    engine = Engine(model, LetterTokenizer())
+    engine = Engine(model, CharacterTokenizer())
     modules = "".join(f'<module name="{name}">{text}</module>' for name, text in texts.items())
     engine.add_schema(f'<schema name="library" separator="">{modules}</schema>')
     encode_cpu_s = _cpu_s(engine.warm)
@@ -110,24 +109,23 @@ def _our_turns(engine: Engine, names: Sequence[str], questions: Sequence[str], n
         prompt = prompt.use(name)
     chat = engine.chat(prompt)
     for question in questions:
-        clock = Clock()
+        clock = TokenClock()
         answer = chat.say(
             question, max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False, streamer=clock
         )
-        cost = clock.cost()
-        yield TurnCost(cost.ttft_cpu_s, clock.cpu_s(), answer.usage.copied_bytes + answer.usage.kept_bytes)
+        yield TurnCost(clock.first_token_s, clock.last_token_s, answer.usage.copied_bytes + answer.usage.kept_bytes)
 
 
 def _plain_turns(model: Model, text: str, questions: Sequence[str], num_tokens: int) -> Iterator[TurnCost]:
     """Continue a `DynamicCache`, as the documentation of transformers shows."""
-    tokenizer = LetterTokenizer()
+    tokenizer = CharacterTokenizer()
     cache = DynamicCache()
     token_ids = [*tokenizer.tokenize(text)]
     for question in questions:
         token_ids += tokenizer.tokenize(question)
         with stock_attention(model):
-            clock = Clock()
-            given = token_tensor(token_ids, model.device)
+            clock = TokenClock()
+            given = torch.tensor([token_ids], device=model.device)
             made = model.hf.generate(
                 given,
                 attention_mask=torch.ones_like(given),
@@ -139,7 +137,7 @@ def _plain_turns(model: Model, text: str, questions: Sequence[str], num_tokens: 
                 streamer=clock,
             )
         token_ids = made[0].tolist()
-        yield TurnCost(clock.cost().ttft_cpu_s, clock.cpu_s(), 0)
+        yield TurnCost(clock.first_token_s, clock.last_token_s, 0)
 
 
 def _cells(pairs: Sequence[tuple[TurnCost, TurnCost]]) -> tuple[str, ...]:
@@ -161,6 +159,6 @@ def _fork_s(engine: Engine, sizes: ChatSizes) -> float:
 
 
 def _cpu_s(work: Callable[[], object]) -> float:
-    started = now()[1]
+    started = time.process_time()
     work()
-    return now()[1] - started
+    return time.process_time() - started

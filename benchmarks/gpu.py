@@ -20,46 +20,34 @@ from typing import Any, NamedTuple
 import torch
 from transformers import DynamicCache, StaticCache
 
-from benchmarks.kinds import stock_attention
-from promptcache.bench.alternatives import (
-    Alternative,
-    cached,
-    compiled,
-    compiled_forward,
-    concatenated_cache,
-    decoding,
-    decoding_compiled,
-    decoding_concatenated,
-    floor,
-    plain,
+from benchmarks.common import (
+    BenchReport,
+    CharacterTokenizer,
+    RequestTexts,
+    Sizes,
+    documents,
+    last_logits,
+    stock_attention,
 )
-from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.load import LoadSizes, TargetName, closed_loop, draw_requests
-from promptcache.bench.targets import TARGETS, load_setup, shape_tokenizer
-from promptcache.bench.workload import Sizes, Workload, workload
+from benchmarks.load import LoadSizes, TargetName, closed_loop, draw_requests
+from benchmarks.targets import TARGETS, load_setup, shape_tokenizer
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore
-from promptcache.runtime import (
-    Batch,
-    Model,
-    TritonBackend,
-    open_graphs,
-    open_pool,
-    register_backend,
-    unregister_backend,
-)
+from promptcache.progress import Progress, silent
+from promptcache.runtime import Completion, Model, TritonBackend, register_backend, unregister_backend
 
 
 class _Contender(NamedTuple):
-    """An alternative: how it is made, and the context in which it is made and run. What is made does the work once."""
+    """An alternative: how it is made, and the context in which it is made and run.
 
-    make: Callable[[], Callable[[], object]]
+    What is made does the work once and returns its seconds.
+    """
+
+    make: Callable[[], Callable[[], float]]
     context: Callable[[], AbstractContextManager[None]]
 
 
 NO_MEMORY = "out of memory"
 PLAIN, STATIC, TORCH, TRITON = "plain", "StaticCache, compiled", "ours, PyTorch's kernels", "ours, Triton and graphs"
-_A = ord("a")
 _MAX_BATCHES_S = 60
 
 
@@ -75,6 +63,8 @@ def compare_on_gpu(
 ) -> BenchReport:
     """Measure TTFT, one decoded token, and many clients at once.
 
+    TTFT counts from a planned request whose KV is in memory. `generate` of an engine reports its steps.
+
     Args:
         new_tokens: Numbers of new tokens of a request, for TTFT.
         num_clients: Rows of the decoded batch, and clients of the service.
@@ -83,21 +73,17 @@ def compare_on_gpu(
     """
     rows: list[Mapping[str, Any]] = []
 
-    def measure(what: str, data: Mapping[str, Any], ways: Mapping[str, _Contender], per: int, repeats: int) -> None:
+    def measure(what: str, data: Mapping[str, Any], ways: Mapping[str, _Contender]) -> None:
         for name, way in ways.items():
             progress(f"{what}: {name}", 0, None)
-            seconds = _seconds(way, repeats)
-            rows.append({"what": what, **data, "name": name, "seconds": seconds and [each / per for each in seconds]})
+            rows.append({"what": what, **data, "name": name, "seconds": _seconds(way, repeats)})
 
     for num_new in new_tokens:
         sizes = Sizes(num_modules=num_modules, module_tokens=module_tokens, new_tokens=num_new)
-        measure("ttft", sizes.data, _ttft(model, workload(model, sizes)), 1, repeats)
+        measure("ttft", sizes.data, _ttft(model, documents(sizes)))
     sizes = Sizes(num_modules=num_modules, module_tokens=module_tokens, new_tokens=1)
-    work = workload(model, sizes)
-    measure("decode", sizes.data, _decoding(model, work, num_tokens), num_tokens, repeats)
-    batch = {**sizes.data, "rows": num_clients}
-    measure("decode", batch, _decoding_rows(model, work, num_tokens, num_clients), num_tokens, repeats)
-    del work
+    for num_rows in (1, num_clients):
+        measure("decode", {**sizes.data, "rows": num_rows}, _decoding(model, documents(sizes), num_tokens, num_rows))
     sizes = Sizes(num_modules=num_modules, module_tokens=module_tokens, new_tokens=12)
     for name, context in ((TORCH, _torch_kernels), (TRITON, nullcontext)):
         progress(f"clients: {name}", 0, None)
@@ -122,92 +108,139 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["what"], *numbers, row["name"], shown, speed
 
 
-def _ttft(model: Model, work: Workload) -> dict[str, _Contender]:
-    return {
-        **_stock(model, partial(plain, model, work), partial(compiled, model, work)),
-        "floor": _Contender(partial(floor, model, work), _torch_kernels),
-        **_ours(partial(cached, model, work)),
-    }
+def _ttft(model: Model, texts: RequestTexts) -> dict[str, _Contender]:
+    def ours() -> Callable[[], float]:
+        answer = _answerer(model, texts)
+        return lambda: _prefill_s(*answer(1, 1))
+
+    return {**_stock(model, partial(_plain, model, texts), partial(_static, model, texts)), **_ours(ours)}
 
 
-def _decoding(model: Model, work: Workload, num_tokens: int) -> dict[str, _Contender]:
-    stock = partial(decoding_concatenated, model, work, num_tokens), partial(decoding_compiled, model, work, num_tokens)
-    return {**_stock(model, *stock), **_ours(partial(decoding, model, work, num_tokens))}
+def _decoding(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int) -> dict[str, _Contender]:
+    def ours() -> Callable[[], float]:
+        answer = _answerer(model, texts)
+        return lambda: max(each.timing.decode_s for each in answer(num_rows, num_tokens + 1)) / num_tokens
+
+    stock = (partial(make, model, texts, num_tokens, num_rows) for make in (_decode_dynamic, _decode_static))
+    return {**_stock(model, *stock), **_ours(ours)}
 
 
-def _decoding_rows(model: Model, work: Workload, *sizes: int) -> dict[str, _Contender]:
-    stock = partial(_decoding_dynamic, model, work, *sizes), partial(_decoding_static, model, work, *sizes)
-    return {**_stock(model, *stock), **_ours(partial(_decoding_batch, model, work, *sizes))}
+def _answerer(model: Model, texts: RequestTexts) -> Callable[[int, int], Sequence[Completion]]:
+    """Return a function that answers the same prompt in several rows together, from an engine without history."""
+    engine = Engine(model, CharacterTokenizer(), history_bytes=0)
+    engine.add_schema(texts.schema)
+
+    def answer(num_rows: int, num_tokens: int) -> Sequence[Completion]:
+        options: dict[str, Any] = {"max_new_tokens": num_tokens, "min_new_tokens": num_tokens, "do_sample": False}
+        if num_rows == 1:
+            return [engine.generate(texts.prompt, **options)]
+        return engine.generate_batch([texts.prompt] * num_rows, **options)
+
+    return answer
 
 
-def _stock(model: Model, plain: Callable[[], Alternative], static: Callable[[], Alternative]) -> dict[str, _Contender]:
+def _prefill_s(answer: Completion) -> float:
+    return answer.timing.link_s + answer.timing.prefill_s
+
+
+def _stock(model: Model, plain: Callable[[], Any], static: Callable[[], Any]) -> dict[str, _Contender]:
     context = partial(stock_attention, model)
     return {PLAIN: _Contender(plain, context), STATIC: _Contender(static, context)}
 
 
-def _ours(make: Callable[[], Alternative]) -> dict[str, _Contender]:
+def _ours(make: Callable[[], Callable[[], float]]) -> dict[str, _Contender]:
     return {TORCH: _Contender(make, _torch_kernels), TRITON: _Contender(make, nullcontext)}
 
 
-def _decoding_batch(model: Model, work: Workload, num_tokens: int, num_rows: int) -> Alternative:
-    """Decode rows over the same stored modules."""
-    batch = Batch(model, open_pool(model, MemoryStore(model.shape)), open_graphs(model))
-    rows = [batch.join(work.tokens, work.handles, model.state) for _ in range(num_rows)]
-    for row in rows:
-        batch.step([(row, work.tokens.token_ids)])
+def _timed(run: Callable[[], object]) -> float:
+    _synchronize()
+    started = time.perf_counter()
+    run()
+    _synchronize()
+    return time.perf_counter() - started
 
-    def run() -> torch.Tensor:
-        for _ in range(num_tokens):
-            logits = batch.step([(row, [_A]) for row in rows])
-        for row in rows:
-            row.num_own -= num_tokens
-        return logits
+
+def _plain(model: Model, texts: RequestTexts) -> Callable[[], float]:
+    token_ids = CharacterTokenizer().tokenize(texts.modules + texts.new)
+    return lambda: _timed(lambda: last_logits(model, token_ids, DynamicCache()))
+
+
+def _static(model: Model, texts: RequestTexts) -> Callable[[], float]:
+    """Prefill the new tokens in the pass that transformers compiles, over a `StaticCache` that has the modules."""
+    new = CharacterTokenizer().tokenize(texts.new)
+    cache = _filled_static(model, texts, len(new))
+    forward = _compiled_forward(model)
+
+    def run() -> float:
+        taken = _timed(lambda: last_logits(model, new, cache, forward).clone())
+        _shorten(cache, len(new))
+        return taken
 
     return run
 
 
-def _decoding_dynamic(model: Model, work: Workload, num_tokens: int, num_rows: int) -> Alternative:
+def _decode_dynamic(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int) -> Callable[[], float]:
     """Decode rows of a `DynamicCache`, each of which holds all KV of its own."""
-    single = concatenated_cache(model, work)
-    cache: Any = DynamicCache()
+    single, cache = _filled(model, texts), DynamicCache()
     for layer, each in enumerate(single.layers):
         cache.update(*(states.repeat(num_rows, 1, 1, 1) for states in (each.keys, each.values)), layer)
-    return _decode_rows(model, work, num_tokens, num_rows, cache, model.hf, lambda: cache.crop(-num_tokens))
+    return _decode_rows(model, num_tokens, num_rows, cache, model.hf, lambda: cache.crop(-num_tokens))
 
 
-def _decoding_static(model: Model, work: Workload, num_tokens: int, num_rows: int) -> Alternative:
+def _decode_static(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int) -> Callable[[], float]:
     """Decode rows of a `StaticCache` in the pass that transformers compiles."""
-    single = concatenated_cache(model, work)
-    cache: Any = StaticCache(config=model.hf.config, max_cache_len=work.sizes.cached_tokens + num_tokens)
-    for layer, each in enumerate(single.layers):
+    cache = _filled_static(model, texts, num_tokens, num_rows)
+    return _decode_rows(
+        model, num_tokens, num_rows, cache, _compiled_forward(model), partial(_shorten, cache, num_tokens)
+    )
+
+
+def _filled(model: Model, texts: RequestTexts) -> Any:
+    cache: Any = DynamicCache()
+    last_logits(model, CharacterTokenizer().tokenize(texts.modules), cache)
+    return cache
+
+
+def _filled_static(model: Model, texts: RequestTexts, num_more: int, num_rows: int = 1) -> Any:
+    """Return a `StaticCache` with the KV of the modules in each row, and room for more tokens."""
+    cache: Any = StaticCache(config=model.hf.config, max_cache_len=len(texts.modules) + num_more)
+    for layer, each in enumerate(_filled(model, texts).layers):
         cache.update(*(states.repeat(num_rows, 1, 1, 1) for states in (each.keys, each.values)), layer)
+    return cache
 
-    def shorten() -> None:
-        torch._foreach_sub_([layer.cumulative_length for layer in cache.layers], num_tokens)
 
-    return _decode_rows(model, work, num_tokens, num_rows, cache, compiled_forward(model), shorten)
+def _shorten(cache: Any, num_tokens: int) -> None:
+    """Drop the last tokens of a `StaticCache` whose layers have no windows, by one kernel for all layers."""
+    torch._foreach_sub_([layer.cumulative_length for layer in cache.layers], num_tokens)
+
+
+def _compiled_forward(model: Model) -> Callable[..., Any]:
+    """Return the compiled forward pass that `generate` of transformers decodes with on a GPU."""
+    forward: Callable[..., Any] = model.hf.get_compiled_call(model.hf.generation_config.compile_config)
+    return forward
 
 
 def _decode_rows(
     model: Model,
-    work: Workload,
     num_tokens: int,
     num_rows: int,
     cache: Any,
     forward: Callable[..., Any],
     shorten: Callable[[], object],
-) -> Alternative:
-    token_ids = torch.full((num_rows, 1), _A, device=model.device)
-    first = work.tokens.position_ids[-1] + 1
+) -> Callable[[], float]:
+    token_ids = torch.full((num_rows, 1), ord("a"), device=model.device)
+    first = int(cache.get_seq_length())
 
     @torch.no_grad()
-    def run() -> torch.Tensor:
+    def decode() -> None:
         for position in range(first, first + num_tokens):
             positions = torch.full((num_rows, 1), position, device=model.device)
-            made = forward(input_ids=token_ids, position_ids=positions, past_key_values=cache, logits_to_keep=1)
-            logits: torch.Tensor = made.logits.clone()
+            forward(input_ids=token_ids, position_ids=positions, past_key_values=cache, logits_to_keep=1).logits.clone()
+
+    def run() -> float:
+        taken = _timed(decode) / num_tokens
         shorten()
-        return logits
+        return taken
 
     return run
 
@@ -307,17 +340,11 @@ def _generate(model: Model, num_rows: int, num_prompt: int, num_tokens: int) -> 
 def _seconds(way: _Contender, repeats: int) -> list[float] | None:
     """Return the seconds of each run that counts; None if the device has not enough memory."""
     taken = []
-    run: Callable[[], object] | None = None
+    run: Callable[[], float] | None = None
     try:
         with way.context():
             run = way.make()
-            for _ in range(repeats + 1):
-                _synchronize()
-                started = time.perf_counter()
-                result = run()
-                _synchronize()
-                taken.append(time.perf_counter() - started)
-                del result
+            taken = [run() for _ in range(repeats + 1)]
     except torch.OutOfMemoryError:
         taken = []
     run = None  # its memory is free before the next one is made

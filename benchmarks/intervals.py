@@ -11,8 +11,10 @@ from itertools import chain
 
 import torch
 
-from promptcache.bench.intervals import NUM_RESAMPLES, clustered_interval
+from promptcache.fidelity import clustered_interval
 from tools.demo.questions import Rate
+
+NUM_RESAMPLES = 2000
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:
@@ -87,4 +89,14 @@ def ratio_of_medians(first: Sequence[float], second: Sequence[float], seed: int 
     one, other = pairs[:, chosen].quantile(0.5, dim=-1)
     low, high = torch.quantile(one / other, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     one, other = pairs.quantile(0.5, dim=-1)
+    return float(one / other), low, high
+
+
+def ratio_of_sums(first: Sequence[float], second: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+    """Return the sum of `first` over that of `second`, and its 95 % interval by the percentile bootstrap over pairs."""
+    pairs = torch.tensor([first, second], dtype=torch.float64)
+    chosen = torch.randint(len(first), (NUM_RESAMPLES, len(first)), generator=torch.Generator().manual_seed(seed))
+    one, other = pairs[:, chosen].sum(-1)
+    low, high = torch.quantile(one / other, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    one, other = pairs.sum(-1)
     return float(one / other), low, high

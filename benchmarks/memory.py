@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 import psutil
+import torch
 
-from promptcache.bench.alternatives import concatenated_cache, last_logits
-from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.workload import Sizes, Workload, workload
-from promptcache.runtime import Model, link
+from benchmarks.common import BenchReport, CharacterTokenizer, Sizes, documents
+from promptcache.engine import Engine
+from promptcache.progress import Progress, silent
+from promptcache.runtime import Model, ModelInputs
 
 MIB = 2**20
 
@@ -30,17 +30,20 @@ def compare_memory(
     Each request has had its first forward pass, so the KV of its own tokens counts too.
     """
     cells, rows = [], []
-    measured = list(product([workload(model, sizes) for sizes in all_sizes], requests))
-    for done, (work, num_requests) in enumerate(measured):
-        progress(f"{work.sizes.title}, {num_requests} requests", done, len(measured))
-        makers: dict[str, Callable[[], Any]] = {
-            "prompt cache": partial(_linked_cache, model, work),
-            "DynamicCache": partial(concatenated_cache, model, work),
+    measured = list(product(all_sizes, requests))
+    for done, (sizes, num_requests) in enumerate(measured):
+        progress(f"{sizes.cached_tokens:,} cached tokens, {num_requests} requests", done, len(measured))
+        engine = Engine(model, CharacterTokenizer(), history_bytes=0)
+        made = documents(sizes)
+        engine.add_schema(made.schema)
+        makers = {
+            "prompt cache": partial(engine.link, made.prompt),
+            "DynamicCache": partial(engine.to_dynamic_cache, made.prompt),
         }
-        found = {name: _live_requests(model, work, make, num_requests) for name, make in makers.items()}
+        found = {name: _live_requests(model, make, num_requests) for name, make in makers.items()}
+        modules = sizes.cached_tokens * model.shape.token_bytes
         grown = {name: nbytes for name, (nbytes, _) in found.items()}
         make_s = {name: seconds for name, (_, seconds) in found.items()}
-        modules = work.sizes.cached_tokens * model.shape.token_bytes
         cells.append(
             (
                 f"{modules / MIB:.0f}",
@@ -49,47 +52,37 @@ def compare_memory(
                 *(f"{1e3 * statistics.median(seconds):.3f}" for seconds in make_s.values()),
             )
         )
-        rows.append(
-            {
-                **work.sizes.data,
-                "requests": num_requests,
-                "module_bytes": modules,
-                "grown_bytes": grown,
-                "make_seconds": make_s,
-            }
-        )
+        counts = {"requests": num_requests, "module_bytes": modules}
+        rows.append({**sizes.data, **counts, "grown_bytes": grown, "make_seconds": make_s})
     return BenchReport(
         name="memory",
-        title="MiB of resident memory that live requests add, and ms to make the cache of one",
-        columns=("modules MiB", "live requests", "prompt cache", "DynamicCache", "linking ms", "concatenating ms"),
+        title="MiB of resident memory that live requests add, and ms to plan a request and make its cache",
+        columns=("modules MiB", "live requests", "prompt cache", "DynamicCache", "linking ms", "copying ms"),
         cells=tuple(cells),
         rows=tuple(rows),
     )
 
 
-def _live_requests(model: Model, work: Workload, make: Callable[[], Any], num_requests: int) -> tuple[int, list[float]]:
+def _live_requests(model: Model, make: Callable[[], ModelInputs], num_requests: int) -> tuple[int, list[float]]:
     """Return the bytes of resident memory that live requests add, and the seconds to make each of their caches."""
     process = psutil.Process()
-    _prefill(model, work, make())  # the first forward of a process allocates memory that it keeps
+    _prefill(model, make())  # the first forward of a process allocates memory that it keeps
     _give_back_memory()
     before = process.memory_info().rss
     live, seconds = [], []
     for _ in range(num_requests):
         started = time.perf_counter()
-        cache = make()
+        inputs = make()
         seconds.append(time.perf_counter() - started)
-        _prefill(model, work, cache)
-        live.append(cache)
+        _prefill(model, inputs)
+        live.append(inputs)
     _give_back_memory()  # what forward passes freed belongs to no request
     return process.memory_info().rss - before, seconds
 
 
-def _linked_cache(model: Model, work: Workload) -> Any:
-    return link(work.tokens, work.handles, model).cache
-
-
-def _prefill(model: Model, work: Workload, cache: Any) -> None:
-    last_logits(model, work.tokens.token_ids, work.tokens.position_ids, cache)
+@torch.no_grad()
+def _prefill(model: Model, inputs: ModelInputs) -> None:
+    model.hf(**inputs, logits_to_keep=1)
 
 
 def _give_back_memory() -> None:

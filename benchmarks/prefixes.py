@@ -19,12 +19,11 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from benchmarks.kinds import stock_attention
-from promptcache.bench.harness import BenchReport, Progress, silent
-from promptcache.bench.intervals import ratio_of_sums
-from promptcache.bench.workload import LetterTokenizer
+from benchmarks.common import BenchReport, CharacterTokenizer, stock_attention
+from benchmarks.intervals import ratio_of_sums
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
+from promptcache.progress import Progress, silent
 from promptcache.runtime import Model, PrefixCache, token_tensor
 
 BLOCK_TOKENS = 16
@@ -49,7 +48,7 @@ class PrefixSizes:
     new_tokens: int
 
 
-class Alternative(Protocol):
+class PrefixAlternative(Protocol):
     """Serves batches with state of its own."""
 
     uses_stock_attention: bool
@@ -168,9 +167,9 @@ def num_needed(known: Rows, rows: Rows) -> int:
     return count
 
 
-def _makers(model: Model, prefixes: Rows, num_tokens: int, batch: int) -> dict[str, Callable[[], Alternative]]:
+def _makers(model: Model, prefixes: Rows, num_tokens: int, batch: int) -> dict[str, Callable[[], PrefixAlternative]]:
     cache_bytes = 2 * num_tokens * model.shape.token_bytes
-    makers: dict[str, Callable[[], Alternative]] = {
+    makers: dict[str, Callable[[], PrefixAlternative]] = {
         BLOCKS: lambda: BlockCache(model),
         PREFIX_CACHE: lambda: Prefixes(model, cache_bytes),
         REPAIR_ALL: lambda: RepairedModules(model, prefixes, cache_bytes),
@@ -181,7 +180,7 @@ def _makers(model: Model, prefixes: Rows, num_tokens: int, batch: int) -> dict[s
 
 
 def _serve_all(
-    makers: dict[str, Callable[[], Alternative]], model: Model, rows: Rows, batch: int, built: Rows, repeats: int
+    makers: dict[str, Callable[[], PrefixAlternative]], model: Model, rows: Rows, batch: int, built: Rows, repeats: int
 ) -> tuple[dict[str, list[float]], float]:
     """Return the CPU seconds of each batch for each alternative, and the largest distance of logits."""
     seconds: dict[str, list[float]] = {name: [] for name in makers}
@@ -204,7 +203,7 @@ def _serve_all(
     return seconds, far
 
 
-def _attention(alternative: Alternative, model: Model) -> Any:
+def _attention(alternative: PrefixAlternative, model: Model) -> Any:
     return stock_attention(model) if alternative.uses_stock_attention else nullcontext()
 
 
@@ -244,7 +243,7 @@ class RepairedModules:
     def __init__(self, model: Model, prefixes: Rows, history_bytes: int) -> None:
         self._prefixes = prefixes
         self._head = model.hf.get_output_embeddings()
-        self._tokenizer = LetterTokenizer()
+        self._tokenizer = CharacterTokenizer()
         self._engine = Engine(model, self._tokenizer, repair="all", history_bytes=history_bytes)
         for number, prefix in enumerate(prefixes):
             text = self._tokenizer.detokenize(prefix)

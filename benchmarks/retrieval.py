@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import bm25s
 
-from promptcache.bench.harness import BenchReport, Progress, silent
+from benchmarks.common import BenchReport
 from promptcache.engine import Engine
+from promptcache.progress import Progress, silent
 from promptcache.retrieval import Documents
 from promptcache.runtime import Completion
 

@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "diagnostics": set(),
     "lazy": set(),
     "locks": set(),
+    "progress": set(),
+    "timing": set(),
     "structured": {"diagnostics", "locks"},
     "language": {"diagnostics", "lazy", "locks", "structured"},
     "tokenizer": {"diagnostics", "language"},
@@ -42,7 +44,7 @@ FRONT_ENDS = {
     "__main__": {"cli"},
     "bench": set(),
     "demo": set(),
-    "fidelity": {"bench", "testing"},
+    "fidelity": {"testing"},
     "picture": set(),
     "retrieval": set(),
     "scale": {"server"},
@@ -96,6 +98,18 @@ def test_rooms_import_in_one_direction() -> None:
         wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in sorted(ours - {room} - allowed)]
 
     assert not wrong
+
+
+def test_benchmarks_share_no_code_with_front_ends() -> None:
+    """What is measured is the library as users have it: benchmarks import none of its commands and own benchmarks."""
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in OUTSIDE["benchmarks"].rglob("*.py")
+        for name in imported(path)
+        if name.startswith(("promptcache.bench", "promptcache.cli", "promptcache.testing"))
+    ]
+
+    assert wrong == []
 
 
 def test_the_wheel_imports_nothing_outside() -> None:

@@ -12,15 +12,17 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
+from benchmarks.common import BenchReport
 from benchmarks.intervals import difference_interval, share_interval
 from benchmarks.quality.answers import GREEDY, Chunk, Outcome, plain_answers
 from benchmarks.quality.documents import Quiz
 from benchmarks.quality.sets import SETS, SHORT, draw_quizzes
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, way_named
-from promptcache.bench.harness import BenchReport, Progress, Samples, interleave, silent
-from promptcache.bench.intervals import clustered_interval
 from promptcache.engine import Engine
+from promptcache.fidelity import clustered_interval
+from promptcache.progress import Progress, silent
 from promptcache.runtime import Completion
+from promptcache.timing import Samples, interleave
 
 _CHUNK = 16  # questions whose KV is in memory at one time
 

@@ -26,7 +26,7 @@ COMMANDS = {
     "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
     "render": "Show exactly what the model will see of a prompt, without loading the model.",
     "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
-    "test": "Check the examples of schemas, and laws over many prompts of each.",
+    "test": "Test schemas: their examples, every pair of choices, and your own tests.",
     "collect": "Put files into a collection of a schema, or take members out.",
     "run": "Answer a prompt, and say what was reused.",
     "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",

@@ -187,23 +187,12 @@ def _write(document: InputDocument, recommended: SettingFidelity | None) -> bool
 
 
 def _draw(fidelity: Fidelity, svg: Path, model: str, engine: Engine) -> None:
-    from promptcache.bench.harness import hardware
-    from promptcache.bench.plot import QualityPoint, plot_points
+    from promptcache.fidelity.plot import plot_fidelity
+    from promptcache.timing import hardware
 
-    points = [
-        QualityPoint(
-            name=each.name,
-            cost=100 * each.relative_ttft,
-            distance=1000 * each.divergence.value,
-            low=1000 * each.divergence.low,
-            high=1000 * each.divergence.high,
-        )
-        for each in fidelity.settings
-    ]
-    title = f"{fidelity.schema}: {counted(len(fidelity.prompts), 'prompt')}, mean and 95 % interval"
     shape = engine.model.shape
     facts = {"model": model, "dtype": str(shape.dtype).removeprefix("torch."), "device": str(shape.device)}
-    plot_points(points, svg, title, model=facts, hardware=hardware())
+    plot_fidelity(fidelity, svg, model=facts, hardware=hardware())
 
 
 def _data(fidelity: Fidelity) -> dict[str, Any]:

@@ -1,19 +1,18 @@
-"""`promptcache test`: check the examples of schemas, laws over drawn prompts, and with --model laws of cached answers.
+"""`promptcache test`: the examples of schemas, every pair of choices, their authors' own tests, and with --model a law.
 
-The laws are those of `promptcache.testing`, which draws prompts with Hypothesis.
+Prompts are made by `promptcache.testing`. The tests of `shop.xml` are in `test_shop.py` beside it; pytest runs them.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
@@ -27,22 +26,22 @@ from promptcache.cli.options import Output, context_option, model_option, schema
 from promptcache.cli.output import write_text
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, LanguageError, as_data, counted
-from promptcache.language import example_prompt
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, as_data, counted
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.testing.subject import PromptCase, Subject
+    from promptcache.testing.subject import Subject
 
-_MODEL_PROMPTS = 6  # the schema's examples first; each prompt costs several forward passes
+_MODEL_PROMPTS = 20  # each prompt costs two forward passes
 
 
 class ResultKind(StrEnum):
-    """Kind of a test: an example of the schema, a law over drawn prompts, or a law of cached answers."""
+    """Kind of a test: an example, a combination of modules, a file of the author's own tests, or a law with a model."""
 
     EXAMPLE = "example"
+    COMBINATION = "combination"
+    OWN = "own test file"
     LAW = "law"
-    MODEL_LAW = "model law"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,20 +79,24 @@ class SchemaTest:
 @click.option(
     "--prompts",
     metavar="N",
-    type=click.IntRange(min=0),
-    default=100,
-    help="Prompts drawn for each law; 0 checks the examples only.",
+    type=click.IntRange(min=1),
+    default=None,
+    help=f"Prompts that are drawn for the model ({_MODEL_PROMPTS}).",
 )
-@model_option("Also check cached answers of demo, a model's folder, or a hub id.", default=None)
+@model_option("Also compare cached logits with the reference, with demo, a model's folder, or a hub id.", default=None)
 @context_option
 @with_json
-def command(sources: Sources, schemas: tuple[str, ...], prompts: int, model: str | None) -> Output:
-    """Check the examples of schemas, and laws over many prompts of each.
+def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, model: str | None) -> Output:
+    """Test schemas: their examples, every pair of choices, and your own tests.
+
+    The tests of shop.xml are in test_shop.py beside it; pytest runs them.
 
     SCHEMA is a schema file; - is standard input.
     """
+    if prompts is not None and model is None:
+        raise UsageMistake("--prompts is the number of prompts for --model; give that too")
     with progress() as show:
-        found = test_files(schemas, sources, show, num_prompts=prompts, model=model)
+        found = test_files(schemas, sources, show, num_prompts=prompts or _MODEL_PROMPTS, model=model)
     code = findings_code(
         (diagnostic for each in found for diagnostic in each.diagnostics),
         failed=not all(each.passed for each in found),
@@ -109,9 +112,9 @@ def test_files(
     Args:
         names: Schema files, "-" for standard input.
         sources: Records the documents.
-        show: Called before each law.
-        num_prompts: Prompts drawn for each law; 0 skips the laws.
-        model: Also check cached answers of this model. Without it, tokens are counted with the demo model's tokenizer.
+        show: Called before each step of a schema.
+        num_prompts: Prompts that are drawn for the model.
+        model: Also compare cached logits of this model. Without it, tokens are counted with the demo model's tokenizer.
 
     Raises:
         UsageMistake: A file is a prompt.
@@ -119,8 +122,7 @@ def test_files(
         EnvironmentMissing: Hypothesis is not installed.
     """
     limits = TokenLimits.of(model or "demo")
-    if num_prompts or model is not None:
-        find_hypothesis("laws need Hypothesis", "--prompts 0 without --model to check the examples only")
+    find_hypothesis("tests need Hypothesis", "`promptcache check` to check the documents only")
     engine = None
     if model is not None:
         show_loading(show, model)
@@ -144,92 +146,79 @@ def _test(
         limits.check(subject.layout, subject.states)
     except LanguageError as error:
         return SchemaTest(file=name, diagnostics=error.diagnostics)
-    results = [*_examples(subject)]
-    if num_prompts:
-        results += _laws(subject, num_prompts, partial(show, name))
+    steps: list[Callable[[], Iterator[Result]]] = [
+        partial(_examples, subject),
+        partial(_combinations, subject),
+        partial(_own_tests, document.path),
+    ]
     if engine is not None:
-        results += _model_laws(subject, engine, partial(show, name))
+        steps.append(partial(_law, subject, engine, num_prompts))
+    results: list[Result] = []
+    for done, step in enumerate(steps):
+        show(name, done, len(steps))
+        results += step()
     return SchemaTest(file=document.name, schema=schema.name, results=tuple(results))
 
 
 def _examples(subject: Subject) -> Iterator[Result]:
     """Plan each valid example. The check of the schema has tested whether examples are valid."""
-    from promptcache.testing.running import check_example, tested_examples
+    from promptcache.testing.check import check_example, tested_examples
 
     for name, example in tested_examples(subject):
-        failure = None
-        try:
-            check_example(subject, example)
-        except LanguageError as error:
-            failure = "\n".join(f"{fault.code} {fault.message}" for fault in error.diagnostics)
+        failure = _failure(partial(check_example, subject, example))
         yield Result(kind=ResultKind.EXAMPLE, name=name, line=example.span.line, failure=failure)
 
 
-def _laws(subject: Subject, num_prompts: int, show: Callable[[int, int], None]) -> Iterator[Result]:
-    from promptcache.testing.laws import LAWS
-    from promptcache.testing.running import check_law
+def _combinations(subject: Subject) -> Iterator[Result]:
+    """Plan few prompts that show every pair of choices."""
+    from promptcache.testing.check import check_combination
+    from promptcache.testing.cover import covering_combinations
 
     line = subject.schema.source.span.line
-    for done, law in enumerate(LAWS):
-        show(done, len(LAWS))
-        failure = _failure(partial(check_law, law, subject, max_examples=num_prompts))
-        yield Result(kind=ResultKind.LAW, name=law.name, line=line, failure=failure)
+    for modules in covering_combinations(subject):
+        failure = _failure(partial(check_combination, subject, modules))
+        name = " ".join(sorted(modules)) or "no modules"
+        yield Result(kind=ResultKind.COMBINATION, name=name, line=line, failure=failure)
 
 
-def _model_laws(subject: Subject, engine: Engine, show: Callable[[int, int], None]) -> Iterator[Result]:
-    from promptcache.testing.engine_laws import ENGINE_LAWS
-    from promptcache.testing.histories import check_histories
-    from promptcache.testing.service import served_by
-
-    line = subject.schema.source.span.line
-    service = served_by(engine, subject.schema)
-    cases = list(islice(_cases(subject), _MODEL_PROMPTS))
-    total = len(ENGINE_LAWS) + 1
-    for done, law in enumerate(ENGINE_LAWS):
-        show(done, total)
-        failures = (_failure(partial(law.check, service, case.selection), case) for case in cases)
-        failure = next((each for each in failures if each is not None), None)
-        yield Result(kind=ResultKind.MODEL_LAW, name=law.name, line=line, failure=failure)
-    show(total - 1, total)
-    failure = _failure(partial(check_histories, service, [case.selection for case in cases]))
-    yield Result(kind=ResultKind.MODEL_LAW, name="histories change nothing", line=line, failure=failure)
-
-
-def _cases(subject: Subject) -> Iterator[PromptCase]:
-    """Yield the valid examples, then prompts that cover pairs of choices."""
-    from promptcache.testing.cover import covering
-
-    for example in subject.schema.examples:
-        if example.valid:
-            with suppress(LanguageError):  # `_examples` reports an example that cannot be planned
-                yield subject.case(example_prompt(example).to_xml())
-    yield from covering(subject.schema, tokenizer=subject.tokenizer)
-
-
-def _failure(check: Callable[[], None], case: PromptCase | None = None) -> str | None:
-    """Return why a law fails, with the prompt that breaks it, or None if it holds."""
-    from hypothesis.errors import HypothesisException
-
-    from promptcache.testing.laws import BrokenLaw
-
+def _failure(check: Callable[[], None]) -> str | None:
+    """Return why a document cannot be planned, or None."""
     try:
         check()
-    except HypothesisException as error:
-        return f"no prompts could be drawn: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    except ValueError as error:  # a slot accepts nothing
-        return f"no prompts could be drawn: {error}"
-    except BrokenLaw as error:
-        broken = error
-    except ExceptionGroup as group:  # Hypothesis found several ways to break the law
-        found, _ = group.split(BrokenLaw)
-        if found is None:
-            raise
-        broken = next(each for each in found.exceptions if isinstance(each, BrokenLaw))
-    else:
-        return None
-    notes = getattr(broken, "__notes__", ())
-    prompts = [case.report] if case else [note for note in notes if note.startswith("prompt: ")]
-    return "\n".join((str(broken), *prompts))
+    except LanguageError as error:
+        return "\n".join(f"{fault.code} {fault.message}" for fault in error.diagnostics)
+    except InvalidValue as error:
+        return str(error)
+    return None
+
+
+def _own_tests(schema: Path | None) -> Iterator[Result]:
+    """Run the tests beside a schema, if there are any."""
+    if schema is None:
+        return
+    file = schema.with_name(f"test_{schema.name.removesuffix('.j2').removesuffix('.xml')}.py")
+    if file.is_file():
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        unchanged = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(words, env=unchanged, capture_output=True, text=True, check=False)
+        failure = f"{done.stdout}{done.stderr}".strip() if done.returncode else None
+        yield Result(kind=ResultKind.OWN, name=str(file), line=1, failure=failure)
+
+
+def _law(subject: Subject, engine: Engine, num_prompts: int) -> Iterator[Result]:
+    """Compare cached logits with the reference's."""
+    from promptcache.testing.cached import WrongLogits, check_cached
+
+    failure = None
+    try:
+        check_cached(engine, subject, max_examples=num_prompts)
+    except InvalidValue as error:  # a slot accepts nothing
+        failure = f"no prompts could be drawn: {error}"
+    except WrongLogits as error:
+        prompts = [note for note in getattr(error, "__notes__", ()) if note.startswith("prompt: ")]
+        failure = "\n".join((str(error), *prompts))
+    line = subject.schema.source.span.line
+    yield Result(kind=ResultKind.LAW, name="cached logits are the reference's", line=line, failure=failure)
 
 
 def find_hypothesis(problem: str, alternative: str) -> None:
@@ -276,7 +265,7 @@ def _print(found: Sequence[SchemaTest]) -> None:
 
 def _summary(each: SchemaTest) -> str:
     if each.diagnostics:
-        return f"{counted(len(each.diagnostics), 'error')}, laws not checked"
+        return f"{counted(len(each.diagnostics), 'error')}, not tested"
     kinds = Counter(result.kind for result in each.results)
-    total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "no examples"
+    total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "nothing to test"
     return f"{total}: {len(each.failures)} failed" if each.failures else f"{total}: passed"

@@ -8,6 +8,7 @@
 `Engine.audit` does the same for one prompt.
 """
 
+from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.measure import measure_fidelity
 from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
@@ -22,5 +23,6 @@ __all__ = [
     "PromptFidelity",
     "Setting",
     "SettingFidelity",
+    "clustered_interval",
     "measure_fidelity",
 ]

@@ -12,10 +12,9 @@ from functools import partial
 from itertools import chain
 
 from promptcache.audit import Cause, Distance, Ladder, ModuleGain, largest_first
-from promptcache.bench.harness import Progress, interleave, silent
-from promptcache.bench.intervals import clustered_interval
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
 from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
+from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
 from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
@@ -31,6 +30,7 @@ from promptcache.layout import (
     has_combination,
     in_full_context,
 )
+from promptcache.progress import Progress, silent
 from promptcache.runtime import (
     Executor,
     SchemaState,
@@ -42,6 +42,7 @@ from promptcache.runtime import (
     schema_state,
 )
 from promptcache.testing.subject import SchemaSource, read_schema
+from promptcache.timing import interleave
 
 MIN_ROUNDS = 8
 """Least number of timings of each setting, over all prompts."""

@@ -1,4 +1,4 @@
-"""Property testing for schemas and prompts: strategies, laws, coverings, failing stores and small stand-ins.
+"""Property testing for schemas and prompts: strategies, coverings, smallest failing prompts and small stand-ins.
 
     from hypothesis import given
     from promptcache.testing import prompts
@@ -7,9 +7,8 @@
     def test_answer_never_exceeds_the_window(case):
         assert case.plan.stop <= 2048
 
-Names are loaded when they are first used. Strategies and laws need `promptcache[testing]`. `byte_tokenizer` and
-`tiny_model` also work without Hypothesis. Only `tiny_model`, `service`, `engine_laws`, `histories` and `faults` load
-torch.
+Names are loaded when they are first used. Most need `promptcache[testing]`. `byte_tokenizer` and `tiny_model` also work
+without Hypothesis. Only `tiny_model` and `check_cached` load torch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
     from promptcache.testing.byte_tokenizer import ByteTokenizer
+    from promptcache.testing.cached import check_cached
     from promptcache.testing.cases import arguments, pairs, prompts, selections
+    from promptcache.testing.check import check_prompts
     from promptcache.testing.cover import all_prompts, covering
     from promptcache.testing.subject import PromptCase, Subject
 
@@ -30,6 +31,8 @@ _HOMES = {
     "Subject": "promptcache.testing.subject",
     "all_prompts": "promptcache.testing.cover",
     "arguments": "promptcache.testing.cases",
+    "check_cached": "promptcache.testing.cached",
+    "check_prompts": "promptcache.testing.check",
     "covering": "promptcache.testing.cover",
     "pairs": "promptcache.testing.cases",
     "prompts": "promptcache.testing.cases",
@@ -42,6 +45,8 @@ __all__ = [
     "Subject",
     "all_prompts",
     "arguments",
+    "check_cached",
+    "check_prompts",
     "covering",
     "pairs",
     "prompts",

@@ -37,7 +37,12 @@ def covering(
     """
     whole(1).check("t", t, InvalidValue)
     subject = Subject(schema, tokenizer)
-    return [plain_case(subject, each, text) for each in covering_selections(subject.schema, t) if _fits(subject, each)]
+    return [plain_case(subject, each, text) for each in covering_combinations(subject, t)]
+
+
+def covering_combinations(subject: Subject, t: int = 2) -> list[frozenset[str]]:
+    """Return the modules of each prompt of a covering."""
+    return [each for each in covering_selections(subject.schema, t) if _fits(subject, each)]
 
 
 def all_prompts(

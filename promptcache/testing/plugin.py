@@ -2,9 +2,9 @@
 
     pytest --promptcache=schemas/
 
-collects every schema of a folder: one item for each of its examples and one for each law that needs no model, reported
-at their own file and line. `--promptcache-context` is a file of values for those that are templates. Nothing is
-collected without the option. Neither torch nor transformers is imported when pytest starts; the fixture
+collects every schema of a folder: one item for each of its examples and one for every pair of its choices, reported at
+their own file and line. `--promptcache-context` is a file of values for those that are templates. Nothing is collected
+without the option. Neither torch nor transformers is imported when pytest starts; the fixture
 `promptcache_engine` loads them when a test asks for it.
 """
 
@@ -21,22 +21,19 @@ import pytest
 if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.language import Example
-    from promptcache.testing.laws import Law
     from promptcache.testing.subject import Subject
 
-_EXAMPLES = 100
 _SUFFIXES = (".xml", ".xml.j2")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     group = parser.getgroup("promptcache")
-    group.addoption("--promptcache", metavar="FOLDER", help="collect schemas: an item for every example and law")
+    group.addoption("--promptcache", metavar="FOLDER", help="collect schemas and test them")
     group.addoption("--promptcache-context", metavar="FILE", help="JSON: the values that templates of schemas use")
     group.addoption(
         "--promptcache-model", metavar="MODEL", help='model of `promptcache_engine`: "demo", folder, hub id'
     )
-    group.addoption("--promptcache-examples", type=int, default=_EXAMPLES, help="examples for each law; 0 for no laws")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--promptcache needs Hypothesis: pip install 'promptcache[testing]'")
     if not folder and config.getoption("--promptcache-context") is not None:
         raise pytest.UsageError("--promptcache-context is for templates in --promptcache=FOLDER; give that too")
-    if config.getoption("--promptcache-examples") < 0:
-        raise pytest.UsageError("--promptcache-examples takes a number from 0 on")
     if folder and not any(_is_below(argument, folder, config) for argument in config.args):
         config.args.append(folder)
 
@@ -84,12 +79,11 @@ def promptcache_engine(request: pytest.FixtureRequest) -> Engine:
 
 
 class SchemaFile(pytest.File):
-    """A schema document: an item for every example and law, or one that fails with its diagnostics."""
+    """A schema document: an item for every example and one for the pairs, or one that fails with its diagnostics."""
 
     def collect(self) -> Iterator[pytest.Item]:
         from promptcache.diagnostics import SchemaError
-        from promptcache.testing.laws import LAWS
-        from promptcache.testing.running import tested_examples
+        from promptcache.testing.check import tested_examples
 
         try:
             subject = self._subject()
@@ -99,9 +93,8 @@ class SchemaFile(pytest.File):
         for name, example in tested_examples(subject):
             line = example.span.line
             yield ExampleItem.from_parent(self, name=f"example {name}", line=line, example=example, subject=subject)
-        for law in LAWS if self.config.getoption("--promptcache-examples") else ():
-            line = subject.schema.source.span.line
-            yield LawItem.from_parent(self, name=law.name, line=line, law=law, subject=subject)
+        line = subject.schema.source.span.line
+        yield PairsItem.from_parent(self, name="every pair of choices", line=line, subject=subject)
 
     def _subject(self) -> Subject:
         from promptcache.diagnostics import SchemaError
@@ -130,9 +123,9 @@ class SchemaItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
         """Every fault with its place, and a traceback of any other error."""
-        from promptcache.diagnostics import LanguageError
+        from promptcache.diagnostics import InvalidValue, LanguageError
 
-        if not isinstance(excinfo.value, LanguageError):
+        if not isinstance(excinfo.value, LanguageError | InvalidValue):
             return super().repr_failure(excinfo, *rest)
         return "\n".join((str(excinfo.value), *getattr(excinfo.value, "__notes__", ())))
 
@@ -147,33 +140,25 @@ class ExampleItem(SchemaItem):
 
     def runtest(self) -> None:
         """Plan the example."""
-        from promptcache.testing.running import check_example
+        from promptcache.testing.check import check_example
 
         check_example(self._subject, self._example)
 
 
-class LawItem(SchemaItem):
-    """One law over one schema."""
+class PairsItem(SchemaItem):
+    """Few prompts of a schema that show every pair of choices."""
 
-    def __init__(self, *, law: Law, subject: Subject, **fields: Any) -> None:
+    def __init__(self, *, subject: Subject, **fields: Any) -> None:
         super().__init__(**fields)
-        self._law = law
         self._subject = subject
 
     def runtest(self) -> None:
-        """Check the law."""
-        from promptcache.testing.running import check_law
+        """Plan each of the prompts."""
+        from promptcache.testing.check import check_combination
+        from promptcache.testing.cover import covering_combinations
 
-        check_law(self._law, self._subject, max_examples=self.config.getoption("--promptcache-examples"))
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
-        """The law, its place, and the prompt that breaks it with its slots and a command that shows it."""
-        from promptcache.testing.laws import BrokenLaw
-
-        if not isinstance(excinfo.value, BrokenLaw):
-            return super().repr_failure(excinfo, *rest)
-        notes = [note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith("prompt: ")]
-        return "\n".join((f"{_shown(self.path)}:{self.line}: {self._law.statement}", str(excinfo.value), *notes))
+        for modules in covering_combinations(self._subject):
+            check_combination(self._subject, modules)
 
 
 class BrokenSchemaItem(SchemaItem):

@@ -12,25 +12,17 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from lxml import etree
-
-import promptcache
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import (
     CheckedSchema,
-    Files,
-    Module,
     Prompt,
     Schema,
     Selection,
-    Text,
     check_schema,
     is_markup,
     is_template,
     parse_prompt,
     parse_schema,
-    print_schema,
-    prompt_grammar,
     resolve_prompt,
     walk,
 )
@@ -41,25 +33,14 @@ SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
 """A path, XML text (starting with "<"), or a declared or checked schema."""
 
 
-_PACKAGE = Path(promptcache.__file__).parent
-_GRAMMARS = (_PACKAGE / "promptcache.rng", _PACKAGE.parent / "grammar" / "promptcache.rng")
-"""The published grammar in an installed package (see pyproject.toml), and in a checkout."""
-
-
 @cache
 def default_tokenizer() -> HubTokenizer:
     """Return the tokenizer of the demo model: slots are measured in the tokens of a model."""
     return HubTokenizer.from_folder(MODEL_FOLDER)
 
 
-@cache
-def published_grammar() -> etree.RelaxNG:
-    """Return the grammar of all schemas and prompts."""
-    return etree.RelaxNG(etree.parse(next(file for file in _GRAMMARS if file.is_file())))
-
-
-def read_schema(source: SchemaSource, folder: Files | None = None) -> CheckedSchema:
-    """Read and check a schema; XML text takes the files that it names from `folder`.
+def read_schema(source: SchemaSource) -> CheckedSchema:
+    """Read and check a schema.
 
     Raises:
         SchemaError: every fault with its place.
@@ -69,7 +50,7 @@ def read_schema(source: SchemaSource, folder: Files | None = None) -> CheckedSch
     if isinstance(source, Schema):
         return check_schema(source)
     if is_markup(source):
-        return check_schema(parse_schema(source, folder=folder))
+        return check_schema(parse_schema(source))
     return check_schema(Schema.from_file(source))
 
 
@@ -79,42 +60,14 @@ class Subject:
     Args:
         source: A path, XML text, or a schema.
         tokenizer: Measures texts and slots; None takes the demo model's.
-        folder: The files that XML text names: a folder, or texts by path.
     """
 
-    def __init__(
-        self, source: SchemaSource, tokenizer: Tokenizer | None = None, *, folder: Files | None = None
-    ) -> None:
-        self.schema = read_schema(source, folder)
-        self._xml = source if is_markup(source) else None
-        self._files = folder
+    def __init__(self, source: SchemaSource, tokenizer: Tokenizer | None = None) -> None:
+        self.schema = read_schema(source)
         self.tokenizer: Tokenizer = default_tokenizer() if tokenizer is None else tokenizer
 
     def __repr__(self) -> str:
         return f"schema {self.schema.name!r}"
-
-    @property
-    def folder(self) -> Files | None:
-        """The files that the schema names: in the folder of its own file, or in memory."""
-        file = Path(self.schema.source.span.source)
-        if self._files is None and file.is_file():
-            return file.parent
-        return self._files or _texts(self.schema.source) or None
-
-    @cached_property
-    def document(self) -> str:
-        """The schema as it was written; printed, if it was built in Python or contains templates."""
-        file = Path(self.schema.source.span.source)
-        if self._xml is not None:
-            return self._xml
-        if file.is_file() and not _has_templates(self.schema.source):
-            return file.read_text(encoding="utf-8")
-        return print_schema(self.schema.source)
-
-    @cached_property
-    def grammar(self) -> etree.RelaxNG:
-        """The grammar of its prompts."""
-        return etree.RelaxNG(etree.fromstring(prompt_grammar(self.schema)))
 
     @cached_property
     def layout(self) -> Layout:
@@ -201,18 +154,6 @@ class PromptCase:
         context = " --context CONTEXT.json" if _has_templates(self.selection.schema.source) else ""
         command = f"printf %s {shlex.quote(self.xml)} | promptcache render - --schema {shlex.quote(schema)}{context}"
         return "\n".join((f"prompt: {self.xml}", *_slot_table(self), f"to see it: {command}"))
-
-
-def _texts(schema: Schema) -> dict[str, str]:
-    """Return the texts that a schema took from files; a byte order mark is not part of them."""
-    modules = (item for _, item in walk(schema.children) if isinstance(item, Module) and item.src is not None)
-    taken = (
-        (module.src, child.text)
-        for module in modules
-        for child in module.children
-        if isinstance(child, Text) and child.exact
-    )
-    return {str(name): f"\ufeff{text}" if text.startswith("\ufeff") else text for name, text in taken}
 
 
 def _has_templates(schema: Schema) -> bool:

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from promptcache.diagnostics import InvalidValue
 from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, python_pattern, refusal
 from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text, slot_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -137,7 +138,7 @@ def argument_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchS
     """Draw text that a parameter takes and its slot holds: short, full, or the filler of the slot.
 
     Raises:
-        ValueError: no choice fits.
+        InvalidValue: no choice fits.
     """
     if parameter.type is not ParameterType.TEXT or parameter.pattern is not None:
         return _typed_texts(parameter, tokenizer)
@@ -169,14 +170,14 @@ def plain_argument(parameter: CheckedParameter, tokenizer: Tokenizer) -> str:
     """Return a short text for a required parameter.
 
     Raises:
-        ValueError: none was found.
+        InvalidValue: none was found.
     """
     shortest = shortest_text(parameter, tokenizer)
     known = (parameter.default, parameter.placeholder, *parameter.choices, *_ARGUMENTS, shortest and shortest.text)
     found = next((text for text in known if text is not None and fits(parameter, text, tokenizer)), None)
     if found is None:
         takes = f", which takes text like {parameter.pattern}" if parameter.pattern is not None else ""
-        raise ValueError(f"no text was found for the slot '{parameter.name}' of length {parameter.length}{takes}")
+        raise InvalidValue(f"no text was found for the slot '{parameter.name}' of length {parameter.length}{takes}")
     return found
 
 
@@ -187,7 +188,7 @@ def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStr
         case ParameterType.CHOICE:
             fitting = [text for text in parameter.choices if fits(parameter, text, tokenizer)]
             if not fitting:
-                raise ValueError(f"no choice of '{parameter.name}' fits into its slot of length {parameter.length}")
+                raise InvalidValue(f"no choice of '{parameter.name}' fits into its slot of length {parameter.length}")
             return st.sampled_from(fitting)
         case _ if parameter.pattern is not None:
             drawn = _matching_texts(parameter.pattern, least)

@@ -1,8 +1,10 @@
-"""The benchmarks of this repository: their commands, and what they compare."""
+"""Each benchmark of this repository runs, and writes what it measured."""
 
 from __future__ import annotations
 
 import json
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,146 +12,149 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks.__main__ import _engine, command
-from benchmarks.kinds import compare_kinds, kinds
-from benchmarks.prefixes import BLOCKS, PADDED_BLOCKS, REPAIR_ALL, PrefixSizes, compare_prefixes, num_needed
-from benchmarks.quality.plot import plot_quality, quality_curves
-from promptcache.bench.harness import BenchReport, silent
-from promptcache.bench.plot import panels, plot
-from promptcache.bench.shapes import random_shape
-from promptcache.bench.workload import Sizes
-from promptcache.runtime.hf.model import Model
+from benchmarks.__main__ import command
+from benchmarks.load import TargetName
+from benchmarks.shapes import SHAPES, random_shape
+from benchmarks.targets import missing
 
 pytestmark = pytest.mark.long
 
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    """A tiny shape in float64."""
-    return Model(random_shape("tiny", torch.float64, torch.device("cpu")))
+SMALL = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
+LOAD = [*SMALL, "--new", "4", "--tokens", "3", "--clients", "2", "--requests", "2", "--repeats", "1"]
 
 
-_TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["disk", *_TINY, "--new", "1", "--repeats", "1"],
-        ["memory", *_TINY, "--requests", "2"],
-        ["kinds", "--shape", "tiny", "--cached", "0", "--cached", "8", "--tokens", "2", "--repeats", "1"],
-        ["chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"],
-        ["prefixes", "--shape", "tiny", "--subjects", "2", "--questions", "2", "--prefix-tokens", "40", "--new", "4"],
-        ["batch", *_TINY, "--rows", "2", "--tokens", "2", "--repeats", "1"],
-        ["prompt", "examples/travel/miami.xml", "--schema", "schemas/travel.xml", "--repeats", "1"],
-        ["quality", "--set", "facts", "--count", "1", "--repeats", "1"],
-        ["retrieval", "--documents", "50", "--questions", "2", "--dtype", "float64"],
-        ["idle", "--requests", "4", "--rate", "50", "--repeats", "1", "--module-tokens", "8", "--tokens", "2"],
-        ["structured", "--rows", "2", "--tokens", "3", "--repeats", "1"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_commands_write_one_line_of_json(words: list[str]) -> None:
-    """With --json, one line of JSON with every run in it is all that a benchmark writes."""
+def measured(*words: str) -> list[dict[str, Any]]:
+    """Run a benchmark, and return the rows of its report: all that it writes is one line of JSON."""
     result = CliRunner().invoke(command, [*words, "--json"])
-
     assert result.exit_code == 0, result.output
     assert (result.stdout.count("\n"), result.stderr) == (1, "")
     data = json.loads(result.stdout)
-    assert data["rows"]
     assert data["hardware"]["torch"] == torch.__version__
-    assert data["device"] == "cpu"
-    assert "--dtype" not in words or data["dtype"] == words[-1]
+    rows: list[dict[str, Any]] = data["rows"]
+    return rows
 
 
-@pytest.mark.parametrize("words", [["memory"], ["kinds", "--cached", "8"]], ids=" ".join)
-def test_nothing_to_plot_is_said_before_anything_is_measured(words: list[str], tmp_path: Path) -> None:
-    """A drawing without an axis is refused before anything is measured."""
-    result = CliRunner().invoke(command, [*words, "--shape", "tiny", "--plot", str(tmp_path / "p.svg")])
+def test_requests_on_disk_are_measured() -> None:
+    """Plain prefill, KV on disk and KV in memory have as many runs as were asked for."""
+    (row,) = measured("disk", *SMALL, "--new", "1", "--repeats", "2")
 
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "needs an option given several times" in result.stderr
+    assert {name: len(each) for name, each in row["seconds"].items()} == {"plain prefill": 2, "disk": 2, "memory": 2}
 
 
-@pytest.mark.parametrize("num_cached", [0, 20])
-def test_kinds_of_caches_give_the_same_tokens(model: Model, num_cached: int) -> None:
-    """Every kind answers the same request, time after time, and the model keeps its attention."""
-    sizes = Sizes(num_modules=min(num_cached, 1), module_tokens=num_cached, new_tokens=4, adjacent=True)
-    installed = model.hf.config._attn_implementation
+def test_memory_of_live_requests_is_measured() -> None:
+    """Both caches are made for each live request."""
+    (row,) = measured("memory", *SMALL, "--requests", "2")
 
-    runs = kinds(model, sizes, 6)
-    answers = [run() for _ in range(2) for run in runs.values()]
-
-    assert list(runs) == ["no cache", "DynamicCache", "StaticCache", "prompt cache"]
-    assert len({answer.token_ids for answer in answers}) == 1
-    assert len(answers[0].token_ids) == 6
-    assert all(min(answer.cost) > 0 for answer in answers)
-    assert model.hf.config._attn_implementation == installed
+    assert {name: len(each) for name, each in row["make_seconds"].items()} == {"prompt cache": 2, "DynamicCache": 2}
 
 
-def test_long_prompts_are_not_measured_without_a_cache(
-    model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Beyond the limit a size has the other kinds only, and a plot shows each kind where it was measured."""
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr("benchmarks.kinds.MAX_UNCACHED", 10)
+def test_conversations_are_measured() -> None:
+    """Each turn has a cost on both sides."""
+    (row,) = measured(
+        "chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"
+    )
 
-    report = compare_kinds(model, [0, 20], new_tokens=2, num_tokens=2, repeats=1)
-    plot(report, tmp_path / "p.svg", model={}, hardware={})
-
-    assert [len(row["seconds"]) for row in report.rows] == [4, 3]
-    curves = panels(report, "cached_tokens")[""]
-    assert [place for place, _ in curves["no cache"]] == [0]
-    assert [place for place, _ in curves["prompt cache"]] == [0, 20]
-    assert (tmp_path / "p.svg").stat().st_size > 5_000
+    assert [len(turn) for turn in row["turns"]] == [2, 2]
 
 
 @pytest.mark.slow
-def test_caches_of_prefixes_reach_the_same_logits(model: Model) -> None:
+def test_caches_of_prefixes_reach_the_same_logits() -> None:
     """Every alternative gives the logits of every question, in each order, batch size, and built or not."""
-    sizes = PrefixSizes(subjects=2, questions=2, prefix_tokens=40, new_tokens=10)
+    sizes = ["--subjects", "2", "--questions", "2", "--prefix-tokens", "40", "--new", "10"]
 
-    report = compare_prefixes(model, sizes, [1, 4], repeats=1)
+    rows = measured("prefixes", "--shape", "tiny", "--dtype", "float64", *sizes)
 
-    assert max(row["distance"] for row in report.rows) < 1e-12
-    assert [(row["batch"], row["order"], row["built"]) for row in report.rows] == [
-        (batch, order, built) for batch in (1, 4) for built in (False, True) for order in ("ordered", "shuffled")
+    assert max(row["distance"] for row in rows) < 1e-12
+    assert len(rows) == 8
+
+
+def test_quality_is_measured() -> None:
+    """Each way has its share of right answers."""
+    rows = measured("quality", "--set", "facts", "--count", "1", "--repeats", "1")
+
+    assert [row["way"] for row in rows][:2] == ["plain", "guaranteed"]
+    assert {row["asked"] for row in rows} == {1}
+
+
+def test_retrieval_is_measured() -> None:
+    """Each way answers all questions."""
+    rows = measured("retrieval", "--documents", "50", "--questions", "2", "--dtype", "float64")
+
+    assert [row["questions"] for row in rows] == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_contenders_on_a_gpu_are_measured() -> None:
+    """Without a GPU, every contender runs on the CPU."""
+    rows = measured("gpu", *SMALL, "--new", "3", "--clients", "2", "--tokens", "3", "--repeats", "1")
+
+    assert [(row["what"], row.get("rows", 1)) for row in rows] == [
+        *[("ttft", 1)] * 4,
+        *[("decode", 1)] * 4,
+        *[("decode", 2)] * 4,
+        *[("clients", 2)] * 3,
     ]
-    assert {len(row["cpu_seconds"][name]) for row in report.rows for name in (BLOCKS, REPAIR_ALL)} == {4, 1}
-    assert [PADDED_BLOCKS in row["cpu_seconds"] for row in report.rows] == [False] * 4 + [True] * 4
+    assert all(min(row["seconds"]) > 0 for row in rows)
 
 
-def test_needed_tokens_are_those_behind_known_beginnings() -> None:
-    """Known beginnings count once, or not at all if they are built; the last token of a row counts each time."""
-    rows = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 7, 4, 5), (1, 2, 7, 4, 5)]
-
-    assert num_needed((), rows) == 5 + 1 + 3 + 1
-    assert num_needed([(1, 2, 3)], rows) == 2 + 1 + 3 + 1
-    assert num_needed(rows, rows) == 4
-
-
-def _quality_row(way: str, seconds: float, divergence: float | None) -> dict[str, Any]:
-    beside = {} if divergence is None else {"plain": {"divergence": {"value": divergence}}}
-    return {"set": "facts", "module_tokens": 40, "way": way, "ttft_s": [seconds], "beside": beside}
+def serving(*words: str) -> list[dict[str, Any]]:
+    """Measure targets; each answers every request with all tokens."""
+    rows = measured("serve", *LOAD, *words)[1:]
+    assert all(row["errors"] == [] for row in rows)
+    assert {each[2] for row in rows for one in row["rounds"] for each in one["requests"]} == {3}
+    return rows
 
 
-def test_quality_is_drawn_against_time(tmp_path: Path) -> None:
-    """Each set has a curve of its ways, in percent of plain prefill's TTFT and in millinats."""
-    rows = (_quality_row("plain", 2.0, None), _quality_row("all", 1.5, 0.0), _quality_row("slots", 0.5, 0.125))
-    report = BenchReport(name="quality", title="24 questions", columns=(), cells=(), rows=rows)
+def test_targets_in_this_process_are_measured() -> None:
+    """The scheduler and one request at a time answer the same load, in closed and open loops."""
+    rows = serving("--target", "one-at-a-time", "--target", "scheduler", "--load", "0.5")
 
-    plot_quality(report, tmp_path / "quality.svg", model={"model": "tiny"}, hardware={})
-
-    assert quality_curves(report) == {"facts, 40 tokens": [(75.0, 0.0, "all"), (25.0, 125.0, "slots")]}
-    assert (tmp_path / "quality.svg").stat().st_size > 5_000
+    assert [row["load"] for row in rows[::2]] == [{"clients": 1}, {"clients": 2}, {"share": 0.5}]
+    assert [row["cpu_ratio"] and row["cpu_ratio"]["over"] for row in rows[:2]] == ["scheduler", None]
 
 
-def test_history_does_not_help_repeated_rounds() -> None:
-    """Engines of benchmarks keep no history: a prompt that is measured again is prefilled again."""
-    engine = _engine(silent, "demo", None)
-    engine.add_schema("schemas/travel.xml")
-    asked = '<prompt schema="travel"><miami/>What is the best dish of Miami?</prompt>'
+@pytest.mark.slow
+@pytest.mark.process
+def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
+    """A server in a process of its own answers what the scheduler answers."""
+    rows = serving("--target", "scheduler", "--target", "http", "--threads", "1")
 
-    first, again = (engine.generate(asked, max_new_tokens=1) for _ in range(2))
+    assert {row["target"] for row in rows if row["cpu_s"] > 0} >= {"http"}
 
-    assert first.usage.num_new_tokens == again.usage.num_new_tokens > 1
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'promptcache[ray]'")
+def test_ray_serve_answers_the_same_requests() -> None:
+    """The CPU time of Ray is that of all of its processes."""
+    assert all(row["cpu_s"] > 0 for row in serving("--target", "ray", "--threads", str(os.cpu_count())))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing(TargetName.TRANSFORMERS) is not None, reason=str(missing(TargetName.TRANSFORMERS)))
+def test_transformers_serve_answers_the_same_requests() -> None:
+    """Both settings of `transformers serve` answer with all tokens, although the tokenizer has an end token."""
+    serving("--target", "transformers", "--target", "transformers-batches", "--threads", "1")
+
+
+def test_a_request_cannot_use_more_modules_than_there_are() -> None:
+    """It is refused before a model is made."""
+    result = CliRunner().invoke(command, ["serve", *LOAD, "--used", "3"])
+
+    assert (result.exit_code, "--used 3: a schema has 2 modules" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_are_configurations(shape: str) -> None:
+    """Every named shape can be built; on the meta device, so nothing is allocated."""
+    assert random_shape(shape, torch.bfloat16, torch.device("meta")).dtype == torch.bfloat16
+
+
+def test_a_saved_shape_is_a_model_for_users(tmp_path: Path) -> None:
+    """`promptcache bench` measures the model that `shape` saves."""
+    from promptcache.cli.app import app
+
+    saved = CliRunner().invoke(command, ["shape", "tiny", str(tmp_path / "model")])
+    words = ["--modules", "2", "--module-tokens", "8", "--tokens", "2", "--repeats", "1"]
+    result = CliRunner().invoke(app, ["bench", "decode", "--model", str(tmp_path / "model"), *words])
+
+    assert (saved.exit_code, result.exit_code) == (0, 0), saved.output + result.output

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.intervals import difference_interval, paired_difference, ratio_of_medians, share_interval
+from benchmarks.intervals import difference_interval, paired_difference, ratio_of_medians, ratio_of_sums, share_interval
 from tools.demo.questions import Rate
 
 pytestmark = pytest.mark.long
@@ -30,23 +30,6 @@ def test_paired_intervals_are_the_published_ones(
     assert tuple(round(each, 4) for each in paired_difference(first, second)) == expected
 
 
-def test_paired_difference_changes_sign_with_its_sides() -> None:
-    """Exchanging the sides turns the difference and its interval round."""
-    rng = Random(1)
-    first, second = ([rng.random() < share for _ in range(200)] for share in (0.9, 0.95))
-    difference, low, high = paired_difference(first, second)
-
-    assert paired_difference(second, first) == pytest.approx((-difference, -high, -low))
-
-
-def test_equal_answers_are_no_difference_but_leave_doubt() -> None:
-    """Two equal columns differ by 0, and the interval around it shrinks with their number."""
-    few, many = (paired_difference([True] * count, [True] * count) for count in (20, 2000))
-
-    assert few[0] == many[0] == 0
-    assert few[1] < many[1] < 0 < many[2] < few[2]
-
-
 def test_documents_with_one_question_have_the_intervals_of_proportions() -> None:
     """With one question for each document, shares have Wilson's interval and differences Newcombe's."""
     first, second = [True] * 9 + [False], [True] * 6 + [False] * 4
@@ -68,17 +51,6 @@ def test_equal_documents_leave_doubt(right: bool) -> None:
     assert difference_interval(documents, documents) == paired_difference([right] * 12, [right] * 12)
 
 
-def test_differences_of_documents_are_paired() -> None:
-    """The interval of a difference is that of the differences by document, not of two separate shares."""
-    rng = Random(4)
-    second = [[rng.random() < 0.5 for _ in range(3)] for _ in range(40)]
-    first = [[True, *each[1:]] for each in second]
-    difference, low, high = difference_interval(first, second)
-
-    assert difference == pytest.approx(sum(not each[0] for each in second) / 120)
-    assert 0 < low < difference < high < 1 / 3
-
-
 def test_noise_that_both_sides_meet_leaves_their_ratio_sure() -> None:
     """The ratio of medians comes from pairs: shared noise cancels out, and noise of one side does not."""
     rng = Random(5)
@@ -88,3 +60,17 @@ def test_noise_that_both_sides_meet_leaves_their_ratio_sure() -> None:
 
     assert (ratio, low, high) == pytest.approx((1.1, 1.1, 1.1))
     assert other_low < 1.05 < 1.15 < other_high
+
+
+def test_ratios_of_sums_hold_the_true_ratio() -> None:
+    """Of 200 intervals around ratios of noisy pairs, about 95 % hold the true ratio."""
+    rng = Random(2)
+    inside = 0
+    for seed in range(200):
+        second = [rng.uniform(1, 9) for _ in range(40)]
+        first = [0.8 * each * rng.uniform(0.7, 1.3) for each in second]
+        _, low, high = ratio_of_sums(first, second, seed)
+        inside += low <= 0.8 <= high
+
+    assert 0.88 < inside / 200 <= 0.99
+    assert ratio_of_sums([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]) == pytest.approx((2.0, 2.0, 2.0))

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.bench.shapes import SHAPES
 from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.long
 
-TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats", "1"]
+TINY = ["--modules", "2", "--module-tokens", "8", "--repeats", "1"]
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["ttft", "--shape", "tinny"], 2, "'tinny' is not one of 'tiny', 'mha-42m', 'qwen2.5-0.5b'"),
-        (["ttft", "--shape", ""], 2, "'' is not one of 'tiny', "),
         (["decode", *TINY, "--dtype", "int32"], 2, "'int32' is not one of 'float32', 'bfloat16', 'float16', 'float64'"),
         (["decode", *TINY, "--device", "gpu"], 2, "--device gpu: no such kind of device"),
         (["decode", *TINY, "--device", "meta"], 2, "--device meta: it holds no numbers"),
@@ -34,9 +31,6 @@ TINY = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8", "--repeats"
             "positions are needed: give smaller numbers of modules and tokens",
         ),
         (["decode", "--modules", "six"], 2, "Invalid value for '--modules'"),
-        (["ttft", "--plot", "a.txt"], 2, "'a.txt' is no .svg, .png or .pdf file."),
-        (["ttft", "--plot", "nowhere/a.svg"], 2, "there is no folder 'nowhere'."),
-        (["ttft", "--plot", "prompts"], 2, "Invalid value for '--plot'"),
     ],
 )
 def test_sizes_and_subjects_that_do_not_exist_are_told(
@@ -47,15 +41,6 @@ def test_sizes_and_subjects_that_do_not_exist_are_told(
 
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
-
-
-def test_shapes_are_in_the_help(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every name that --shape takes is listed by --help."""
-    monkeypatch.setenv("COLUMNS", "300")
-
-    help_text = command("bench", "ttft", "--help").stdout
-
-    assert f"--shape [{'|'.join(SHAPES)}]" in help_text
 
 
 def test_errors_are_json_under_json(command: Command, folder: Path) -> None:

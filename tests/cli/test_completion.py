@@ -55,12 +55,7 @@ def test_files_of_the_right_kind_are_offered() -> None:
 
 def test_benchmarks_of_own_models_are_offered() -> None:
     """`bench` has the benchmarks that measure a user's model."""
-    assert sorted(offered("promptcache bench ")) == ["decode", "serve", "ttft"]
-
-
-def test_shapes_are_offered() -> None:
-    """`--shape` is completed with the names of shapes."""
-    assert offered("promptcache bench ttft --shape llama-3.2") == ["llama-3.2-1b", "llama-3.2-3b"]
+    assert sorted(offered("promptcache bench ")) == ["decode", "ttft"]
 
 
 def test_what_has_been_typed_narrows_files(folder: Path) -> None:

@@ -38,7 +38,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run why.xml.j2 --max-new-tokens 1",
         "grammar notes.xml.j2",
         "layout notes.xml.j2 --against plain/notes.xml",
-        "test notes.xml.j2 --prompts 2",
+        "test notes.xml.j2",
     ],
 )
 def test_every_command_that_reads_documents_renders_templates(words: str, command: Command) -> None:
@@ -48,7 +48,7 @@ def test_every_command_that_reads_documents_renders_templates(words: str, comman
 
 
 @pytest.mark.parametrize(
-    "words", ["check all.xml", "fmt --check all.xml", "fmt --check all.xml ask.xml", "test all.xml --prompts 2"]
+    "words", ["check all.xml", "fmt --check all.xml", "fmt --check all.xml ask.xml", "test all.xml"]
 )
 def test_templates_that_a_schema_includes_have_values(words: str, command: Command) -> None:
     """A schema that includes a template is checked, formatted and tested with what the template needs."""

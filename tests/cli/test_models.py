@@ -20,7 +20,7 @@ LIGHT = [
     "layout travel.xml",
     "render prompts/miami.xml",
     "layout travel.xml --against travel.xml",
-    "test travel.xml --prompts 0",
+    "test travel.xml",
     "warm travel.xml --budget",
 ]
 

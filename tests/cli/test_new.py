@@ -26,7 +26,7 @@ def test_what_is_written_has_no_findings(command: Command, folder: Path, origin:
 
     assert command("check", "mine.xml", "mine-prompt.xml").stdout == "1 schema and 1 prompt checked: no findings\n"
     assert command("fmt", "--check", "mine.xml", "mine-prompt.xml").exit_code == 0
-    assert command("test", "mine.xml", "--prompts", "0").exit_code == 0
+    assert command("test", "mine.xml").exit_code == 0
 
 
 @pytest.mark.parametrize("taken", ["mine.xml", "mine-prompt.xml", "code/unit.py"])

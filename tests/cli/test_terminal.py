@@ -83,8 +83,8 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ("test travel.xml --prompts 2", r"travel\.xml.* \d+/\d+ "),
-        ("bench decode --shape tiny --modules 2 --module-tokens 8 --tokens 2 --repeats 1", "loading the model"),
+        ("test travel.xml", r"travel\.xml.* \d+/\d+ "),
+        ("bench decode --modules 2 --module-tokens 8 --tokens 2 --repeats 1", "loading the model"),
         ("run prompts/miami.xml --max-new-tokens 1", "loading the model"),
         ("warm travel.xml --store kept", "loading the model"),
     ],

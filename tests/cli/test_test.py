@@ -1,4 +1,4 @@
-"""`promptcache test` runs the examples of a schema, and the laws."""
+"""`promptcache test` runs the examples of a schema, its pairs of choices, its own tests, and with a model one law."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from promptcache import Engine
 from promptcache.cli import test as test_command
 from tests.cli.conftest import Command
 
@@ -27,38 +28,30 @@ def write(folder: Path, *, valid: str = "true", name: str = "Ada") -> None:
     (folder / "greeting.xml").write_text(GREETING.format(valid=valid, name=name), encoding="utf-8")
 
 
-def test_examples_and_laws_are_counted(command: Command, folder: Path) -> None:
-    """A schema whose examples and laws hold passes, in one line."""
+def test_examples_and_combinations_are_counted(command: Command, folder: Path) -> None:
+    """A schema whose examples and pairs of choices can be planned passes, in one line."""
     write(folder)
-    result = command("test", "greeting.xml", "--prompts", "3")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("greeting.xml: 1 example, 1")
-    assert result.stdout.endswith(" laws: passed\n")
+    result = command("test", "greeting.xml")
+    assert (result.exit_code, result.stdout) == (0, "greeting.xml: 1 example, 2 combinations: passed\n")
 
 
 def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> None:
-    """If a required slot is too short for all its choices, no prompt can be drawn, and the message names the slot."""
+    """If a required slot is too short for all its choices, no prompt can be planned, and the message names the slot."""
     slot = (
         '<parameter name="pace" length="1" required="true" type="choice" choices="as fast as possible|not too fast"/>'
     )
     (folder / "s.xml").write_text(f'<schema name="s">{slot}</schema>', encoding="utf-8")
 
-    result = command("test", "s.xml", "--prompts", "3")
+    result = command("test", "s.xml")
 
     assert result.exit_code == 1
-    assert "    no prompts could be drawn: no choice of 'pace' fits into its slot of length 1\n" in result.stdout
-
-
-def test_without_prompts_only_examples_are_checked(command: Command, folder: Path) -> None:
-    """--prompts 0 leaves the laws out."""
-    write(folder)
-    assert command("test", "greeting.xml", "--prompts", "0").stdout == "greeting.xml: 1 example: passed\n"
+    assert "combination 'no modules' failed\n    no text was found for the slot 'pace' of length 1" in result.stdout
 
 
 def test_a_wrong_example_is_a_finding(command: Command, folder: Path) -> None:
     """An example whose validity is declared wrongly fails the test, with its code."""
     write(folder, valid="false")
-    result = command("test", "greeting.xml", "--prompts", "0")
+    result = command("test", "greeting.xml")
     assert result.exit_code == 1
     assert "PC311" in result.stdout
 
@@ -68,61 +61,78 @@ def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path)
     write(folder, name="somebody whose name is long")
     assert command("check", "greeting.xml").exit_code == 0
 
-    result = command("test", "greeting.xml", "--prompts", "0")
-
-    assert result.exit_code == 1
-    assert result.stdout.startswith("greeting.xml:3: example 'a friend' failed\n    PC501 ")
-    assert result.stdout.endswith("greeting.xml: 1 example: 1 failed\n")
-
-
-def test_a_broken_law_is_told_with_its_prompt(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken law is reported with the fault and a prompt; the other laws are still checked."""
-    from promptcache.testing import laws
-
-    def broken(case: object) -> None:
-        """Break every law."""
-        raise laws.BrokenLaw("as planned")
-
-    law = laws.Law(name="nothing holds", over=laws.Over.PROMPT, check=broken)
-    monkeypatch.setattr(laws, "LAWS", (law, laws.LAWS[0]))
-    write(folder)
-
-    result = command("test", "greeting.xml", "--prompts", "2", "--json")
-
-    (tested,) = json.loads(result.stdout)["schemas"]
-    assert result.exit_code == 1
-    assert [(test["name"], (test["failure"] or "").split(" ")[:4]) for test in tested["tests"]] == [
-        ("a friend", [""]),
-        ("nothing holds", ["as", "planned\nprompt:", "<prompt", 'schema="greeting">a</prompt>\npositions:']),
-        (laws.LAWS[1].name, [""]),
-    ]
-
-
-def test_a_law_without_prompts_fails(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no prompt can be drawn for a law, the law fails without a traceback."""
-    from hypothesis.errors import Unsatisfiable
-
-    from promptcache.testing import laws
-
-    def undrawn(subject: object) -> None:
-        """Draw no prompts."""
-        raise Unsatisfiable("none found")
-
-    monkeypatch.setattr(laws, "LAWS", (laws.Law(name="undrawn", over=laws.Over.SCHEMA, check=undrawn),))
-    write(folder)
-
     result = command("test", "greeting.xml")
 
     assert result.exit_code == 1
-    assert "law 'undrawn' failed\n    no prompts could be drawn: Unsatisfiable: none found\n" in result.stdout
+    assert result.stdout.startswith("greeting.xml:3: example 'a friend' failed\n    PC501 ")
+    assert result.stdout.endswith("greeting.xml: 1 example, 2 combinations: 1 failed\n")
+
+
+OWN = """
+from hypothesis import given
+from promptcache.testing import prompts
+
+@given(prompts("greeting.xml"))
+def test_nobody_is_greeted(case):
+    assert "Hello" not in case.text
+"""
+
+
+@pytest.mark.process
+def test_own_tests_beside_the_schema_run(command: Command, folder: Path) -> None:
+    """The tests in `test_greeting.py` belong to `greeting.xml`: their failure is shown with the smallest prompt."""
+    write(folder)
+    (folder / "test_greeting.py").write_text(OWN, encoding="utf-8")
+
+    result = command("test", "greeting.xml", "--json")
+
+    (tested,) = json.loads(result.stdout)["schemas"]
+    own = tested["tests"][-1]
+    assert result.exit_code == 1
+    assert (own["kind"], own["name"]) == ("own test file", "test_greeting.py")
+    assert 'prompt: <prompt schema="greeting"><hello name="x"/></prompt>' in own["failure"]
+
+
+def test_with_a_model_cached_logits_are_compared(command: Command, folder: Path) -> None:
+    """With --model, drawn prompts are answered from cached KV and by the reference."""
+    write(folder)
+    result = command("test", "greeting.xml", "--model", "demo", "--prompts", "2")
+    assert (result.exit_code, result.stdout) == (0, "greeting.xml: 1 example, 2 combinations, 1 law: passed\n")
+
+
+def test_wrong_logits_are_shown_with_the_smallest_prompt(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cached logits that are not the reference's fail the law, for the smallest prompt that shows it."""
+    monkeypatch.setattr(Engine, "reference", lambda engine, prompt: engine.logits(prompt) * (1 + ("hello" in prompt)))
+    write(folder)
+
+    result = command("test", "greeting.xml", "--model", "demo", "--prompts", "5")
+
+    assert result.exit_code == 1
+    assert (
+        "law 'cached logits are the reference's' failed\n    logits lie 0.5 from the reference, 0.0001" in result.stdout
+    )
+    assert '    prompt: <prompt schema="greeting"><hello name="' in result.stdout
+
+
+def test_a_number_of_prompts_needs_a_model(command: Command, folder: Path) -> None:
+    """--prompts says how many prompts a model answers, so it is refused without one."""
+    write(folder)
+    result = command("test", "greeting.xml", "--prompts", "5")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --prompts is the number of prompts for --model; give that too\n",
+    )
 
 
 @pytest.mark.process
 def test_nothing_is_left_where_it_runs(folder: Path) -> None:
-    """The laws write nothing into the working directory."""
+    """Tests write nothing into the working directory."""
     write(folder)
+    (folder / "test_greeting.py").write_text("def test_it(): pass", encoding="utf-8")
     before = sorted(folder.iterdir())
-    words = [sys.executable, "-m", "promptcache", "test", "greeting.xml", "--prompts", "2"]
+    words = [sys.executable, "-m", "promptcache", "test", "greeting.xml"]
 
     inherited = {name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"}
     subprocess.run(words, check=True, env={**inherited, "XDG_CACHE_HOME": str(folder / "prompts")})
@@ -138,18 +148,21 @@ def test_a_user_without_a_home_can_test(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "hypothesis")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
 
-    test_command.find_hypothesis("laws need Hypothesis", "--prompts 0")
+    test_command.find_hypothesis("tests need Hypothesis", "do without")
 
     assert Path(os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]).is_relative_to(tempfile.gettempdir())
 
 
-def test_without_hypothesis_laws_are_refused(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Hypothesis, the command names the package to install, and examples can still be checked."""
+def test_without_hypothesis_schemas_are_not_tested(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Hypothesis, the command names the package to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     write(folder)
 
-    assert command("test", "greeting.xml").exit_code == 3
-    assert command("test", "greeting.xml", "--prompts", "0").exit_code == 0
+    result = command("test", "greeting.xml")
+
+    assert (result.exit_code, "pip install 'promptcache[testing]'" in result.stderr) == (3, True)
 
 
 def test_a_prompt_is_refused(command: Command, folder: Path) -> None:
@@ -160,4 +173,4 @@ def test_a_prompt_is_refused(command: Command, folder: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_no_finding(command: Command, folder: Path) -> None:
     """A missing file ends with the environment's code, as with `check`."""
-    assert command("test", "nowhere.xml", "--prompts", "0").exit_code == 3
+    assert command("test", "nowhere.xml").exit_code == 3

@@ -16,8 +16,8 @@ from promptcache.layout import Encoding, Level, Plan, combination, has_combinati
 from promptcache.runtime import Model, choose_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.position_oracle import planned_tokens
 from tests.engine.changing import activate, adapted
+from tests.laws.position_oracle import planned_tokens
 
 TEXTS = (
     """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>

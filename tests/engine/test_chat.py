@@ -30,7 +30,7 @@ from promptcache.language import Prompt, Schema
 from promptcache.layout import Origin
 from promptcache.runtime import Chat, Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
 

@@ -20,15 +20,15 @@ from promptcache.kv import StoreConfig
 from promptcache.language import CheckedSchema, Sees
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import ENGINE_LAWS
-from promptcache.testing.laws import Law
-from promptcache.testing.level_oracle import true_level
-from promptcache.testing.position_oracle import expected_tokens, planned_tokens
-from promptcache.testing.service import serve
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
 from tests.engine.promoting import GREEDY, by_service, work
+from tests.laws.engine_laws import ENGINE_LAWS
+from tests.laws.laws import Law
+from tests.laws.level_oracle import true_level
+from tests.laws.position_oracle import expected_tokens, planned_tokens
+from tests.laws.service import serve
 from tests.strategies.collections import collection_schemas
 
 COLLECTION = """<collection name="notes" max="4">

@@ -14,7 +14,7 @@ from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from tests.devices import DEVICES
 from tests.families import random_model
 from tests.runtime.serving.test_batch import largest_distance_of_steps, usual_plans

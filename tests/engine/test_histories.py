@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.testing.histories import history_machine
-from promptcache.testing.service import ServedSchema, distance, serve
+from promptcache.testing.cached import distance
 from tests.conftest import law_examples
+from tests.laws.histories import history_machine
+from tests.laws.service import ServedSchema, serve
 
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.

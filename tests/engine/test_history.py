@@ -19,7 +19,7 @@ from promptcache.layout import context_digest
 from promptcache.runtime import Completion, History, KVSource
 from promptcache.runtime.history import _append, num_shared
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model

@@ -10,17 +10,17 @@ from promptcache.language import CheckedSchema
 from promptcache.layout import Level
 from promptcache.runtime.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import (
+from tests import strategies
+from tests.conftest import law_examples, law_pairs
+from tests.laws.engine_laws import (
     ENGINE_LAWS,
     cached_is_reference,
     exact_is_models_own,
     exact_is_plain,
     history_changes_nothing,
 )
-from promptcache.testing.laws import Law
-from promptcache.testing.service import default_model, serve
-from tests import strategies
-from tests.conftest import law_examples, law_pairs
+from tests.laws.laws import Law
+from tests.laws.service import default_model, serve
 
 pytestmark = pytest.mark.law
 

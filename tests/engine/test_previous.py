@@ -15,15 +15,15 @@ from promptcache.language import CheckedSchema, Sees, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
 from promptcache.runtime import made_encodings
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import ENGINE_LAWS
-from promptcache.testing.laws import Law
-from promptcache.testing.level_oracle import true_level, wrong_contexts, wrong_states
-from promptcache.testing.service import serve
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
 from tests.engine.changing import activate
 from tests.engine.promoting import GREEDY, changing_model
+from tests.laws.engine_laws import ENGINE_LAWS
+from tests.laws.laws import Law
+from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
+from tests.laws.service import serve
 from tests.layout.samples import choose, read
 from tests.strategies.collections import collection_schemas
 

@@ -17,12 +17,12 @@ from promptcache.language import CheckedSchema, Selection, check_schema
 from promptcache.layout import Encoding, Level, find_state, lay_out, run_states
 from promptcache.runtime import SchemaState, promoted, schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import ENGINE_LAWS
-from promptcache.testing.level_oracle import true_level, wrong_contexts, wrong_states
-from promptcache.testing.service import serve
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples
+from tests.laws.engine_laws import ENGINE_LAWS
+from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
+from tests.laws.service import serve
 
 TOKENIZER = ByteTokenizer()
 SCHEMA = """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module>

@@ -6,7 +6,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.audit import AdviceKind
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from tests.real_model import FOLDER
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not FOLDER.is_dir(), reason="make real-model"), pytest.mark.long]

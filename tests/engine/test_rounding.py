@@ -16,8 +16,9 @@ from promptcache.runtime.attention import register_backend, unregister_backend
 from promptcache.runtime.hf.load import load_model
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
-from promptcache.testing.service import distance, serve
+from promptcache.testing.cached import distance
 from promptcache.tokenizer import HubTokenizer
+from tests.laws.service import serve
 from tests.runtime.attention.dense import DenseBackend
 
 pytestmark = pytest.mark.law

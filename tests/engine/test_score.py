@@ -15,7 +15,7 @@ from promptcache.engine import Engine
 from promptcache.runtime import reference_logits
 from promptcache.runtime.hf.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model

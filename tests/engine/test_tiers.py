@@ -18,12 +18,13 @@ from promptcache.language import CheckedSchema, check_schema, parse_prompt, pars
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.engine_laws import ENGINE_LAWS
-from promptcache.testing.laws import Law
-from promptcache.testing.service import ServedSchema, default_model, distance, serve
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples
+from tests.laws.engine_laws import ENGINE_LAWS
+from tests.laws.laws import Law
+from tests.laws.service import ServedSchema, default_model, serve
 
 MODULES = [f"m{number:02}" for number in range(20)]
 BOOKS = check_schema(

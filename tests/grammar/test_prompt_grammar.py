@@ -1,4 +1,4 @@
-"""The grammar of a schema's prompts, by example; tests/testing/test_laws.py holds it and the checker to each other."""
+"""The grammar of a schema's prompts, by example; tests/laws/test_laws.py holds it and the checker to each other."""
 
 from __future__ import annotations
 

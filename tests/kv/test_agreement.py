@@ -30,9 +30,9 @@ from promptcache.kv import (
 )
 from promptcache.kv.files.disk import DiskTier
 from promptcache.kv.files.remote import RemoteTier
-from promptcache.testing.faults import FaultyStore
 from tests.conftest import law_examples
 from tests.kv.stored import recipe as recipe_of
+from tests.laws.faults import FaultyStore
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 MEMORY_TOKENS, HOST_TOKENS, DISK_BYTES = 6, 8, 6_000

@@ -28,8 +28,9 @@ from promptcache.language import (
     resolve_prompt,
     write_members,
 )
-from promptcache.testing.laws import published_grammar, shape
 from tests import strategies
+from tests.laws.laws import shape
+from tests.laws.subject import published_grammar
 from tests.speed import is_within
 from tests.strategies.collections import collection_schemas
 

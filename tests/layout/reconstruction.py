@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from promptcache.language.checked import Selection
 from promptcache.layout import lay_out
-from promptcache.testing.position_oracle import expected_tokens
 from tests.fakes import ByteTokenizer
+from tests.laws.position_oracle import expected_tokens
 
 
 def reference_tokens(selection: Selection) -> list[tuple[int, int]]:

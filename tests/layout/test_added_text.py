@@ -8,8 +8,8 @@ from promptcache.language import CHAT_SCHEMA, DEFAULT_REPAIR, Prompt, Role
 from promptcache.layout import Plan
 from promptcache.runtime import Catalog, Planner
 from promptcache.runtime.turns import ChatTurn
-from promptcache.testing.position_oracle import planned_tokens
 from promptcache.tokenizer import Before, HubTokenizer, Markup
+from tests.laws.position_oracle import planned_tokens
 from tests.tokenizer import small_tokenizers as small
 
 CONFIG = {"eos_token": "<|endoftext|>"}

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair, Selection
 from promptcache.layout import Level, Origin, Plan, lay_out, make_plan, recompute, run_states
-from promptcache.testing.level_oracle import true_level
-from promptcache.testing.position_oracle import expected_tokens, planned_tokens
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
+from tests.laws.level_oracle import true_level
+from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.layout.samples import plan_of
 
 BYTES = ByteTokenizer()

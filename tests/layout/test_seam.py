@@ -7,8 +7,8 @@ import pytest
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, Repair, check_schema, parse_schema, resolve_prompt
 from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
-from promptcache.testing.position_oracle import planned_tokens
 from promptcache.tokenizer import Before, HubTokenizer, Markup
+from tests.laws.position_oracle import planned_tokens
 from tests.templates.kinds import byte_level, metaspace_first
 from tests.templates.shapes import SHAPES
 

@@ -16,7 +16,8 @@ import pytest
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema
 from promptcache.language.rules.rules import Exclusive, RuleKind, Rules
-from promptcache.testing import laws, subject
+from promptcache.testing import subject
+from tests.laws import laws
 from tests.planted.registry import Plant, fault
 from tests.planted.targets import module_of
 from tests.strategies import split_files

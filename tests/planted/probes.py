@@ -18,24 +18,25 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema, Placement
 from promptcache.runtime.hf.model import Model
-from promptcache.testing import ByteTokenizer, Subject, prompts
+from promptcache.testing import ByteTokenizer, prompts
 from promptcache.testing.cases import named_modules, subject_prompts
-from promptcache.testing.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
-from promptcache.testing.histories import history_machine
-from promptcache.testing.laws import LAWS, Law, Over, no_control_token_in_text
-from promptcache.testing.service import default_model, serve
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
 from tests import strategies
 from tests.engine.changing import ChangingModel, answer_alone
 from tests.engine.promoting import PromotingEngine, changing_model
 from tests.families import random_model
+from tests.laws.checker_laws import FAULT_LAWS, files_are_one_schema
+from tests.laws.engine_laws import ENGINE_LAWS, cached_is_reference, models_do_not_mix
+from tests.laws.histories import history_machine
+from tests.laws.laws import LAWS, Law, Over, no_control_token_in_text
+from tests.laws.service import default_model, serve
+from tests.laws.subject import Subject
 from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
 from tests.requests.workloads import MODELS, Workload, workloads
 from tests.runtime.relocation_law import Text, far_model, moved_keys_are_the_models, texts
 from tests.runtime.serving.machine import step_machine
-from tests.testing.checker_laws import FAULT_LAWS, files_are_one_schema
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model

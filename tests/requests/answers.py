@@ -30,9 +30,9 @@ from promptcache.runtime.serving.sampling import sampling_settings
 from promptcache.runtime.serving.seeded_draws import SeededDraws
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn
-from promptcache.testing.laws import BrokenLaw
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
+from tests.laws.laws import BrokenLaw
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
 from tests.requests.features import features
 from tests.requests.options import Resolved, names_places, resolve

@@ -10,8 +10,9 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.step_graphs import StepGraphs
-from promptcache.testing.service import distance, serve
+from promptcache.testing.cached import distance
 from tests.families import random_model
+from tests.laws.service import serve
 from tests.runtime.serving.test_batch import PROMPTS
 from tests.runtime.test_families import plan_for
 

@@ -18,7 +18,7 @@ from promptcache.runtime.hf.hook import AttendingLayer
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
 from tests.runtime.attention.dense import DenseBackend, dense_attention

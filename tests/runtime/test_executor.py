@@ -25,7 +25,7 @@ from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 
 MODEL = tiny_model()

@@ -20,8 +20,8 @@ from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
 from promptcache.runtime.self_test import choose_linking
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import serve
 from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model, usual_families
+from tests.laws.service import serve
 
 SCHEMA = """<schema name="families">You are terse.
 <module name="trip" required="true">For <parameter name="days" length="9" placeholder="n days"/> in <parameter name="mood" length="5"/>.</module>

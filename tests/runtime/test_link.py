@@ -12,8 +12,8 @@ from promptcache.runtime.executor import Executor, Fetched
 from promptcache.runtime.generate import request_logits
 from promptcache.runtime.link import Linked, link, segments_of
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import serve
 from promptcache.testing.tiny_model import tiny_model
+from tests.laws.service import serve
 
 SCHEMA = """<schema name="s" positions="fixed" sees="nothing">root text<module name="a">module a</module><module name="b">module b</module>
 <module name="c">c <parameter name="p" length="4"/> and more</module><module name="d">module d</module></schema>"""

@@ -20,10 +20,11 @@ from promptcache.layout import RequestTokens
 from promptcache.runtime import Executor, Model, ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.hf.linking import CONCATENATED
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import default_model, distance, serve
+from promptcache.testing.cached import distance
 from tests import strategies
 from tests.conftest import law_examples
 from tests.families import WINDOW, random_model, usual_families
+from tests.laws.service import default_model, serve
 
 SCHEMA = """<schema name="travel">You plan trips.
 <module name="plan">Stay <parameter name="days" length="9" placeholder="n days"/>. Enjoy.</module>

@@ -23,7 +23,7 @@ from promptcache.runtime import PrefixHit
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.packed_rows import PackedRows
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
 from tests.conftest import law_examples

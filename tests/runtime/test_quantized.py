@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from promptcache import Engine
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from tests.runtime.quantized import Int8Weight, PackedIntegers, RoundingLinear, quantized, with_layers
 
 SCHEMA = '<schema name="s"><module name="a">Alpha is the first letter.</module></schema>'

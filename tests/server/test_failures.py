@@ -23,7 +23,7 @@ from promptcache.kv import StoreConfig, open_store
 from promptcache.runtime import ServiceLimits
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app
-from promptcache.testing.faults import FaultyStore, LosingStore, RefusingStore, by_seed
+from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, by_seed
 from tests.server.conftest import (
     CHAT,
     QUESTION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path
 
@@ -9,15 +10,50 @@ import pytest
 from hypothesis import given, settings
 
 from promptcache.language import CheckedSchema, open_solver
-from promptcache.testing import ByteTokenizer, Subject, all_prompts, covering
-from promptcache.testing.cover import covering_selections, valid_tuples
+from promptcache.testing import ByteTokenizer, all_prompts, covering
+from promptcache.testing.cover import Choices, covering_selections, valid_tuples
 from promptcache.testing.selection import list_selections
 from tests.conftest import law_examples
 from tests.strategies import schemas
-from tests.testing.figures import figures, largest_incompatible, shown_by, table, valid_pairs
 from tests.testing.samples import RICH, WIDE, checked
 
 SHIPPED = sorted((Path(__file__).parents[2] / "schemas").glob("*.xml"))
+
+
+def shown_by(schema: CheckedSchema, modules: Collection[str]) -> Choices:
+    """Return every choice of a selection."""
+    return frozenset(place + 1 if path in modules else -place - 1 for path, place in schema.rules.order.items() if path)
+
+
+def valid_pairs(schema: CheckedSchema) -> list[Choices]:
+    """Return every pair of choices that some valid selection shows."""
+    with open_solver(schema.rules) as solver:
+        return list(valid_tuples(solver, len(schema.rules.order), 2))
+
+
+def largest_incompatible(schema: CheckedSchema) -> int:
+    """Return the size of a large set of valid pairs of which no two fit into one selection: no covering is smaller.
+
+    It is collected greedily from every start; pairs are compared by the selections that show them, the rarest first.
+
+    Raises:
+        ValueError: there are too many selections to list.
+    """
+    selections = list_selections(schema)
+    if selections is None:
+        raise ValueError(f"schema {schema.name!r} has too many selections to list")
+    listed = [shown_by(schema, modules) for modules in selections]
+    pairs = valid_pairs(schema)
+    masks = [sum(1 << place for place, choices in enumerate(listed) if pair <= choices) for pair in pairs]
+    masks.sort(key=int.bit_count)
+    best = 0
+    for start in masks:
+        taken, size = start, 1
+        for mask in masks:
+            if not mask & taken:
+                taken, size = taken | mask, size + 1
+        best = max(best, size)
+    return best
 
 
 @settings(max_examples=law_examples(0.25))
@@ -80,14 +116,3 @@ def test_too_many_prompts_are_refused() -> None:
 def test_a_schema_without_modules_has_one_prompt() -> None:
     """A schema without choices is covered by its only prompt."""
     assert len(list(covering('<schema name="s"/>', tokenizer=ByteTokenizer()))) == 1
-
-
-def test_figures_are_those_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table counts modules, selections and pairs, and times prompts that are really drawn."""
-    monkeypatch.setattr("tests.testing.figures.NUM_PROMPTS", 20)
-    found = figures(SHIPPED[0])
-
-    assert found.num_modules == len(Subject(SHIPPED[0]).schema.modules)
-    assert found.least <= found.covering <= found.num_selections
-    assert found.seconds > 0
-    assert table([found]).splitlines()[2].startswith(f"| {found.name} | {found.num_modules} |")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-STORY = "A mistake, and the law that finds it"
+STORY = "A mistake, and the test that finds it"
 
 PATIENT = """
 from hypothesis import HealthCheck, settings
@@ -29,9 +29,9 @@ def blocks(language: str, section: str = STORY) -> list[str]:
     return [code for written_in, code in found if written_in == language]
 
 
-def run(pytester: pytest.Pytester, schema: str) -> pytest.RunResult:
-    """Run the story's test on a schema."""
-    (test,) = blocks("python")
+def run(pytester: pytest.Pytester, schema: str, section: str = STORY) -> pytest.RunResult:
+    """Run the test of a section on a schema."""
+    (test,) = blocks("python", section)
     Path("shop.xml").write_text(schema, encoding="utf-8")
     pytester.makepyfile(test_shop=test)
     pytester.makeconftest(PATIENT)
@@ -39,11 +39,12 @@ def run(pytester: pytest.Pytester, schema: str) -> pytest.RunResult:
 
 
 @pytest.mark.process
-def test_the_mistake_is_found_and_shrunk(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("section", [STORY, "The smallest prompt"])
+def test_the_mistake_is_found_and_shrunk(section: str, pytester: pytest.Pytester) -> None:
     """The test fails on the schema as it is first written, and the report is that of the page."""
     (report,) = blocks("")
 
-    result = run(pytester, blocks("xml")[0])
+    result = run(pytester, blocks("xml")[0], section)
 
     result.assert_outcomes(failed=1)
     found = result.stdout.str()

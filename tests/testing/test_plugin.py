@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.layout import Level
-from promptcache.testing import laws, plugin, running
-from promptcache.testing.laws import LAWS
+from promptcache.testing import check, plugin
 
 pytestmark = pytest.mark.long
 
 pytest_plugins = ["pytester"]
 
-OPTIONS = ("-p", "no:cacheprovider", "--promptcache-examples=3")
+OPTIONS = ("-p", "no:cacheprovider")
 
 SCHEMA = """<?xml version="1.0"?>
 <schema name="shop">
@@ -38,22 +36,16 @@ def folder(pytester: pytest.Pytester) -> Path:
     return made
 
 
-@pytest.fixture
-def untrue_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that no exact prompt keeps."""
-    monkeypatch.setattr(laws, "true_level", lambda plan: Level.MODULAR)
-
-
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """Run pytest in this process, where libraries are loaded already."""
     return pytester.runpytest_inprocess(*OPTIONS, *arguments)
 
 
 def test_schemas_are_collected_when_asked_for(pytester: pytest.Pytester, folder: Path) -> None:
-    """With the option there is an item for every example and every law; without, none."""
+    """With the option there are an item for every example and one for the pairs of choices; without, none."""
     asked = run(pytester, "--promptcache=schemas")
 
-    asked.assert_outcomes(passed=1 + len(LAWS))
+    asked.assert_outcomes(passed=2)
     assert run(pytester).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
@@ -64,17 +56,17 @@ def test_the_root_element_decides_what_is_collected(pytester: pytest.Pytester, f
     (folder / "prompt.xml").write_text('<prompt schema="x"><![CDATA[What is <schema name="x">?]]></prompt>')
     (folder / "other.xml").write_text('<project><schema name="x"/></project>')
 
-    run(pytester, "--promptcache=schemas").assert_outcomes(passed=1 + len(LAWS), failed=2)
+    run(pytester, "--promptcache=schemas").assert_outcomes(passed=2, failed=2)
 
 
 @pytest.mark.parametrize(
     ("named", "passed"),
     [
-        ("schemas/shop.xml::level is right", 1),
-        ("schemas/shop.xml", 1 + len(LAWS)),
-        ("schemas", 1 + 2 * len(LAWS)),
-        ("test_own.py", 2 + 2 * len(LAWS)),
-        ("test_own.py::test_own", 2 + 2 * len(LAWS)),
+        ("schemas/shop.xml::every pair of choices", 1),
+        ("schemas/shop.xml", 2),
+        ("schemas", 3),
+        ("test_own.py", 4),
+        ("test_own.py::test_own", 4),
     ],
 )
 def test_items_can_be_run_by_their_names(pytester: pytest.Pytester, folder: Path, named: str, passed: int) -> None:
@@ -100,7 +92,7 @@ def test_templates_get_their_values(pytester: pytest.Pytester, folder: Path) -> 
 
     result = run(pytester, "--promptcache=schemas", "--promptcache-context=values.json")
 
-    result.assert_outcomes(passed=2 + 3 * len(LAWS))
+    result.assert_outcomes(passed=5)
 
 
 def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: Path) -> None:
@@ -108,21 +100,10 @@ def test_a_template_without_its_values_fails(pytester: pytest.Pytester, folder: 
     (folder / "plans.xml.j2").write_text(TEMPLATE)
     (folder / "plain.xml.j2").write_text('<schema name="plain"><module name="a">{{ 1 + 1 }}</module></schema>')
 
-    result = run(pytester, "--promptcache=schemas", "-k", "check or selected")
+    result = run(pytester, "--promptcache=schemas", "-k", "check or pair")
 
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*plans.xml.j2:2:*PC603*", "--promptcache-context=FILE gives templates their values"])
-
-
-@pytest.mark.usefixtures("untrue_levels")
-def test_a_broken_law_of_a_template_names_it(pytester: pytest.Pytester, folder: Path) -> None:
-    """The report on a template has its name, and the command that shows a prompt asks for its values."""
-    (folder / "plans.xml.j2").write_text(TEMPLATE)
-    pytester.path.joinpath("values.json").write_text('{"plans": ["basic", "full"]}')
-
-    result = run(pytester, "--promptcache=schemas/plans.xml.j2", "--promptcache-context=values.json", "-v")
-
-    result.stdout.fnmatch_lines(["*schemas/plans.xml.j2:1: The level is*", "to see it: *--context CONTEXT.json"])
 
 
 @pytest.mark.parametrize(
@@ -150,16 +131,7 @@ def test_values_without_a_folder_are_refused(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*--promptcache-context is for templates*--promptcache=FOLDER*"])
 
 
-def test_no_examples_leave_out_the_laws(pytester: pytest.Pytester, folder: Path) -> None:
-    """With 0 examples only the examples of the schema are tested; a number below 0 is a mistake in the command."""
-    run(pytester, "--promptcache=schemas", "--promptcache-examples=0").assert_outcomes(passed=1)
-
-    result = run(pytester, "--promptcache=schemas", "--promptcache-examples=-1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--promptcache-examples takes a number from 0 on"])
-
-
-def test_laws_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemas_without_hypothesis_are_refused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Hypothesis, one line names the package instead of a traceback for each schema."""
     config = pytester.parseconfig("--promptcache=schemas")
     monkeypatch.setitem(sys.modules, "hypothesis", None)
@@ -179,10 +151,10 @@ def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.M
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_laws_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
+def test_items_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""
     words = (*OPTIONS, "--promptcache=schemas", "-n", "2", "-p", "xdist")
-    pytester.runpytest_subprocess(*words).assert_outcomes(passed=1 + len(LAWS))
+    pytester.runpytest_subprocess(*words).assert_outcomes(passed=2)
 
 
 def test_a_broken_schema_fails_at_its_place(pytester: pytest.Pytester, folder: Path) -> None:
@@ -199,34 +171,34 @@ def test_an_example_fails_at_its_line(pytester: pytest.Pytester, folder: Path) -
     """An example that cannot be planned fails alone, with its code, at its own line of the schema."""
     (folder / "shop.xml").write_text(SCHEMA.replace('who="Ann"', 'who="whoever opens the door"'))
 
-    result = run(pytester, "--promptcache=schemas", "-v", "-k", "example or selected")
+    result = run(pytester, "--promptcache=schemas", "-v", "-k", "example or pair")
 
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*shop: example Ann*", "*shop.xml:4:*PC501*"])
 
 
-@pytest.mark.usefixtures("untrue_levels")
-def test_a_broken_law_shows_the_prompt(pytester: pytest.Pytester, folder: Path) -> None:
-    """A failure names the schema's file and line, the law, the smallest prompt, its slots and a command."""
+def test_a_combination_that_cannot_be_planned_is_named(pytester: pytest.Pytester, folder: Path) -> None:
+    """A failure names the modules of a combination that no prompt can use, and the slot that takes no text."""
+    slot = '<parameter name="what" length="1" required="true" pattern="a{9}"/>'
+    (folder / "shop.xml").write_text(SCHEMA.replace("Ten days.", slot))
 
     result = run(pytester, "--promptcache=schemas")
 
-    result.stdout.fnmatch_lines(
-        ["*schemas/shop.xml:2: The level is*", "prompt: <prompt*", "positions: *", "to see it: *"]
-    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*no text was found for the slot 'what' of length 1*", "modules: *terms*"])
 
 
-@pytest.mark.parametrize("name", ["level is right", "example Ann"])
+@pytest.mark.parametrize("name", ["every pair of choices", "example Ann"])
 def test_other_errors_have_a_type_and_a_traceback(
     pytester: pytest.Pytester, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that is neither a broken law nor a fault of the schema is shown as pytest shows errors."""
+    """An error that is no fault of the schema is shown as pytest shows errors."""
 
     def fail(*_: object, **__: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(running, "check_law", fail)
-    monkeypatch.setattr(running, "check_example", fail)
+    monkeypatch.setattr(check, "check_combination", fail)
+    monkeypatch.setattr(check, "check_example", fail)
 
     result = run(pytester, "--promptcache=schemas", f"schemas/shop.xml::{name}")
 
@@ -234,11 +206,11 @@ def test_other_errors_have_a_type_and_a_traceback(
     result.stdout.fnmatch_lines(["*def runtest*", "*KeyError: 'lost'"])
 
 
-def test_a_law_over_an_impossible_slot_names_the_fault(pytester: pytest.Pytester, folder: Path) -> None:
+def test_an_impossible_slot_is_named(pytester: pytest.Pytester, folder: Path) -> None:
     """A fault that is found only when the schema is laid out has its code and place, without a traceback."""
     (folder / "shop.xml").write_text(SCHEMA.replace('length="4" required="true"', 'length="1" default="a b c d"'))
 
-    result = run(pytester, "--promptcache=schemas", "schemas/shop.xml::level is right")
+    result = run(pytester, "--promptcache=schemas", "schemas/shop.xml::every pair of choices")
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*shop.xml:5:*PC5*"])
@@ -261,14 +233,14 @@ def test_the_engine_fixture_answers(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.process
 def test_schemas_are_tested_without_torch(folder: Path) -> None:
-    """Laws over schemas run where torch and transformers cannot be imported."""
+    """Schemas are tested where torch and transformers cannot be imported."""
     code = (
         "import sys, pytest\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.split('.')[0] in {'torch', 'transformers'}: raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Blocked())\n"
-        "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--promptcache=schemas', '--promptcache-examples=5']))\n"
+        "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--promptcache=schemas']))\n"
     )
 
     result = subprocess.run(

@@ -14,13 +14,13 @@ from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
 from promptcache.language.format.formatter import format_document
 from promptcache.layout import lay_out, run_states
-from promptcache.testing import ByteTokenizer, Subject
-from promptcache.testing.laws import BrokenLaw, without_places
-from promptcache.testing.running import check_laws
+from promptcache.testing import ByteTokenizer
 from tests.conftest import law_examples
+from tests.laws.checker_laws import content, files_are_one_schema
+from tests.laws.laws import BrokenLaw, check_laws, without_places
+from tests.laws.subject import Subject
 from tests.strategies import SchemaFiles, invalid_prompts, schema_files
 from tests.strategies.split_files import FileWish, divide
-from tests.testing.checker_laws import content, files_are_one_schema
 from tests.testing.occurring import occurring
 
 pytestmark = pytest.mark.long

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from promptcache.testing import ByteTokenizer, PromptCase, Subject
 from promptcache.testing.cases import subject_prompts
-from promptcache.testing.laws import BrokenLaw, Law, Over, hold, level_is_right, tokens_are_in_place
+from promptcache.testing.check import check_prompts
 from promptcache.testing.prompt_xml import PromptChoice, has_tokens, write_prompt
-from promptcache.testing.running import check_law
 from promptcache.testing.selection import list_selections
 from promptcache.testing.texts import Said
 from tests import strategies
 from tests.conftest import law_examples
+from tests.laws.laws import BrokenLaw, hold, level_is_right, tokens_are_in_place
 from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
 from tests.planted.registry import FAULTS
 from tests.testing.samples import checked
@@ -99,7 +99,7 @@ def reported(check: Callable[[PromptCase], None]) -> tuple[int, int]:
     """The size of the prompt that is reported where a law is checked on the schema."""
     subject = Subject(checked(DESK), ByteTokenizer())
     with pytest.raises(BrokenLaw) as caught:
-        check_law(Law(name="planted", over=Over.PROMPT, check=check), subject, max_examples=500)
+        check_prompts(subject, check, max_examples=500)
     (note,) = (note for note in caught.value.__notes__ if note.startswith("prompt: "))
     return size(subject.case(note.splitlines()[0].removeprefix("prompt: ")))
 

@@ -6,7 +6,8 @@ import pytest
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.reference import reference_logits
-from promptcache.testing.service import distance, serve
+from promptcache.testing.cached import distance
+from tests.laws.service import serve
 
 pytestmark = pytest.mark.law
 

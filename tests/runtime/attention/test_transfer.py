@@ -11,12 +11,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from promptcache.bench import launches
-from promptcache.bench.launches import count_decoding, count_ttft
-from promptcache.bench.workload import Sizes
 from promptcache.runtime import Batch
 from promptcache.runtime.attention import to_device, write_to_device
 from promptcache.runtime.step_graphs import StepGraphs
+from tests.runtime.attention import launches
+from tests.runtime.attention.launches import Models, Sizes, count_decoding, count_ttft
 
 CASES = ("history", "own module", "window, different lengths")
 CPU, META, CUDA = map(torch.device, ("cpu", "meta", "cuda"))
@@ -60,26 +59,26 @@ class MadeThere(TorchFunctionMode):
         return result
 
 
-def replayed_step(_: Any, dtype: torch.dtype, __: Any) -> None:
+def replayed_step(dtype: torch.dtype, _: Any) -> None:
     """Run a step that was recorded."""
     pytest.importorskip("triton", reason="triton is not installed")
-    model = launches._Models("tiny", dtype).with_layers(2, 8)
+    model = Models(dtype).with_layers(2, 8)
     case = launches.LaunchCase(lengths=(16, 16))
     batch = Batch(model, graphs=StepGraphs(model, lambda run: (Mock(), run())))
-    row = launches._join(batch, model, case, 1, launches._handles(model, (16, 16), 0))
+    row = launches.join(batch, model, case, 1, launches.handles_of(model, (16, 16), 0))
     batch.step([(row, [0])])
 
 
 @pytest.mark.parametrize("run", [count_ttft, count_decoding, replayed_step])
 def test_no_step_waits_for_its_inputs(
-    run: Callable[[str, torch.dtype, list[Sizes]], object], monkeypatch: pytest.MonkeyPatch
+    run: Callable[[torch.dtype, Sizes], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens, positions, masks and lists of prefill, of steps of many rows, and of recorded steps."""
     cases = launches.launch_cases
     monkeypatch.setattr(launches, "STEP_ROWS", (3,))
     monkeypatch.setattr(launches, "launch_cases", lambda sizes: {name: cases(sizes)[name] for name in CASES})
     with MadeThere() as tensors, Copies() as copies:
-        run("tiny", torch.bfloat16, [Sizes(num_modules=2, module_tokens=16, new_tokens=3)])
+        run(torch.bfloat16, Sizes(num_modules=2, module_tokens=16, new_tokens=3))
 
     assert len(copies.waits) > 2
     assert not any(copies.waits)

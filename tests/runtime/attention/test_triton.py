@@ -42,7 +42,7 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import tails
 from promptcache.runtime.serving.tails import Tails
-from promptcache.testing.service import distance
+from promptcache.testing.cached import distance
 from tests.conftest import law_examples
 from tests.families import random_model
 from tests.runtime.attention.dense import dense_attention

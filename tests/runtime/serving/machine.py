@@ -21,8 +21,9 @@ from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch, Row
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.service import distance, serve
+from promptcache.testing.cached import distance
 from tests import strategies
+from tests.laws.service import serve
 
 MAX_ROWS = 5
 

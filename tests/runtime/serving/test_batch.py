@@ -24,9 +24,10 @@ from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import Batch
 from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
-from promptcache.testing.service import default_model, distance, serve
+from promptcache.testing.cached import distance
 from tests.conftest import law_examples
 from tests.families import FAMILIES, WINDOW, random_model, usual_families
+from tests.laws.service import default_model, serve
 from tests.planted.targets import module_of
 from tests.runtime.serving.machine import continued, step_machine
 from tests.runtime.test_families import PROMPT, plan_for

@@ -1,0 +1,185 @@
+"""The laws of cached answers; each is a function of a service and selections that raises `BrokenLaw`.
+
+`ENGINE_LAWS` lists those of one prompt. The error says how far the logits are from those they must equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedTurn,
+    CheckedUnion,
+    FinalText,
+    Repair,
+    Sees,
+    Selection,
+)
+from promptcache.layout import Level, Plan, combination, continued, exact_plan, has_combination, in_full_context
+from promptcache.runtime import plain_logits, reference_logits, used_tokens
+from promptcache.testing.cached import distance
+from tests.laws.laws import BrokenLaw, Law, Over
+from tests.laws.level_oracle import true_level
+from tests.laws.service import ServedSchema
+
+_NUM_GENERATED = 3
+_REPAIRS = ("first-1", "all")
+
+
+def cached_is_reference(service: ServedSchema, selection: Selection) -> None:
+    """Linked KV gives the logits of one forward pass under an explicit mask."""
+    _near(
+        service,
+        service.logits(selection),
+        reference_logits(service.plan(selection).tokens, service.model),
+        "the reference",
+    )
+
+
+def repaired_is_reference(service: ServedSchema, selection: Selection) -> None:
+    """With repair, linked KV gives the logits of the reference; with `all`, those of plain causal prefill."""
+    for repair in _REPAIRS:
+        plan = service.plan(selection, Repair.parse(repair))
+        logits = service.executor.logits(plan.tokens)
+        _near(service, logits, reference_logits(plan.tokens, service.model), f"the reference with repair {repair!r}")
+        if repair == "all":
+            _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
+
+
+def exact_is_plain(service: ServedSchema, selection: Selection) -> None:
+    """An answer of level `exact` equals one causal forward pass over the same tokens at the same positions."""
+    plan = service.plan(selection)
+    if plan.level is Level.EXACT:
+        _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
+
+
+def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
+    """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
+    plan = service.plan(selection)
+    tokens = used_tokens(plan.tokens)
+    if plan.level is not Level.EXACT or [token.position for token in tokens] != list(range(len(tokens))):
+        return
+    with torch.no_grad():
+        token_ids = torch.tensor([[token.token_id for token in tokens]], device=service.model.device)
+        own: torch.Tensor = service.model.hf(token_ids).logits[0]
+    cached = service.logits(selection)
+    _near(service, cached, own[-len(cached) :], "the model's own forward")
+
+
+def promoted_is_plain(service: ServedSchema, selection: Selection) -> None:
+    """A combination in full context has the tokens of the modular plan, and the answer of one causal forward pass."""
+    for repair in ("slots", "none"):
+        plan = service.plan(selection, Repair.parse(repair))
+        if not has_combination(plan):
+            continue
+        exact = exact_plan(plan, in_full_context(combination(plan)))
+        if _placed(exact) != _placed(plan):
+            raise BrokenLaw("some tokens are others or elsewhere in full context")
+        if true_level(exact) is not Level.EXACT or exact.level is not Level.EXACT:
+            raise BrokenLaw(f"the level in full context is {true_level(exact)}")
+        logits = service.executor.logits(exact.tokens)
+        _near(service, logits, plain_logits(plan.tokens, service.model)[-len(logits) :], "plain prefill")
+        logits = service.executor.logits(plan.tokens)
+        _near(service, logits, reference_logits(plan.tokens, service.model), "the reference after a promotion")
+
+
+def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
+    """The text of modules that a prompt does not select never changes its output, unless the schema shows it to others.
+
+    In a schema with `sees="earlier"`, this holds for private modules.
+    """
+    schema = service.state.schema
+    kept = frozenset(selection.modules)
+    if any(each.sees is Sees.EARLIER for each in schema.modules.values()):
+        kept |= {path for path, module in schema.modules.items() if not module.private}
+    other = replace(schema, children=_masked(schema.children, kept, service))
+    after = service.renewed(other).logits(selection.of_schema(other))
+    _near(service, after, service.renewed().logits(selection), "the answer beside other text")
+
+
+def history_changes_nothing(service: ServedSchema, selections: Sequence[Selection]) -> None:
+    """Requests that follow one another on one store get the same answers as on stores of their own."""
+    for selection in selections:
+        _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
+
+
+def models_do_not_mix(first: ServedSchema, second: ServedSchema, selection: Selection) -> None:
+    """Two models that share a store answer as each does alone."""
+    sharing = second.on(first.store)
+    first.logits(selection)
+    _near(sharing, sharing.logits(selection), second.renewed().logits(selection), "the answer of a model alone")
+
+
+def generation_is_reference(service: ServedSchema, selection: Selection) -> None:
+    """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
+    plan = service.plan(selection)
+    for tokens in dict.fromkeys(service.answers(selection, _NUM_GENERATED)):
+        expected = reference_logits(continued(plan, tokens[:-1]).tokens, service.model)[plan.num_new_tokens - 1 :]
+        chosen = expected.gather(1, torch.tensor(tokens, device=expected.device)[:, None])[:, 0]
+        behind = float(((expected.max(dim=1).values - chosen) / expected.abs().max()).max())
+        if behind > service.tolerance:
+            raise BrokenLaw(f"generated {tokens}, {behind:.2g} behind the likeliest tokens of the reference")
+
+
+ENGINE_LAWS = (
+    Law(name="cached is the reference", over=Over.ANSWER, check=cached_is_reference),
+    Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
+    Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
+    Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
+    Law(name="promoted is plain prefill", over=Over.ANSWER, check=promoted_is_plain),
+    Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
+    Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
+)
+"""The laws of one prompt; `history_changes_nothing` and `histories` are about several."""
+
+
+def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
+    if not far < service.tolerance:
+        raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
+
+
+def _placed(plan: Plan) -> list[tuple[int, int, int]]:
+    """Return the tokens of a plan, in position order, each behind its position and before its place in the layout."""
+    found: list[tuple[int, int, int]] = []
+    for reuse in plan.reuse:
+        part = reuse.part
+        found += zip(part.position_ids, part.token_ids, reuse.places(plan.layout), strict=True)
+    for new in plan.prefill:
+        found += zip(range(new.start, new.stop), new.token_ids, range(new.place, new.place_stop), strict=True)
+    return sorted(found)
+
+
+def _masked(
+    items: tuple[CheckedItem, ...], kept: frozenset[str], service: ServedSchema, own: bool = True
+) -> tuple[CheckedItem, ...]:
+    """Replace the text of every module outside `kept` by other text of as many tokens."""
+    masked: list[CheckedItem] = []
+    for item in items:
+        if isinstance(item, FinalText) and not own:
+            masked.append(replace(item, text=_other_text(item.text, service)))
+        elif isinstance(item, CheckedTurn):
+            masked.append(replace(item, children=_masked(item.children, kept, service, own)))
+        elif isinstance(item, CheckedModule):
+            masked.append(replace(item, children=_masked(item.children, kept, service, item.path in kept)))
+        elif isinstance(item, CheckedUnion):
+            members = _masked(item.members, kept, service, own)
+            masked.append(replace(item, members=tuple(each for each in members if isinstance(each, CheckedModule))))
+        else:
+            masked.append(item)
+    return tuple(masked)
+
+
+def _other_text(text: str, service: ServedSchema) -> str:
+    """Return another text of as many tokens."""
+    num_tokens = len(service.tokenizer.tokenize(text))
+    for word in ("~", " ~", "-", " no", "\n"):
+        other = word * num_tokens
+        if len(service.tokenizer.tokenize(other)) == num_tokens and other != text:
+            return other
+    return text

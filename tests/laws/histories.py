@@ -1,0 +1,172 @@
+"""The law that no history of a store changes an answer, as a stateful machine of Hypothesis.
+
+Its steps warm, ask, generate, promote, evict and restart on one store. Every answer is compared with that of a fresh
+engine with the same promotions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from promptcache.kv import KVHandle
+from promptcache.language import Selection, parse_prompt, resolve_prompt
+from promptcache.runtime import Executor, demoted, promoted
+from promptcache.testing.cached import distance
+from promptcache.testing.subject import SchemaSource, read_schema
+from tests.laws.laws import BrokenLaw
+from tests.laws.service import ServedSchema, serve
+
+_NUMBERS = st.integers(0, 2**16)
+_NUM_GENERATED = 2
+
+
+def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> type[RuleBasedStateMachine]:
+    """Return a machine over schemas and prompts for each of them, all served from one store by a tiny model.
+
+    Run it with `run_state_machine_as_test(history_machine(…))`, or as a test case: `TestHistories = ….TestCase`.
+
+    Args:
+        documents: Schemas, each with the XML of its prompts; several may share a name, like versions of one schema.
+    """
+    services = [serve(read_schema(source)) for source, _ in documents]
+    asked = [
+        (index, resolve_prompt(parse_prompt(xml), service.state.schema))
+        for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
+        for xml in prompts
+    ]
+    return type("Histories", (_Histories,), {"fresh": _Fresh(services, asked)})
+
+
+class _Histories(RuleBasedStateMachine):
+    """Steps over one store; `held` has the KV that requests in flight use."""
+
+    fresh: _Fresh
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[str, tuple[KVHandle, torch.Tensor]] = {}
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        """Start again with an empty store, as a process does."""
+        self.store = self.fresh.services[0].renewed().store
+        self.services = [
+            serve(each.state.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
+        ]
+        self.held.clear()
+
+    @rule(number=_NUMBERS)
+    def ask(self, number: int) -> None:
+        """Answer a prompt."""
+        index, selection = self.asked(number)
+        far = distance(self.services[index].logits(selection), self.fresh.logits(number, selection))
+        if not far < self.services[index].tolerance:
+            raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
+        self.hold()
+
+    @rule(number=_NUMBERS)
+    def generate(self, number: int) -> None:
+        """Generate from a prompt."""
+        index, selection = self.asked(number)
+        tokens = self.services[index].tokens(selection, _NUM_GENERATED)
+        expected = self.fresh.tokens(number, selection)
+        if tokens != expected:
+            raise BrokenLaw(f"{selection.modules} gives {tokens}, a fresh engine {expected}")
+
+    @rule(number=_NUMBERS)
+    def promote(self, number: int) -> None:
+        """Promote the modules of a prompt."""
+        index, selection = self.asked(number)
+        service = self.services[index]
+        self.services[index] = replace(service, state=promoted(service.state, selection))
+
+    @rule(number=_NUMBERS)
+    def demote(self, number: int) -> None:
+        """Undo the promotion of a prompt's modules."""
+        index, selection = self.asked(number)
+        service = self.services[index]
+        self.services[index] = replace(service, state=demoted(service.state, selection)[0])
+
+    def asked(self, number: int) -> tuple[int, Selection]:
+        """Return the index of a service and a prompt for its schema with the current promotions."""
+        index, selection = self.fresh.asked(number)
+        return index, selection.of_schema(self.services[index].state.schema)
+
+    @rule(number=_NUMBERS)
+    def warm(self, number: int) -> None:
+        """Encode everything of a schema before it is asked for."""
+        service = self.services[number % len(self.services)]
+        Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.state.encodings)
+
+    @rule(number=_NUMBERS)
+    def evict(self, number: int) -> None:
+        """Forget one encoding."""
+        keys = sorted(self.store.keys())
+        if keys:
+            self.store.delete(keys[number % len(keys)])
+
+    @rule()
+    def evict_all(self) -> None:
+        """Forget every encoding; KV that a request holds stays in memory."""
+        for key in list(self.store.keys()):
+            self.store.delete(key)
+
+    @rule()
+    def hold(self) -> None:
+        """Keep every encoding in use, as requests in flight do."""
+        for key in list(self.store.keys()):
+            handle = self.store.get(key).handle
+            if handle is not None and key not in self.held:
+                self.held[key] = (handle, handle.keys.clone())
+
+    @rule()
+    def release(self) -> None:
+        """End the requests in flight."""
+        self.held.clear()
+
+    @invariant()
+    def held_is_unchanged(self) -> None:
+        """KV that a request in flight holds is not written over."""
+        if not all(torch.equal(handle.keys, before) for handle, before in self.held.values()):
+            raise BrokenLaw("KV that a request held has changed")
+
+
+class _Fresh:
+    """The answers of fresh engines, each computed once for each set of promotions."""
+
+    def __init__(self, services: Sequence[ServedSchema], prompts: Sequence[tuple[int, Selection]]) -> None:
+        self.services = services
+        self._prompts = prompts
+        self._logits: dict[tuple[object, ...], torch.Tensor] = {}
+        self._tokens: dict[tuple[object, ...], tuple[int, ...]] = {}
+
+    def asked(self, number: int) -> tuple[int, Selection]:
+        """Return the index of a service and its prompt; numbers beyond the last prompt begin again at the first."""
+        return self._prompts[number % len(self._prompts)]
+
+    def logits(self, number: int, selection: Selection) -> torch.Tensor:
+        """Return a prompt's logits with the promotions of the selection's schema."""
+        key = self._key(number, selection)
+        if key not in self._logits:
+            self._logits[key] = self._service(number).renewed(selection.schema).logits(selection)
+        return self._logits[key]
+
+    def tokens(self, number: int, selection: Selection) -> tuple[int, ...]:
+        """Return the first tokens of a prompt's answer with the promotions of the selection's schema."""
+        key = self._key(number, selection)
+        if key not in self._tokens:
+            self._tokens[key] = self._service(number).renewed(selection.schema).tokens(selection, _NUM_GENERATED)
+        return self._tokens[key]
+
+    def _service(self, number: int) -> ServedSchema:
+        return self.services[self.asked(number)[0]]
+
+    def _key(self, number: int, selection: Selection) -> tuple[object, ...]:
+        names = (each.name for each in selection.schema.scaffolds)
+        return number % len(self._prompts), *names

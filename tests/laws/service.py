@@ -1,0 +1,117 @@
+"""A schema with a model, a tokenizer and a store: plans, logits and tokens of its prompts, for the laws to compare.
+
+A service takes the same steps as an engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from promptcache.kv import MemoryStore, Store
+from promptcache.language import CheckedSchema, Repair, Selection
+from promptcache.layout import Plan
+from promptcache.runtime import (
+    Executor,
+    Model,
+    Pool,
+    Request,
+    SchemaState,
+    answer,
+    answer_by_transformers,
+    choose_linking,
+    choose_placement,
+    schema_state,
+)
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.cached import TOLERANCES
+from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSchema:
+    """A schema as a model serves it from one store."""
+
+    state: SchemaState
+    executor: Executor
+    tokenizer: Tokenizer
+
+    @property
+    def model(self) -> Model:
+        """The model that answers."""
+        return self.executor.model
+
+    @property
+    def store(self) -> Store:
+        """The store of its KV."""
+        return self.executor.store
+
+    @property
+    def tolerance(self) -> float:
+        """The largest distance of logits that rounding explains, max|a-b| / max|b|."""
+        return TOLERANCES[self.model.shape.dtype]
+
+    def plan(self, selection: Selection, repair: Repair | None = None) -> Plan:
+        """Plan one prompt; `repair` is by default that of the schema."""
+        return self.state.plan(selection, self.tokenizer, repair)
+
+    def logits(self, selection: Selection) -> torch.Tensor:
+        """Answer one prompt from linked KV, `[N, V]`."""
+        return self.executor.logits(self.plan(selection).tokens)
+
+    def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
+        """Return the tokens of a greedy answer, as an engine generates it."""
+        return next(self.answers(selection, num_tokens))
+
+    def answers(self, selection: Selection, num_tokens: int) -> Iterator[tuple[int, ...]]:
+        """Yield the tokens of a greedy answer: as a row, if the model has rows, and by transformers' `generate`."""
+        request = Request(
+            plan=self.plan(selection),
+            eos_ids=(),
+            max_new_tokens=num_tokens,
+            options={"do_sample": False},
+            started=time.perf_counter(),
+            text=self.tokenizer.decode,
+        )
+        if self.model.linking.takes_rows:
+            yield answer(request, self.executor).token_ids
+        yield answer_by_transformers(request, self.executor).token_ids
+
+    def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
+        """Return the same service with an empty store of its own, for another schema if one is given."""
+        return serve(self.state.schema if schema is None else schema, self.model, self.tokenizer)
+
+    def on(self, store: Store) -> ServedSchema:
+        """Return the same service on another store."""
+        return serve(self.state.schema, self.model, self.tokenizer, store, self.executor.pool)
+
+
+def serve(
+    schema: CheckedSchema,
+    model: Model | None = None,
+    tokenizer: Tokenizer | None = None,
+    store: Store | None = None,
+    pool: Pool | None = None,
+) -> ServedSchema:
+    """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
+    model = default_model() if model is None else model
+    tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
+    store = MemoryStore(model.shape) if store is None else store
+    executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
+    placement = choose_placement(model, schema.positions)
+    state = schema_state(schema, tokenizer, model.context_length, placement=placement)
+    store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
+    return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
+
+
+@cache
+def default_model() -> Model:
+    """Return the tiny random model that serves by default."""
+    made = tiny_model()
+    choose_linking(made)
+    return made
