@@ -21,6 +21,7 @@ from benchmarks.quality.sets import GROUPS, LONG, MEDIUM, SETS, SHORT
 from benchmarks.quality.ways import DEFAULT_WAYS, WAY_NAMES, Way, way_named
 from benchmarks.shapes import SHAPES
 from promptcache.diagnostics import PromptCacheError
+from promptcache.language import Context
 from promptcache.progress import Progress, silent
 from promptcache.timing import hardware
 
@@ -421,17 +422,33 @@ def quality(
     "--repair",
     "repairs",
     multiple=True,
-    default=["none", "first-4"],
+    default=["none", "first-16"],
     show_default=True,
     help="Setting to compare with plain prefill; repeat the option for several.",
 )
+@click.option(
+    "--context",
+    type=click.Choice([each.value for each in Context]),
+    default=Context.GUARANTEED.value,
+    show_default=True,
+    help="What documents attend to when they are encoded.",
+)
 def retrieval(
-    show: Progress, engine: Engine, documents: int, questions: int, found: int, seed: int, repairs: tuple[str, ...]
+    show: Progress,
+    engine: Engine,
+    documents: int,
+    questions: int,
+    found: int,
+    seed: int,
+    repairs: tuple[str, ...],
+    context: str,
 ) -> BenchReport:
     """Answers from documents that BM25 finds: plain prefill against members of a collection."""
     from benchmarks.retrieval import compare_retrieval
 
-    return compare_retrieval(engine, documents, questions, found, seed, [*dict.fromkeys(repairs)], show)
+    return compare_retrieval(
+        engine, documents, questions, found, seed, Context(context), [*dict.fromkeys(repairs)], show
+    )
 
 
 def _load(shape: str, model: str | None, dtype: str, device: str) -> Model:

@@ -21,6 +21,7 @@ import bm25s
 
 from benchmarks.common import BenchReport
 from promptcache.engine import Engine
+from promptcache.language import Context
 from promptcache.progress import Progress, silent
 from promptcache.retrieval import Documents
 from promptcache.runtime import Completion
@@ -32,7 +33,7 @@ INSTRUCTION = "Answer with the name of the function, and nothing else."
 SCHEMA = f"""
 <schema name="manual">
   <system>{INSTRUCTION}</system>
-  <user>Functions:<collection name="functions"/></user>
+  <user>Functions:<collection name="functions" context="{{context}}"/></user>
 </schema>"""
 _MOST_WORDS = 80
 _MAX_NEW_TOKENS = 12
@@ -53,12 +54,14 @@ def compare_retrieval(
     num_questions: int,
     num_found: int,
     seed: int,
+    context: Context,
     repairs: Sequence[str],
     progress: Progress = silent,
 ) -> BenchReport:
     """Answer from documents in random order: by plain prefill, and with their KV, which is in memory.
 
     Args:
+        context: What documents attend to when they are encoded.
         repairs: Settings of the requests that use KV.
 
     Returns:
@@ -69,7 +72,7 @@ def compare_retrieval(
     index = bm25s.BM25()
     texts = [each.text for each in functions]
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
-    engine.add_schema(SCHEMA)
+    engine.add_schema(SCHEMA.format(context=context))
     documents = Documents(engine, "manual", "functions")
     plain: list[Completion] = []
     cached: dict[str, list[Completion]] = {repair: [] for repair in repairs}
@@ -87,7 +90,8 @@ def compare_retrieval(
         for repair, answers in cached.items():
             answers.append(engine.generate(prompt, max_new_tokens=_MAX_NEW_TOKENS, do_sample=False, repair=repair))
     ways = {_PLAIN: plain, **{f'prompt cache, repair="{repair}"': answers for repair, answers in cached.items()}}
-    return _report(ways, asked, f"{num_documents} documents, {num_found} of them in each prompt, in random order")
+    title = f'{num_documents} documents with context="{context}", {num_found} of them in each prompt, in random order'
+    return _report(ways, asked, title)
 
 
 def _report(ways: dict[str, list[Completion]], asked: Sequence[Function], title: str) -> BenchReport:

@@ -397,8 +397,8 @@ class Engine(NamedElsewhere, Unpicklable):
             schema: Its name; None warms all schemas.
             members: Whether to encode the members of collections, too. A collection can have very many. Without it, a
                 member is encoded when the first prompt names it.
-            pairs: Whether to encode modules with `sees="previous"` behind each module that may be the one before them,
-                too. Without it, this is done when a prompt first has the two one behind the other.
+            pairs: Whether to encode modules with `context="previous"` also behind each module that may be the one
+                before them. Without it, this is done when a prompt first has the two one behind the other.
             progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
                 While they are counted, it is called with 0 and their number so far. If it raises, nothing more is
                 encoded.

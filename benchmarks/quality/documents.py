@@ -180,8 +180,7 @@ def schema_xml(quiz: Quiz, way: Way, name: str, count_tokens: Callable[[str], in
         paths = ["document", *(f"document/{each}" for each in paths)]
     scaffold = f'<scaffold modules="{" ".join(paths)}"/>' if way.scaffold else ""
     positions = f' positions="{way.positions}"' if way.positions else ""
-    sees = f' sees="{way.sees}"' if way.sees else ""
-    return f'<schema name="{name}" context="{way.context}"{sees}{positions}>{content}{scaffold}</schema>'
+    return f'<schema name="{name}" context="{way.context}"{positions}>{content}{scaffold}</schema>'
 
 
 def prompt_xml(quiz: Quiz, question: QuizQuestion, way: Way, name: str, answer: str | None = None) -> str:

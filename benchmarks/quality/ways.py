@@ -18,7 +18,6 @@ class Way:
         name: In tables and for `--way`.
         context: The schema's attribute.
         scaffold: Whether the schema has a scaffold over all modules in use.
-        sees: The schema's attribute; None writes none.
         positions: The schema's attribute; None writes none.
         requires: Whether a module requires the one that its text refers to.
         keep: Codec of the stored KV, for `engine.add_schema`.
@@ -30,9 +29,8 @@ class Way:
     """
 
     name: str
-    context: str = "guaranteed"
+    context: str = "previous"
     scaffold: bool = False
-    sees: str | None = None
     positions: str | None = None
     requires: bool = False
     keep: str = "full"
@@ -51,7 +49,7 @@ class Way:
     def schema_name(self) -> str:
         """Name of a schema for a document that is served in this way. Ways with one name share their schema."""
         promoted = "-promoted" if self.promoted else ""
-        context = f"{self.context}{'-scaffold' * self.scaffold}{f'-{self.sees}' if self.sees else ''}"
+        context = f"{self.context}{'-scaffold' * self.scaffold}"
         context += f"-{self.positions}" if self.positions else ""
         context += "-requires" * self.requires
         return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
@@ -65,19 +63,17 @@ class Way:
 PLAIN = Way(name="plain")
 """Ordinary prefill of the whole text, without a schema."""
 
-_GUARANTEED = Way(name="guaranteed")
+_PREVIOUS = Way(name="previous")
 _NAMED = (
     PLAIN,
-    _GUARANTEED,
+    _PREVIOUS,
+    Way(name="guaranteed", context="guaranteed"),
     Way(name="own", context="own"),
-    Way(name="nothing", sees="nothing"),
-    Way(name="stand-ins", sees="stand-ins"),
-    Way(name="earlier", sees="earlier"),
     Way(name="fixed", positions="fixed"),
     Way(name="requires", requires=True),
     Way(name="scaffold", scaffold=True),
-    Way(name="int8", keep="int8", also_beside=("guaranteed",)),
-    Way(name="int4", keep="int4", also_beside=("guaranteed",)),
+    Way(name="int8", keep="int8", also_beside=("previous",)),
+    Way(name="int4", keep="int4", also_beside=("previous",)),
     Way(name="text", text=True),
     Way(name="promoted", promoted=True),
     Way(name="history", repair="all", history=True),
@@ -86,7 +82,7 @@ _NAMED = (
 WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
 """Names for `--way`, besides plain prefill."""
 
-DEFAULT_WAYS = ("guaranteed", "stand-ins", "nothing", "earlier", "scaffold")
+DEFAULT_WAYS = ("previous", "guaranteed", "scaffold")
 """Ways that `python -m benchmarks quality` compares by default."""
 
 

@@ -14,7 +14,15 @@ from promptcache.audit.ladder import Ladder, TokenPiece
 from promptcache.audit.report import Advice, AdviceKind, Audit, ModuleGain, equal_gain, largest_first
 from promptcache.diagnostics import LEAST_NATS, LanguageError, counted
 from promptcache.kv import MemoryStore
-from promptcache.language import CheckedItem, CheckedModule, CheckedParameter, CheckedTurn, CheckedUnion, Repair, Sees
+from promptcache.language import (
+    CheckedItem,
+    CheckedModule,
+    CheckedParameter,
+    CheckedTurn,
+    CheckedUnion,
+    Context,
+    Repair,
+)
 from promptcache.layout import Plan, Slot, StateKind, lay_out, run_states
 from promptcache.runtime import Executor, SchemaState, promote
 from promptcache.tokenizer import Tokenizer
@@ -220,7 +228,7 @@ class _Trials:
     def _attends(self, module: str, other: str) -> bool:
         """Whether a module of this prompt attends to another one, as it is the module before it in the prompt."""
         runs, states = self._plan.layout.runs, self._state.states
-        if self._state.schema.modules[module].sees is not Sees.PREVIOUS:
+        if self._state.schema.modules[module].context is not Context.PREVIOUS:
             return False
         plain = {each.encoding for each in states if each.kind is StateKind.PLAIN and runs[each.run].module == other}
         used = (each.part.encoding for each in self._plan.reuse if runs[each.run].module == module)

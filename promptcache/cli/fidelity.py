@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from promptcache.fidelity import Fidelity, Interval, SettingFidelity
 
 _MAX_MODULES = 5
-_LEAK = "the text of modules that a prompt does not select can change its answer"
 
 
 @click.command("fidelity")
@@ -70,7 +69,7 @@ _LEAK = "the text of modules that a prompt does not select can change its answer
     "settings",
     metavar="SETTING",
     multiple=True,
-    help="Compare only this, such as sees=nothing, repair=first-8, positions=fixed or promoted; repeat it for more.",
+    help="Compare only this, such as context=guaranteed, repair=first-8 or promoted; repeat it for more.",
 )
 @keep_option
 @click.option(
@@ -78,9 +77,6 @@ _LEAK = "the text of modules that a prompt does not select can change its answer
     metavar="MILLINATS",
     type=click.FloatRange(min=0.0),
     help="Highest mean KL divergence that is good enough; the command fails if the schema as it is has more.",
-)
-@click.option(
-    "--allow-leak", is_flag=True, help='Also recommend sees="earlier", with which unselected text can matter.'
 )
 @click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")
 @output_file("--svg", words="Draw KL divergence over TTFT into an SVG file. Needs matplotlib.")
@@ -98,7 +94,6 @@ def command(
     settings: tuple[str, ...],
     keep: str,
     max_kl: float | None,
-    allow_leak: bool,
     write: bool,
     svg: Path | None,
 ) -> Output:
@@ -132,7 +127,7 @@ def command(
             progress=show,
         )
     limit = None if max_kl is None else max_kl / 1000
-    recommended = fidelity.recommend(limit, allow_leak=allow_leak)
+    recommended = fidelity.recommend(limit)
     written = write and _write(document, recommended)
     if svg is not None:
         _draw(fidelity, svg, model, engine)
@@ -261,7 +256,7 @@ def _causes(fidelity: Fidelity) -> Iterator[Text]:
 def _verdict(
     fidelity: Fidelity, recommended: SettingFidelity | None, limit: float | None, *, written: bool, failed: bool
 ) -> Iterator[Text]:
-    """Yield whether the schema is near enough, the recommended setting, and a nearer setting that leaks."""
+    """Yield whether the schema is near enough, and the recommended setting."""
     here = fidelity.as_it_is.divergence.value
     if limit is not None and here > limit:
         above = f"{millinats_text(here - limit)} above the limit of {millinats_text(limit)}"
@@ -279,12 +274,6 @@ def _verdict(
         yield Text.assemble(
             ("recommended: ", "bold"), (recommended.setting.xml, "bold"), f" {done} ({_cost(recommended)})"
         )
-    leaking = fidelity.recommend(limit, allow_leak=True)
-    if leaking is not None and leaking.leaks and leaking is not fidelity.as_it_is:
-        if recommended is leaking:
-            yield Text(f"note: with this setting {_LEAK}")
-        else:
-            yield Text(f"note: --allow-leak recommends {leaking.setting.xml} ({_cost(leaking)}), with which {_LEAK}")
 
 
 def _cost(each: SettingFidelity) -> str:

@@ -97,7 +97,6 @@ CODES: Mapping[str, Code] = MappingProxyType(
             Code("PC314", "rules that are too hard to check"),
             Code("PC315", "rule without an effect", Severity.WARNING),
             Code("PC316", "example with an answer of another format"),
-            Code("PC317", "stand-in that nothing attends to", Severity.WARNING),
             # 4xx: prompts
             Code("PC401", "unknown module"),
             Code("PC402", "unknown parameter"),

@@ -19,7 +19,7 @@ from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random
 from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
-from promptcache.language import CheckedSchema, Sees, Selection
+from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import (
     Encoding,
     Level,
@@ -123,7 +123,6 @@ class _PlannedSetting:
     setting: Setting
     plans: tuple[Plan, ...]
     encodings: frozenset[Encoding]
-    leaks: bool
 
     @property
     def work(self) -> object:
@@ -160,7 +159,6 @@ class _SettingPlanner:
             setting=setting,
             plans=tuple(plans),
             encodings=frozenset(chain(used, *(each.encodings for each in states))),
-            leaks=any(module.sees is Sees.EARLIER for module in state.schema.modules.values()),
         )
 
     def state(self, setting: Setting) -> SchemaState:
@@ -246,7 +244,6 @@ def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], plann
     return SettingFidelity(
         setting=variant.setting,
         repair=str(variant.plans[0].repair),
-        leaks=variant.leaks,
         divergence=Interval(value=value, low=low, high=high),
         agreement=statistics.fmean(each.agreement for each in distances),
         same_answer=statistics.fmean(each.same_answer for each in distances),

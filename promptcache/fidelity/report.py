@@ -33,7 +33,6 @@ class SettingFidelity(Short):
     Attributes:
         setting: The setting.
         repair: The setting `repair` of its requests.
-        leaks: Whether the text of modules that a prompt does not select can change its answer.
         divergence: Mean KL divergence of plain prefill from the setting, in nats.
         agreement: Mean share of places with the same most probable token.
         same_answer: Share of prompts with the same greedy answer.
@@ -45,7 +44,6 @@ class SettingFidelity(Short):
 
     setting: Setting
     repair: str
-    leaks: bool
     divergence: Interval
     agreement: float
     same_answer: float
@@ -126,18 +124,15 @@ class Fidelity(Short):
         """The figures of the schema as it is."""
         return self.settings[0]
 
-    def recommend(self, max_divergence: float | None = None, *, allow_leak: bool = False) -> SettingFidelity | None:
+    def recommend(self, max_divergence: float | None = None) -> SettingFidelity | None:
         """Return the setting that `recommend` chooses, or None."""
-        return recommend(self.settings, max_divergence, allow_leak=allow_leak)
+        return recommend(self.settings, max_divergence)
 
 
-def recommend(
-    settings: Iterable[SettingFidelity], max_divergence: float | None = None, *, allow_leak: bool = False
-) -> SettingFidelity | None:
+def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None = None) -> SettingFidelity | None:
     """Return the fastest setting that is near enough to plain prefill, or None if none is.
 
-    1. Settings that an attribute can state take part, without those that leak, unless `allow_leak` is set or the schema
-       as it is leaks.
+    1. Settings that an attribute can state take part.
     2. Near enough is a mean divergence of at most `max_divergence`. Without a limit, it is `highest_equal` of the
        nearest setting that does not compute everything again (`repair="all"`).
     3. The lowest TTFT is taken. TTFTs that differ by at most `EQUAL_TTFT` count as equal; of these the nearest setting
@@ -147,12 +142,10 @@ def recommend(
     Args:
         settings: The schema as it is first.
         max_divergence: In nats.
-        allow_leak: Also recommend settings with which unselected text can change answers.
     """
     settings = tuple(settings)
     as_it_is = next((each for each in settings if each.setting == AS_IT_IS), None)
-    may_leak = allow_leak or (as_it_is is not None and as_it_is.leaks)
-    stated = [each for each in settings if each.setting != PROMOTED and (may_leak or not each.leaks)]
+    stated = [each for each in settings if each.setting != PROMOTED]
     if max_divergence is None:
         cheap = [each for each in stated if Repair.parse(each.repair).kind is not RepairKind.ALL] or stated
         max_divergence = min(cheap, key=lambda each: each.divergence.value).highest_equal

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.language import CheckedSchema, Placement, Repair, Sees, check_schema
+from promptcache.language import CheckedSchema, Context, Placement, Repair, check_schema
 
 _ATTRIBUTES: Mapping[str, Callable[[str], Any]] = {
-    "sees": Sees,
+    "context": Context,
     "repair": lambda value: str(Repair.parse(value)),
     "positions": Placement,
 }
@@ -21,7 +21,7 @@ class Setting:
     """Change of a schema that is compared with plain prefill.
 
     Attributes:
-        name: "sees=nothing", for example. It is also the name of the option `--setting`.
+        name: "context=guaranteed", for example. It is also the name of the option `--setting`.
         attribute, value: The attribute of the schema's root element that changes; empty if none does.
     """
 
@@ -71,10 +71,7 @@ if every slot has its filler as content.
 """
 
 SETTINGS = (
-    *(
-        Setting(f"sees={each}", "sees", str(each))
-        for each in (Sees.NOTHING, Sees.STAND_INS, Sees.PREVIOUS, Sees.EARLIER)
-    ),
+    *(Setting(f"context={each}", "context", str(each)) for each in (Context.GUARANTEED, Context.PREVIOUS)),
     *(Setting(f"repair={each}", "repair", each) for each in ("slots", "first-8", "all")),
     *(Setting(f"positions={each}", "positions", str(each)) for each in (Placement.CLOSED, Placement.FIXED)),
     PROMOTED,

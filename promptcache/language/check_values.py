@@ -33,8 +33,6 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
-    Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -99,7 +97,7 @@ _KIND_OF_TYPE: Mapping[str, Kind] = {
     "tuple[str, ...]": Kind('a tuple of paths, such as ("a", "b/c"),', _is_paths),
     "Span": instance("a Span", Span),
     "Places": Kind("a tuple of pairs of a name and a tuple of Spans", _is_places),
-    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Placement, Sees, Whitespace)},
+    **{kind.__name__: one_of(kind) for kind in (Role, ParameterType, Context, Placement, Whitespace)},
 }
 
 
@@ -111,7 +109,7 @@ def _kind(field: Field[Any]) -> Kind:
 
 
 _NODES = (
-    *(Text, Doc, StandIn, AnswerFormat, Parameter, Turn, Module, Union, Collection, Scaffold),
+    *(Text, Doc, AnswerFormat, Parameter, Turn, Module, Union, Collection, Scaffold),
     *(Require, Exclude, Choose, Assert, RuleList, Example, SchemaDocument),
 )
 _FIELDS: Mapping[type, tuple[tuple[str, Kind, object], ...]] = {

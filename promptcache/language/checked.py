@@ -22,7 +22,6 @@ from promptcache.language.syntax.nodes import (
     Parameter,
     Placement,
     Role,
-    Sees,
     join_path,
 )
 from promptcache.language.syntax.prompt_nodes import Message
@@ -99,8 +98,6 @@ class CheckedModule(Short):
     required: bool
     cache: bool
     context: Context
-    sees: Sees
-    private: bool
     reserve: int | None
     collection: CheckedCollection | None = None
 

@@ -22,7 +22,6 @@ from promptcache.language.syntax.nodes import (
     Module,
     Parameter,
     ParameterType,
-    Sees,
     Text,
     Turn,
     Union,
@@ -53,7 +52,6 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
             yield _warning("PC222", message, place(item, "required"), fix)
     yield from _idle_rules(index, rules)
     yield from _empty_modules(index, rules)
-    yield from _unused_stand_ins(schema)
 
 
 def lint_text(block: Sequence[Item]) -> Iterator[Diagnostic]:
@@ -69,18 +67,6 @@ def lint_value(text: str, span: Span) -> Iterator[Diagnostic]:
     """Yield a warning for each tag of a template that stays in the value of an attribute."""
     for tag in _tags(text, span):
         yield _not_replaced(tag, span)
-
-
-def _unused_stand_ins(schema: Schema) -> Iterator[Diagnostic]:
-    """Yield a warning at the first stand-in of a schema in which nothing attends to any."""
-    if not schema.stand_ins:
-        return
-    items = [item for _, item in walk(schema.children) if isinstance(item, Module | Collection)]
-    kinds = {item.sees or (Sees.STAND_INS if isinstance(item, Collection) else schema.sees) for item in items}
-    if Sees.STAND_INS not in kinds | {schema.sees}:
-        message = "nothing attends to this stand-in: modules attend to stand-ins only if the schema says so"
-        fix = 'write sees="stand-ins" at <schema>, or remove the stand-ins'
-        yield _warning("PC317", message, schema.stand_ins[0].span, fix)
 
 
 def _texts(items: tuple[Item, ...], mode: Whitespace) -> Iterator[Diagnostic]:

@@ -1,6 +1,6 @@
 """Normalize a declared schema: apply whitespace rules and separators, and inherit options.
 
-The blocks of a parent are its text blocks, modules, unions and turns; `doc`, `answer`, `scaffold` and `stand-in` are no
+The blocks of a parent are its text blocks, modules, unions and turns; `doc`, `answer` and `scaffold` are no
 blocks.
 Each block that is not empty begins with the separator of its parent, except the first one. The separator is part of the
 first text of the block, so it is present only if the module with this text is present:
@@ -49,8 +49,6 @@ from promptcache.language.syntax.nodes import (
     Role,
     RuleList,
     Scaffold,
-    Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -65,7 +63,6 @@ class TextOptions(NamedTuple):
 
     cache: bool
     context: Context
-    sees: Sees
     whitespace: Whitespace
     separator: str
 
@@ -88,7 +85,6 @@ def normalize_schema(schema: Schema) -> tuple[tuple[CheckedItem, ...], str]:
     options = TextOptions(
         cache=True,
         context=schema.context,
-        sees=schema.sees,
         whitespace=schema.whitespace,
         separator=schema.separator,
     )
@@ -138,7 +134,7 @@ def blocks(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
 
 def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str) -> Finished:
     match block[0]:
-        case Doc() | StandIn() | AnswerFormat() | Scaffold() | RuleList() | Example():
+        case Doc() | AnswerFormat() | Scaffold() | RuleList() | Example():
             return Finished((), empty=True, after_turn=False)
         case Module() as module:
             return _module(module, parent, options, lead)
@@ -159,7 +155,6 @@ def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Fin
     options = TextOptions(
         cache=options.cache if module.cache is None else module.cache,
         context=module.context or options.context,
-        sees=module.sees or options.sees,
         whitespace=module.whitespace or options.whitespace,
         separator=options.separator if module.separator is None else module.separator,
     )
@@ -172,8 +167,6 @@ def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Fin
         required=module.required,
         cache=options.cache,
         context=options.context,
-        sees=options.sees,
-        private=module.private,
         reserve=module.reserve,
     )
     return Finished((checked,), content.empty, content.after_turn)
@@ -205,9 +198,7 @@ def _collection(collection: Collection, parent: str, options: TextOptions) -> Ch
         span=collection.span,
         required=collection.minimum > 0,
         cache=True,
-        context=options.context,
-        sees=collection.sees or Sees.STAND_INS,
-        private=False,
+        context=collection.context,
         reserve=None,
         collection=CheckedCollection(
             minimum=collection.minimum,

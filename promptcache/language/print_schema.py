@@ -28,8 +28,6 @@ from promptcache.language.syntax.nodes import (
     Require,
     RuleList,
     Scaffold,
-    Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -50,8 +48,7 @@ def print_schema(schema: Schema) -> str:
         version=schema.version,
         whitespace=None if schema.whitespace is Whitespace.DEDENT else schema.whitespace,
         separator=None if schema.separator == "\n" else escape(schema.separator),
-        context=None if schema.context is Context.GUARANTEED else schema.context,
-        sees=None if schema.sees is Sees.PREVIOUS else schema.sees,
+        context=None if schema.context is Context.PREVIOUS else schema.context,
         repair=schema.repair,
         positions=schema.positions,
     )
@@ -75,8 +72,6 @@ def _item(item: Item) -> Written | str:
             return Written("text", (), (item.text,), inline=True) if item.exact else item.text
         case Doc():
             return Written("doc", (), (item.text,))
-        case StandIn():
-            return Written("stand-in", (), (item.text,), inline=True)
         case AnswerFormat():
             return answer_element(item)
         case Turn():
@@ -108,8 +103,6 @@ def _module(module: Module) -> Written:
         src=module.src,
         reserve=module.reserve,
         context=module.context,
-        sees=module.sees,
-        private=module.private or None,
         whitespace=module.whitespace,
         separator=None if module.separator is None else escape(module.separator),
     )
@@ -128,7 +121,7 @@ def _group(group: Union | Collection) -> Written:
         min=group.minimum or None,
         max=group.maximum,
         src=group.src,
-        sees=group.sees,
+        context=None if group.context is Context.GUARANTEED else group.context,
         whitespace=group.whitespace,
         separator=None if group.separator is None else escape(group.separator),
     )

@@ -26,8 +26,6 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
-    Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -118,7 +116,7 @@ class Schema(SchemaDocument):
         *members: Module,
         minimum: int = 0,
         maximum: int | None = None,
-        sees: Sees | None = None,
+        context: Context = Context.GUARANTEED,
         separator: str | None = None,
     ) -> Schema:
         """Add a collection; a prompt uses its members in any order."""
@@ -128,7 +126,7 @@ class Schema(SchemaDocument):
             span=IN_PYTHON,
             minimum=minimum,
             maximum=maximum,
-            sees=sees,
+            context=context,
             separator=separator,
         )
         return self._with((collection,))
@@ -156,11 +154,6 @@ class Schema(SchemaDocument):
     def scaffold(self, *modules: str, name: str | None = None) -> Schema:
         """Add a scaffold: modules, given by their paths from the root, that are also encoded together."""
         return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
-
-    def stand_in(self, *texts: str) -> Schema:
-        """Add stand-ins: texts that modules attend to while they are encoded, in place of the library's own."""
-        items = tuple(StandIn(text=text, span=IN_PYTHON) for text in texts)
-        return replace(self, children=(*self.children, *items))
 
     def answer(
         self,
@@ -224,8 +217,6 @@ class ModuleOptions(TypedDict, total=False):
     cache: bool | None
     reserve: int | None
     context: Context | None
-    sees: Sees | None
-    private: bool
     separator: str | None
 
 

@@ -30,7 +30,6 @@ from promptcache.layout.plan import (
 from promptcache.layout.rendering import RenderedPart, Rendering, render
 from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import (
-    MAX_EARLIER_TOKENS,
     Pair,
     find_state,
     may_be_previous,
@@ -42,7 +41,6 @@ from promptcache.layout.run_states import (
 )
 from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
-from promptcache.layout.stand_ins import TYPICAL_MEMBERS
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -62,8 +60,6 @@ from promptcache.layout.types import (
 )
 
 __all__ = [
-    "MAX_EARLIER_TOKENS",
-    "TYPICAL_MEMBERS",
     "CombinationParts",
     "Encoding",
     "InnerTokens",

@@ -21,7 +21,6 @@ from promptcache.language import (
     place,
 )
 from promptcache.layout.schema_texts import SchemaTexts, WrittenText
-from promptcache.layout.stand_ins import stand_in_ids
 from promptcache.layout.turns import turn_texts
 from promptcache.layout.types import Layout, LayoutLeaf, LayoutNode, LeafKind, Run, RunPiece, Slot, TextGroup, TextPiece
 from promptcache.tokenizer import Conversations, Tokenizer
@@ -72,7 +71,6 @@ def lay_out(
         tokenizer=tokenizer.fingerprint,
         placement=placement,
         max_positions=max_positions,
-        stand_ins=stand_in_ids(schema, tokenizer) if placement is Placement.CLOSED else (),
         has_bos=bool(written.beginning.token_ids),
         has_open_turn=schema.has_open_turn,
         preamble="" if texts is None else texts.preamble,

@@ -7,9 +7,7 @@ of all members, to encode them ahead of time.
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,7 +25,7 @@ from promptcache.language import (
     join_path,
 )
 from promptcache.layout.encoding import Encoding, closed_up, positions_behind
-from promptcache.layout.run_states import CollectionView, Visibility, find_state
+from promptcache.layout.run_states import Visibility, find_state
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -54,8 +52,6 @@ def with_members(
         layout, states: Those of the schema without members.
         codec: The codec of the states.
 
-    As for modules, a state behind stand-ins that needs more positions than the model has is left out.
-
     Raises:
         ContextLengthExceeded: A member alone needs more positions than the model has; names it.
     """
@@ -69,12 +65,11 @@ def with_members(
     runs: list[Run] = []
     made: list[RunState] = []
     for path, members in named.items():
-        contexts = _Contexts(visibility.of_collection(path), layout, states, codec)
-        taken: set[tuple[int, int]] = set()
+        maker = _Members(visibility.of_collection(path), layout, states, codec)
         for module in members:
             run = _run(module, len(layout.runs) + len(runs), tokenizer)
             runs.append(run)
-            made += contexts.states_of(run, len(states) + len(made), taken)
+            made.append(maker.state(run, len(states) + len(made)))
     return _Extension(layout, selection, runs).layout(), (*states, *made)
 
 
@@ -86,7 +81,7 @@ def member_encodings(
     tokenizer: Tokenizer,
     codec: str = "full",
 ) -> Iterator[tuple[str, Encoding]]:
-    """Yield the path and the encodings of each member, as prompts use them that name it first or with few others.
+    """Yield the path and the encoding of each member, as prompts use it that name it first.
 
     Args:
         schema, layout, states: As of `with_members`, without members.
@@ -98,89 +93,44 @@ def member_encodings(
     """
     visibility = Visibility(layout)
     for path, own in members.items():
-        contexts = _Contexts(visibility.of_collection(path), layout, states, codec)
+        maker = _Members(visibility.of_collection(path), layout, states, codec)
         for name, member in tuple(own.items()):
             run = _run(schema.modules[path].member(name, member), len(layout.runs), tokenizer)
-            for state in contexts.states_of(run, len(states), taken=set()):
-                yield join_path(path, name), state.encoding
+            yield join_path(path, name), maker.state(run, len(states)).encoding
 
 
-class _Contexts:
-    """What the members of a collection attend to while they are encoded, as indices of states; and their states."""
+class _Members:
+    """Builder of the states of members of one collection, which all have the same context."""
 
-    def __init__(self, seen: CollectionView, layout: Layout, states: Sequence[RunState], codec: str) -> None:
+    def __init__(self, context: Sequence[int], layout: Layout, states: Sequence[RunState], codec: str) -> None:
+        found = (find_state(states, run, None) for run in context)
+        seen = [state for state in found if state is not None]  # runs that have tokens and are cached
+        self._sees = tuple(state.index for state in seen)
+        self._context = closed_up([state.encoding.whole for state in seen])
         self._max_positions = layout.max_positions or sys.maxsize
-        self._states, self._codec = states, codec
-        self._plain = tuple(_states_of(seen.plain, states, behind=False))
-        self._before = tuple(_states_of(seen.before, states, behind=False))
-        self._pairs = list(self._stand_ins(states)) if seen.uses_stand_ins else []
-        self._behind = tuple(_states_of(seen.behind, states, behind=True))
+        self._codec = codec
 
-    def _stand_ins(self, states: Sequence[RunState]) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of stand-ins of which each member has one."""
-        stand_ins = [state for state in states if state.kind is StateKind.STAND_IN]
-        first = {(*self._before, each.index): each.index for each in stand_ins if each.sees == self._before}
-        for state in stand_ins:
-            if state.sees in first:
-                yield first[state.sees], state.index
-
-    def states_of(self, run: Run, index: int, taken: set[tuple[int, int]]) -> Iterator[RunState]:
-        """Yield the states of the next member of a prompt; it has a plain one first.
+    def state(self, run: Run, index: int) -> RunState:
+        """Return the state of a member.
 
         Args:
             run: Of the member.
-            index: Of its first state.
-            taken: The stand-ins of the members before it in the prompt. Those of this one are added.
+            index: Of the state.
 
         Raises:
             ContextLengthExceeded: The member alone needs more positions than the model has.
         """
-        plain = self._state(run, index, StateKind.PLAIN, self._plain)
-        needed = plain.encoding.position_ids[-1] + 1
+        places = positions_behind(self._context, len(run.token_ids))
+        needed = places[-1] + 1
         if needed > self._max_positions:
             raise ContextLengthExceeded(
                 f"member '{run.module}' needs {needed} positions, the model has {self._max_positions}: shorten its "
                 "text, or make several members of it"
             )
-        yield plain
-        sees = (*self._before, *self._chosen(run.token_ids, taken), *self._behind)
-        if sees != self._plain:
-            state = self._state(run, index + 1, StateKind.BEHIND, sees)
-            if state.encoding.position_ids[-1] < self._max_positions:
-                yield state
-
-    def _state(self, run: Run, index: int, kind: StateKind, sees: tuple[int, ...]) -> RunState:
-        context = closed_up([self._states[each].encoding.whole for each in sees])
-        token_ids = run.token_ids
-        encoding = Encoding(
-            token_ids=token_ids,
-            position_ids=positions_behind(context, len(token_ids)),
-            context=context,
-            codec=self._codec,
+        encoding = Encoding(token_ids=run.token_ids, position_ids=places, context=self._context, codec=self._codec)
+        return RunState(
+            index=index, run=run.index, kind=StateKind.PLAIN, scaffolds=(), sees=self._sees, encoding=encoding
         )
-        return RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding)
-
-    def _chosen(self, token_ids: tuple[int, ...], taken: set[tuple[int, int]]) -> tuple[int, ...]:
-        """Return the stand-ins of a member: those that its text chooses, or the next that no other member has."""
-        number = len(self._pairs)
-        if len(taken) == number:
-            taken.clear()
-        digest = hashlib.sha256(array("q", token_ids).tobytes()).digest()
-        start = int.from_bytes(digest[:8], "little") % max(1, number)
-        order = (*self._pairs[start:], *self._pairs[:start])
-        chosen = next((each for each in order if each not in taken), None)
-        if chosen is None:
-            return ()
-        taken.add(chosen)
-        return chosen
-
-
-def _states_of(runs: Sequence[int], states: Sequence[RunState], *, behind: bool) -> Iterator[int]:
-    """Yield the states of runs that have tokens and are cached."""
-    for run in runs:
-        state = find_state(states, run, None, behind=behind)
-        if state is not None:
-            yield state.index
 
 
 class _Extension:

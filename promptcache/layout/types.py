@@ -200,9 +200,8 @@ class Layout(Short):
         stop: The highest `stop` of any run: the number of positions that the schema needs.
         tokenizer: Fingerprint of the tokenizer.
         placement: Where requests have cached text.
-        max_positions: Positions of the model, if they are known. An encoding behind stand-ins or earlier modules that
-            needs more is left out.
-        stand_ins: Token IDs of the texts that runs attend to while they are encoded; none with fixed positions.
+        max_positions: Positions of the model, if they are known. An encoding behind the module before it that needs
+            more is left out.
         has_bos: Whether run 0 is the beginning of every prompt: BOS, and for schemas with turns also what the chat
             template writes before the first one.
         has_open_turn: Whether the schema ends with a turn that the prompt continues and closes.
@@ -221,7 +220,6 @@ class Layout(Short):
     tokenizer: str
     placement: Placement
     max_positions: int | None
-    stand_ins: tuple[tuple[int, ...], ...]
     has_bos: bool
     has_open_turn: bool
     preamble: str = ""
@@ -232,26 +230,24 @@ class Layout(Short):
 class StateKind(StrEnum):
     """Kind of a state: what a run attends to while it is encoded.
 
-    `PLAIN`: what is guaranteed with its module, or its own text only. `BEHIND`: stand-ins, earlier modules or the one
-    before it in a prompt as well. `SCAFFOLD`: the modules of a scaffold. `STAND_IN`: not a state of the run, but a
-    stand-in.
+    `PLAIN`: what is guaranteed with its module, or its own text only. `PREVIOUS`: the module before it in a prompt as
+    well. `SCAFFOLD`: the modules of a scaffold.
     """
 
     PLAIN = "plain"
-    BEHIND = "behind"
+    PREVIOUS = "previous"
     SCAFFOLD = "scaffold"
-    STAND_IN = "stand-in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunState(Short):
     """State of a cached run: its encoding under one context.
 
-    A run has a plain state, and may have one behind stand-ins or earlier modules, and others in scaffolds.
+    A run has a plain state, and may have others in scaffolds, and behind the module before it in a prompt.
 
     Attributes:
         index: Index in the schema's tuple of states. -1 for one behind the module before it in a prompt.
-        run: Index of the run in the layout. A stand-in has that of the first run that attends to it.
+        run: Index of the run in the layout.
         kind: What the context is. A scaffold may use a state of another kind.
         scaffolds: Names of the scaffolds that use this state; empty for the run's plain state.
         sees: Indices of the states whose encodings are the context of this one. All are lower than `index`, if that is
@@ -267,8 +263,8 @@ class RunState(Short):
     encoding: Encoding
 
     def module(self, layout: Layout) -> str:
-        """Return the path of the module that the run belongs to; "" is the root, to which stand-ins belong as well."""
-        return "" if self.kind is StateKind.STAND_IN else layout.runs[self.run].module
+        """Return the path of the module that the run belongs to; "" is the root."""
+        return layout.runs[self.run].module
 
 
 class Origin(StrEnum):

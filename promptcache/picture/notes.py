@@ -44,8 +44,7 @@ class Notes:
         self._modules_of: dict[tuple[int, ...], Lines] = {}
         self._states: dict[int, list[RunState]] = {}
         for state in states:
-            if state.kind is not StateKind.STAND_IN:
-                self._states.setdefault(state.run, []).append(state)
+            self._states.setdefault(state.run, []).append(state)
 
     def text(self, run: Run, piece: TextPiece, what: str, sections: Sections) -> Lines:
         """Return the tooltip of a text. `what` names BOS and the header or footer of a turn."""
@@ -115,9 +114,6 @@ class Notes:
                 yield f"sees {self._names(run.module, seen) or ('BOS' if state.sees else 'nothing before it')}"
                 if self._sees_previous(run):
                     yield "behind other modules it sees the one before, too"
-                continue
-            if state.kind is StateKind.BEHIND:
-                yield f"behind other modules it sees {self._more(state, plain)}, too"
             if not state.scaffolds:
                 continue
             more = [module for module in seen if module not in plain]
@@ -130,13 +126,7 @@ class Notes:
             return False
         guaranteed = layout.schema.guaranteed[run.module]
         before = (each for each in layout.runs[: run.index] if each.module and each.cached and each.stop <= run.start)
-        return any(each.module not in guaranteed and may_be_previous(layout, each, run) for each in before)
-
-    def _more(self, state: RunState, plain: Lines) -> str:
-        """Return what a run sees behind other modules: stand-ins, or modules before it."""
-        number = sum(self._all_states[index].kind is StateKind.STAND_IN for index in state.sees)
-        more = [module for module in self._modules(state.sees) if module not in plain]
-        return counted(number, "stand-in") if number else listed([_path(each) for each in more], self._max_seen)
+        return any(each.module not in guaranteed and may_be_previous(layout, each) for each in before)
 
     def _names(self, module: str, seen: Sequence[str]) -> str:
         own = "text before it outside modules" if not module else "its own text before it"
@@ -147,7 +137,7 @@ class Notes:
         """Return the modules whose runs are in the context of a state, in order, without BOS."""
         modules = self._modules_of.get(sees)
         if modules is None:
-            runs = [each.run for each in map(self._all_states.__getitem__, sees) if each.kind is not StateKind.STAND_IN]
+            runs = [self._all_states[index].run for index in sees]
             found = dict.fromkeys(self._layout.runs[run].module for run in runs if run != self._bos_run)
             modules = self._modules_of[sees] = tuple(found)
         return modules

@@ -64,7 +64,7 @@ class SchemaState:
 
     @property
     def modules(self) -> Mapping[Encoding, str]:
-        """The module path of each encoding; "" is the text outside modules, and stand-ins."""
+        """The module path of each encoding; "" is the text outside modules."""
         return {state.encoding: state.module(self.layout) for state in self.states}
 
     def encodings_of(self, module: str | None) -> tuple[Encoding, ...]:
@@ -84,7 +84,7 @@ class SchemaState:
         return tuple(dict.fromkeys(state.encoding for state in inside))
 
     def member_encodings(self, tokenizer: Tokenizer) -> Iterator[tuple[str, Encoding]]:
-        """Yield the path and the encodings of each member of its collections, as `layout.member_encodings`."""
+        """Yield the path and the encoding of each member of its collections, as `layout.member_encodings`."""
         return member_encodings(self.schema, self.members, self.layout, self.states, tokenizer, self.codec)
 
     def pair_encodings(self, modules: Container[str] | None = None) -> Iterator[Pair]:

@@ -52,8 +52,8 @@ def sharp() -> Engine:
     return Engine(model, ByteTokenizer())
 
 
-def audit(engine: Engine, schema: str, prompt: str, sees: str = "stand-ins") -> Audit:
-    engine.add_schema(f'<schema name="s" sees="{sees}">{schema}</schema>')
+def audit(engine: Engine, schema: str, prompt: str, context: str = "guaranteed") -> Audit:
+    engine.add_schema(f'<schema name="s" context="{context}">{schema}</schema>')
     return engine.audit(f'<prompt schema="s">{prompt}</prompt>', max_new_tokens=PLACES)
 
 
@@ -122,20 +122,20 @@ def test_modules_gain_what_context_costs(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sees", "first", "required", "attended"),
-    [("stand-ins", "", "a", "'a'"), ("previous", '<module name="z">zeta</module>', "a", "the module before 'a', too")],
+    ("context", "first", "required", "attended"),
+    [("guaranteed", "", "a", "'a'"), ("previous", '<module name="z">zeta</module>', "a", "the module before 'a', too")],
 )
-def test_advice_keeps_what_it_promises(sharp: Engine, sees: str, first: str, required: str, attended: str) -> None:
+def test_advice_keeps_what_it_promises(sharp: Engine, context: str, first: str, required: str, attended: str) -> None:
     """Advice gains at least the margin; following it reduces the divergence by what was promised."""
     schema = first + '<module name="a">alpha</module><module name="b"{}>beta <parameter name="p" length="9"/></module>'
     content = f'{"<z/>" * bool(first)}<a/><b p="xyz"/>?'
-    before = audit(sharp, schema.format(""), content, sees)
+    before = audit(sharp, schema.format(""), content, context)
     prompt = f'<prompt schema="s">{content}</prompt>'
     by_kind = {each.kind: each for each in before.advice}
     assert all(each.gain >= max(LEAST_NATS, MIN_GAIN_SHARE * before.divergence) for each in before.advice)
 
-    following = audit(sharp, schema.format(f' requires="{required}"'), content, sees)
-    sharp.add_schema(f'<schema name="s" sees="{sees}">{schema.format("")}</schema>')
+    following = audit(sharp, schema.format(f' requires="{required}"'), content, context)
+    sharp.add_schema(f'<schema name="s" context="{context}">{schema.format("")}</schema>')
     promotion = sharp.promote(prompt)
     promoted = sharp.audit(prompt, max_new_tokens=PLACES)
     sharp.demote(schema="s")
@@ -214,7 +214,7 @@ def test_an_audit_leaves_no_kv_of_its_trials(engine: Engine) -> None:
     """The engine's store has the KV of the request and of nothing that was tried."""
     made = Engine(engine.model, ByteTokenizer())
     modules = '<module name="a">alpha</module><module name="b">beta</module>'
-    made.add_schema(f'<schema name="s" sees="stand-ins">{modules}</schema>')
+    made.add_schema(f'<schema name="s" context="guaranteed">{modules}</schema>')
     made.warm()
     keys = set(made.store.keys())
     advice = made.audit('<prompt schema="s"><a/><b/>?</prompt>').advice
@@ -234,7 +234,7 @@ def test_a_prompt_without_room_for_the_answer_is_refused(engine: Engine) -> None
 PLANTED = {
     Cause.TOKENS: '<module name="one">{0}</module><module name="two" requires="one">{1}</module>',
     Cause.POSITIONS: '<module name="one" reserve="{2}">{0}</module><module name="two" requires="one">{1}</module>',
-    Cause.CONTEXT: '<module name="one">{0}</module><module name="two" sees="nothing">{1}</module>',
+    Cause.CONTEXT: '<module name="one">{0}</module><module name="two" context="guaranteed">{1}</module>',
 }
 
 

@@ -72,7 +72,7 @@ def test_quality_is_measured() -> None:
     """Each way has its share of right answers."""
     rows = measured("quality", "--set", "facts", "--count", "1", "--repeats", "1")
 
-    assert [row["way"] for row in rows][:2] == ["plain", "guaranteed"]
+    assert [row["way"] for row in rows][:2] == ["plain", "previous"]
     assert {row["asked"] for row in rows} == {1}
 
 

@@ -35,7 +35,6 @@ def figures(setting: Setting, millinats: float, ttft: float) -> SettingFidelity:
     return SettingFidelity(
         setting=setting,
         repair=setting.value if setting.attribute == "repair" else "slots",
-        leaks=setting.value == "earlier",
         divergence=Interval(value=mean, low=mean, high=mean),
         agreement=0.75,
         same_answer=0.5,
@@ -52,7 +51,6 @@ MEASURED = Fidelity(
     settings=(
         figures(AS_IT_IS, 20.0, 0.3),
         figures(Setting.named("repair=first-8"), 5.0, 0.5),
-        figures(Setting.named("sees=earlier"), 1.0, 0.3),
     ),
     refused=(("positions=fixed", "it needs 9 positions"),),
     causes=((Cause.TOKENS, 0.0), (Cause.POSITIONS, 0.0), (Cause.CONTEXT, 0.02)),
@@ -82,10 +80,6 @@ def test_a_schema_above_the_limit_fails(command: Command) -> None:
     assert 'recommended: repair="first-8"' in failed.stdout
     assert "keep the schema as it is" in passed.stdout
     assert "no setting that can be recommended is near enough" in hopeless.stdout
-    assert 'note: --allow-leak recommends sees="earlier"' in failed.stdout
-    allowed = command("fidelity", "notes.xml", "--max-kl", "8", "--allow-leak")
-    assert 'recommended: sees="earlier"' in allowed.stdout
-    assert "note: with this setting the text of modules that a prompt does not select" in allowed.stdout
     assert "left out: positions=fixed: it needs 9 positions" in free.stdout
 
 
@@ -163,27 +157,27 @@ def test_a_picture_has_a_point_for_each_setting(command: Command, folder: Path) 
         '<schema name="s"/>',
         '<schema name="s" />',
         '<schema name="s"\n\tversion="1.0"\n>\n</schema>',
-        "<schema name='s' sees='stand-ins'>x</schema>",
-        '<schema sees = "stand-ins" name="s">sees="stand-ins"</schema>',
-        '\ufeff<?xml version="1.0"?>\r\n<!-- <schema sees="x"> -->\r\n<schema name="s">é\r\n</schema>',
+        "<schema name='s' context='guaranteed'>x</schema>",
+        '<schema context = "guaranteed" name="s">context="guaranteed"</schema>',
+        '\ufeff<?xml version="1.0"?>\r\n<!-- <schema context="x"> -->\r\n<schema name="s">é\r\n</schema>',
         '<schema name="s" separator=">">x</schema>',
     ],
 )
 def test_a_root_attribute_is_set_and_nothing_else(document: str) -> None:
     """Parsed, the document has the attribute; without it, it has the bytes that it had."""
     old = parse_schema(document.encode())
-    changed = with_root_attribute(document.encode(), "sees", "nothing")
+    changed = with_root_attribute(document.encode(), "context", "own")
     new = parse_schema(changed)
 
-    assert (new.sees, new.name, new.version, new.separator) == ("nothing", old.name, old.version, old.separator)
+    assert (new.context, new.name, new.version, new.separator) == ("own", old.name, old.version, old.separator)
     start = document.index("<schema name") if "<!--" in document else 0
     assert without(document[start:]) == without(changed.decode()[start:])
     assert document[:start] == changed.decode()[:start]
 
 
 def without(text: str) -> str:
-    """Leave out the first attribute `sees`."""
-    return re.sub(r""" sees ?= ?["'](stand-ins|nothing)["']""", "", text, count=1)
+    """Leave out the first attribute `context`."""
+    return re.sub(r""" context ?= ?["'](guaranteed|own)["']""", "", text, count=1)
 
 
 @pytest.mark.long
@@ -191,7 +185,7 @@ def test_the_demo_model_is_measured(command: Command, folder: Path, monkeypatch:
     """The command measures a schema with the shipped model: computed again, a prompt is exact."""
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)
-    apart = SCHEMA.replace('version="1.0" >', 'version="1.0" sees="nothing">')
+    apart = SCHEMA.replace('version="1.0" >', 'version="1.0" context="guaranteed">')
     (folder / "notes.xml").write_text(apart, encoding="utf-8")
     words = ("fidelity", "notes.xml", "--prompts", "1", "--max-new-tokens", "2", "--setting", "repair=all", "--json")
     result = command(*words, "--device", "cpu", "--max-kl", "0")
@@ -202,4 +196,4 @@ def test_the_demo_model_is_measured(command: Command, folder: Path, monkeypatch:
     assert data["settings"][1]["exact"] == 1
     assert data["settings"][1]["divergence"]["value"] < data["settings"][0]["divergence"]["value"]
     assert result.exit_code == 1
-    assert command("fidelity", "notes.xml", "--setting", "sees=all").exit_code == 2
+    assert command("fidelity", "notes.xml", "--setting", "context=all").exit_code == 2

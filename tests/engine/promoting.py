@@ -20,9 +20,9 @@ from tests.engine.changing import activate, adapted
 from tests.laws.position_oracle import planned_tokens
 
 TEXTS = (
-    """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
+    """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
-    """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
+    """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
     """<schema name="s">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptError, SchemaError, UnknownSchema
 from promptcache.kv import StoreConfig
-from promptcache.language import CheckedSchema, Sees
+from promptcache.language import CheckedSchema, Context
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -137,36 +136,14 @@ def test_the_first_member_behind_guaranteed_text_is_exact() -> None:
     assert ENGINE.plan(prompt("cook", others="<tone/>")).level is Level.MODULAR
 
 
-def stand_ins(*members: str, engine: Engine = ENGINE) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the tokens of the last two parts that each member of a prompt has seen, by the order of the prompt."""
-    plan = engine.plan(prompt(*members, others="<tone/>"))
-    seen = {plan.layout.runs[each.run].module: each.part.encoding.context[-2:] for each in plan.reuse if each.run}
-    return [tuple(part.encoding.token_ids for part in seen[f"notes/{each}"]) for each in members]
-
-
-def test_members_have_different_stand_ins() -> None:
-    """Members of a prompt have different stand-ins before them, so that a model does not mix them up."""
+def test_a_member_is_one_encoding_in_any_place() -> None:
+    """A member of a collection is encoded once, whatever stands before it."""
     engine = engine_of()
-    names = [f"m{number}" for number in range(4)]
-    for name in names:
-        engine.add_member("kb", "notes", name, f"The colour of {name} is blue.")
-    texts = engine.layout("kb").stand_ins
-    alone = [stand_ins(name, engine=engine)[0] for name in names]
+    for each in ("gate", "cook", "bus"):
+        engine.generate(prompt(each, others=""), **GREEDY)
 
-    for order in permutations(names):
-        found = stand_ins(*order, engine=engine)
-        assert len({*found}) == min(4, len(texts))
-        assert {*found} <= {*zip(texts, (*texts[1:], texts[0]), strict=True)}
-        assert found[0] == alone[names.index(order[0])]
-    assert len(texts) > 4
-
-
-def test_a_member_has_its_own_stand_in_in_any_place() -> None:
-    """A member whose stand-in no other member of the prompt has is one encoding, wherever it stands."""
-    assert stand_ins("cook", "gate") == stand_ins("gate", "cook")[::-1]
-    engine = engine_of()
-    engine.generate(prompt("cook", "gate", others="<tone/>"), **GREEDY)
-    assert engine.generate(prompt("gate", "cook", others="<tone/>"), **GREEDY).usage.num_encoded_tokens == 0
+    for order in (("cook", "gate"), ("gate", "cook", "bus"), ("bus", "gate")):
+        assert engine.generate(prompt(*order, others=""), **GREEDY).usage.num_encoded_tokens == 0
 
 
 DECLARED = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
@@ -175,8 +152,8 @@ DECLARED = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "Th
 class Twin:
     """An engine with a small memory over a folder, whose collection changes, beside a dictionary of its members."""
 
-    def __init__(self, promote: str, sees: str, folder: Path) -> None:
-        self.schema = SCHEMA.replace('name="kb"', f'name="kb" sees="{sees}"')
+    def __init__(self, promote: str, context: str, folder: Path) -> None:
+        self.schema = SCHEMA.replace('name="notes"', f'name="notes" context="{context}"')
         self.options: dict[str, object] = {
             "schema": self.schema,
             "promote": promote,
@@ -228,22 +205,22 @@ class Twin:
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("sees", ["stand-ins", "previous"])
+@pytest.mark.parametrize("context", ["guaranteed", "previous"])
 @pytest.mark.parametrize("promote", ["off", "auto"])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=law_examples(0.03), deadline=None)
-def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, sees: str, seed: int) -> None:
+def test_any_history_of_members_gives_a_fresh_engines_answers(promote: str, context: str, seed: int) -> None:
     """After any additions, replacements, removals, evictions and restarts, answers are those of a new engine."""
     with TemporaryDirectory() as folder:
-        walk(Twin(promote, sees, Path(folder)), random.Random(seed), 20)
+        walk(Twin(promote, context, Path(folder)), random.Random(seed), 20)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sees", ["stand-ins", "previous"])
+@pytest.mark.parametrize("context", ["guaranteed", "previous"])
 @pytest.mark.parametrize("promote", ["off", "auto"])
-def test_ten_thousand_steps_give_a_fresh_engines_answers(promote: str, sees: str, tmp_path: Path) -> None:
+def test_ten_thousand_steps_give_a_fresh_engines_answers(promote: str, context: str, tmp_path: Path) -> None:
     """The same for one long history."""
-    walk(Twin(promote, sees, tmp_path), random.Random(promote), 10_000)
+    walk(Twin(promote, context, tmp_path), random.Random(promote), 10_000)
 
 
 def walk(twin: Twin, chance: random.Random, num_steps: int) -> None:
@@ -358,7 +335,7 @@ def test_warming_knows_what_prompts_of_one_member_need(
     plan = service.plan(selection)
     for reuse in plan.reuse:
         path = plan.layout.runs[reuse.run].module
-        if not path or selection.schema.modules[path].sees is not Sees.PREVIOUS:  # pairs are warmed apart
+        if not path or selection.schema.modules[path].context is not Context.PREVIOUS:  # pairs are warmed apart
             assert reuse.part.encoding in {*service.state.encodings, *warmed}
 
 
@@ -368,7 +345,7 @@ def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:
     names = ("gate", "cook", "bus")
     engine_of(store=config).warm("kb")
     (report,) = engine_of(store=config).warm(members=True)
-    assert report.num_encoded == 2 * len(names)  # as the first member, and behind stand-ins
+    assert report.num_encoded == len(names)
 
     engine = engine_of(store=config)
     found = [engine.generate(prompt(name, others="<tone/>"), max_new_tokens=1).usage for name in names]
@@ -382,7 +359,7 @@ def test_removed_members_are_forgotten_after_warming() -> None:
     engine.warm()
     before = set(engine.store.keys())
     engine.warm(members=True)
-    assert len(set(engine.store.keys()) - before) == 6
+    assert len(set(engine.store.keys()) - before) == 3
 
     for name in ("gate", "cook", "bus"):
         engine.remove_member("kb", "notes", name)
@@ -401,7 +378,7 @@ def test_repeated_members_are_promoted() -> None:
     assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.MODULAR
 
 
-def test_a_member_that_fills_the_context_has_no_stand_ins() -> None:
+def test_a_member_that_does_not_fit_the_context_is_refused() -> None:
     """An encoding never needs more positions than the model has; a prompt that does is refused."""
     engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
     engine.add_schema('<schema name="kb"><collection name="notes"/></schema>')

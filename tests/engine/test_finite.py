@@ -92,7 +92,7 @@ def test_only_the_module_that_is_not_finite_is_left_out() -> None:
     held = [engine.store.get(key).handle for key in engine.keys("t")]
     found = [run for run in held if run is not None]
     assert all(run.keys.isfinite().all() and run.values.isfinite().all() for run in found)
-    assert len(found) == len(held) - 2  # not b, alone and behind stand-ins
+    assert len(found) == len(held) - 2  # neither b, nor c alone, which no request uses
 
 
 def test_a_model_that_overflows_in_float16_says_so() -> None:

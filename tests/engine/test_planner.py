@@ -17,9 +17,9 @@ from promptcache.runtime import planner
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
-SCHEMA = '<schema name="s" sees="stand-ins"><module name="a">one</module><module name="b">two</module></schema>'
+SCHEMA = '<schema name="s" context="guaranteed"><module name="a">one</module><module name="b">two</module></schema>'
 PROMPT = '<prompt schema="s"><a/>?</prompt>'
-REPAIRED = """<schema name="r" sees="stand-ins" repair="first-2"><module name="a">one</module><module name="b">two</module></schema>"""
+REPAIRED = """<schema name="r" context="guaranteed" repair="first-2"><module name="a">one</module><module name="b">two</module></schema>"""
 BOTH = '<prompt schema="{}"><a/><b/>?</prompt>'
 ENGINE = Engine(tiny_model(), ByteTokenizer())
 

@@ -15,7 +15,7 @@ from promptcache.runtime import Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
-SCHEMA = """<schema name="s" sees="stand-ins">Begin.<module name="a">The first text.</module><module name="b">The second text.</module>
+SCHEMA = """<schema name="s" context="guaranteed">Begin.<module name="a">The first text.</module><module name="b">The second text.</module>
 <module name="c">The third text.</module></schema>"""
 PROMPT = '<prompt schema="s"><a/><c/>Go on.</prompt>'
 GREEDY = {"max_new_tokens": 8, "do_sample": False}

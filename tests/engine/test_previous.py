@@ -1,4 +1,4 @@
-"""`sees="previous"`: modules are encoded behind the module before them in a prompt."""
+"""`context="previous"`: modules are encoded behind the module before them in a prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
-from promptcache.language import CheckedSchema, Sees, check_schema
+from promptcache.language import CheckedSchema, Context, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
 from promptcache.runtime import made_encodings
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -28,7 +28,7 @@ from tests.layout.samples import choose, read
 from tests.strategies.collections import collection_schemas
 
 SCHEMA = """
-<schema name="s" sees="previous">
+<schema name="s">
   Answer.
   <module name="a">alpha</module>
   <module name="b">beta</module>
@@ -37,7 +37,7 @@ SCHEMA = """
   <module name="d" context="own">delta</module>
   <module name="e" cache="false">epsilon</module>
   <module name="f">zeta</module>
-  <collection name="notes" sees="previous"><module name="x">xi</module><module name="y">ypsilon</module></collection>
+  <collection name="notes" context="previous"><module name="x">xi</module><module name="y">ypsilon</module></collection>
 </schema>"""
 
 
@@ -72,7 +72,7 @@ def seen(modules: str) -> dict[str, str]:
 
 def of_previous(schemas: SearchStrategy[CheckedSchema]) -> SearchStrategy[CheckedSchema]:
     """Draw schemas whose modules see the previous one, unless they say otherwise."""
-    return schemas.map(lambda schema: check_schema(replace(schema.source, sees=Sees.PREVIOUS)))
+    return schemas.map(lambda schema: check_schema(replace(schema.source, context=Context.PREVIOUS)))
 
 
 _SIX = "".join(f'<module name="{name}">text {name}</module>' for name in "abcdef")
@@ -122,11 +122,11 @@ def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
     }
 
 
-def test_members_with_stand_ins_are_passed_over() -> None:
-    """They come in any order, so a module behind them sees the module before them; a collection inherits no `sees`."""
+def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
+    """They come in any order, so a module behind them sees the module before them; a collection inherits no context."""
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(
-        '<schema name="s" sees="previous">Root.<module name="a">alpha</module><module name="b">beta</module>'
+        '<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module>'
         '<collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>'
         '<module name="c">gamma</module></schema>'
     )
@@ -136,33 +136,14 @@ def test_members_with_stand_ins_are_passed_over() -> None:
     )
 
     assert with_member.encoding == without.encoding
-    assert engine._catalog.find("s").schema.modules["notes"].sees is Sees.STAND_INS
-
-
-def test_private_modules_are_seen_by_none_but_those_inside() -> None:
-    """A private module is passed over; a module inside of it sees its siblings there."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(
-        '<schema name="s"><module name="a">alpha</module><module name="p" private="true">pi<module name="q">qu</module>'
-        '<module name="r">rho</module></module><module name="b">beta</module></schema>'
-    )
-    plan = engine.plan('<prompt schema="s"><a/><p><q/><r/></p><b/>?</prompt>')
-    found = {
-        plan.layout.runs[each.run].module: "".join(
-            chr(token) for part in each.part.encoding.context for token in part.token_ids if token < 256
-        )
-        for each in plan.reuse
-    }
-
-    assert found["p/r"] == "\npi\nqu"
-    assert found["b"] == "alpha"
+    assert engine._catalog.find("s").schema.modules["notes"].context is Context.GUARANTEED
 
 
 def test_two_modules_are_exact_and_three_are_not() -> None:
     """The second module has seen all that is before it."""
     engine = Engine(tiny_model(), ByteTokenizer())
     modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="s" sees="previous">Root.{modules}</schema>')
+    engine.add_schema(f'<schema name="s">Root.{modules}</schema>')
 
     for number in range(5):
         levels = {engine.plan(prompt("".join(each))).level for each in combinations("abcd", number)}
@@ -265,9 +246,7 @@ def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.Mo
 def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
     """A filler may be longer than what is in the prompt. Then the module is used as if it were the first."""
     filler = f'<parameter name="n" length="40" placeholder="{40 * "n"}"/>'
-    schema = read(
-        f'<schema name="s" sees="previous"><module name="a">a{filler}</module><module name="b">{30 * "b"}</module></schema>'
-    )
+    schema = read(f'<schema name="s"><module name="a">a{filler}</module><module name="b">{30 * "b"}</module></schema>')
     contexts = []
     for limit in (100, 60):
         layout = lay_out(schema, ByteTokenizer(), max_positions=limit)
@@ -284,7 +263,7 @@ def test_fixed_positions_have_pairs_too() -> None:
     """A module is encoded at its place, behind the one before it at its place."""
     engine = Engine(tiny_model(), ByteTokenizer(), positions="fixed")
     modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="s" sees="previous">Root.{modules}</schema>')
+    engine.add_schema(f'<schema name="s">Root.{modules}</schema>')
     last = [engine.plan(prompt(each)).tokens.parts[-1] for each in ("a", "c", "acd")]
 
     assert last[2].encoding.context[-1] == last[1]

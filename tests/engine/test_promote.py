@@ -25,7 +25,7 @@ from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
 from tests.laws.service import serve
 
 TOKENIZER = ByteTokenizer()
-SCHEMA = """<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module>
+SCHEMA = """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module>
 <module name="c">gamma</module><module name="new" cache="false">late</module></schema>"""
 DECLARED = SCHEMA.replace("</schema>", '<scaffold modules="{}"/></schema>')
 GREEDY = {"do_sample": False, "max_new_tokens": 4}

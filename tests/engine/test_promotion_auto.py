@@ -181,7 +181,7 @@ def test_off_is_the_default() -> None:
     """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(
-        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
     )
     completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
 
@@ -274,7 +274,7 @@ def test_the_thread_promotes_in_idle_time() -> None:
     """Without any call, a combination that came twice is promoted; a service uses it."""
     engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
     engine.add_schema(
-        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
     )
     for _ in range(2):
         assert not by_service(engine, prompt("a", "b")).usage.promoted
@@ -289,7 +289,7 @@ def test_the_thread_does_not_keep_the_engine() -> None:
     """An engine is freed, and its thread ends, also while work waits for idle time."""
     engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
     engine.add_schema(
-        '<schema name="s" sees="stand-ins">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
     )
     with engine._executor.activity:
         for _ in range(2):
@@ -310,7 +310,7 @@ from promptcache.testing.tiny_model import tiny_model
 
 engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
 long = "word " * 350
-engine.add_schema(f'<schema name="s" sees="stand-ins">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
+engine.add_schema(f'<schema name="s" context="guaranteed">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
 begun, original = threading.Event(), engine._executor._check
 engine._executor._check = lambda check: (begun.set(), original(check))
 for _ in range(2):

@@ -79,16 +79,20 @@ def test_one_prompt_is_an_audit(engine: Engine) -> None:
 def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
     """The stored bytes are those of an engine that is warm and has answered the prompt, also for a changed attribute."""
     found = measure_fidelity(
-        engine, schema(MODULES, PROMPT), num_prompts=0, max_new_tokens=1, settings=settings("sees=nothing", "promoted")
+        engine,
+        schema(MODULES, PROMPT),
+        num_prompts=0,
+        max_new_tokens=1,
+        settings=settings("context=guaranteed", "promoted"),
     )
     sizes = {each.name: each.nbytes for each in found.settings}
-    for name, attributes in (("as it is", ""), ("sees=nothing", ' sees="nothing"')):
+    for name, attributes in (("as it is", ""), ("context=guaranteed", ' context="guaranteed"')):
         own = Engine(tiny_model(), ByteTokenizer(), history_bytes=0)
         own.add_schema(schema(MODULES, attributes=attributes))
         own.warm()
         own.generate(PROMPT, max_new_tokens=1)
         assert sizes[name] == own.store.nbytes()
-    assert sizes["sees=nothing"] < min(sizes["as it is"], sizes["promoted"])
+    assert sizes["context=guaranteed"] < min(sizes["as it is"], sizes["promoted"])
 
 
 def test_settings_without_effect_are_left_out(engine: Engine) -> None:
@@ -97,14 +101,14 @@ def test_settings_without_effect_are_left_out(engine: Engine) -> None:
     alone = measure_fidelity(engine, schema(one, '<prompt schema="s"><a/>?</prompt>'), num_prompts=0, max_new_tokens=1)
     stated = measure_fidelity(
         engine,
-        schema(MODULES, PROMPT, attributes=' sees="nothing" repair="first-8"'),
+        schema(MODULES, PROMPT, attributes=' context="guaranteed" repair="first-8"'),
         num_prompts=0,
         max_new_tokens=1,
-        settings=settings("sees=nothing", "repair=first-8", "sees=stand-ins"),
+        settings=settings("context=guaranteed", "repair=first-8", "context=previous"),
     )
 
     assert [each.name for each in alone.settings] == ["as it is"]
-    assert [each.name for each in stated.settings] == ["as it is", "sees=stand-ins"]
+    assert [each.name for each in stated.settings] == ["as it is", "context=previous"]
     assert {each.repair for each in stated.settings} == {"first-8"}
 
 
@@ -122,13 +126,6 @@ def test_a_refused_setting_is_left_out_with_its_reason(engine: Engine) -> None:
     assert [name for name, _ in found.refused] == ["positions=fixed"]
     assert "4096" in found.refused[0][1].replace(",", "")
     assert [each.name for each in found.settings] == ["as it is", "repair=all"]
-
-
-def test_text_that_is_seen_early_leaks(engine: Engine) -> None:
-    """Of all settings only `sees="earlier"` lets text of unselected modules change an answer."""
-    found = measure_fidelity(engine, schema(MODULES, PROMPT), num_prompts=0, max_new_tokens=1)
-
-    assert [each.name for each in found.settings if each.leaks] == ["sees=earlier"]
 
 
 def test_the_engine_keeps_what_it_has() -> None:
@@ -193,6 +190,6 @@ def test_wrong_arguments_are_refused(engine: Engine) -> None:
     """A schema without prompts, and a setting that does not exist, are typed errors."""
     with pytest.raises(InvalidValue, match="no valid example"):
         measure_fidelity(engine, schema(MODULES), num_prompts=0)
-    for name in ("sees=everything", "repair", "keep=int8", ""):
+    for name in ("context=everything", "repair", "keep=int8", ""):
         with pytest.raises(InvalidValue, match="there is no setting"):
             Setting.named(name)

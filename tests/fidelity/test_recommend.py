@@ -16,7 +16,6 @@ def figures(name: str, divergence: float, ttft: float, spread: float = 0.0, repa
     return SettingFidelity(
         setting=known.get(name) or Setting.named(name),
         repair=name.partition("=")[2] if name.startswith("repair") else repair,
-        leaks=name == "sees=earlier",
         divergence=Interval(value=divergence, low=divergence - spread, high=divergence + spread),
         agreement=1.0,
         same_answer=1.0,
@@ -30,7 +29,6 @@ def figures(name: str, divergence: float, ttft: float, spread: float = 0.0, repa
 AS_IS = figures("as it is", 0.050, 0.30)
 FIRST = figures("repair=first-8", 0.010, 0.40)
 ALL = figures("repair=all", 0.0, 0.9)
-LEAK = figures("sees=earlier", 0.002, 0.30)
 BOUND = figures("promoted", 0.0, 0.30)
 
 
@@ -43,9 +41,12 @@ BOUND = figures("promoted", 0.0, 0.30)
         ((AS_IS, FIRST, BOUND), 0.001, None),  # a promotion is no attribute
         ((AS_IS, FIRST, ALL), None, "repair=first-8"),  # the nearest that does not compute everything again
         ((AS_IS, figures("repair=first-8", 0.045, 0.40, 0.01), ALL), None, "as it is"),  # within its interval
-        ((AS_IS, LEAK, FIRST), 0.02, "repair=first-8"),  # never a leak
-        ((AS_IS, figures("sees=nothing", 0.010, 0.31)), 0.1, "sees=nothing"),  # TTFTs are equal, and it is nearer
-        ((AS_IS, figures("sees=nothing", 0.045, 0.31, 0.01)), 0.1, "as it is"),  # no change for noise
+        (
+            (AS_IS, figures("context=guaranteed", 0.010, 0.31)),
+            0.1,
+            "context=guaranteed",
+        ),  # TTFTs are equal, and it is nearer
+        ((AS_IS, figures("context=guaranteed", 0.045, 0.31, 0.01)), 0.1, "as it is"),  # no change for noise
         ((figures("as it is", 3e-6, 0.3), figures("repair=first-8", 1e-6, 0.5)), None, "as it is"),  # nor for rounding
         ((figures("as it is", 0.0, 0.9, repair="all"),), None, "as it is"),
     ],
@@ -57,11 +58,3 @@ def test_the_fastest_setting_that_is_near_enough(
     chosen = recommend(settings, limit)
 
     assert (chosen and chosen.name) == expected
-
-
-def test_a_leak_has_to_be_allowed() -> None:
-    """`sees="earlier"` is recommended if that is allowed, and not otherwise."""
-    settings = (AS_IS, LEAK, FIRST)
-
-    assert recommend(settings, 0.005) is None
-    assert recommend(settings, 0.005, allow_leak=True) is LEAK

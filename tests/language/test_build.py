@@ -22,7 +22,6 @@ from promptcache.language import (
     Repair,
     Require,
     Schema,
-    Sees,
     Whitespace,
     check_schema,
     module,
@@ -178,7 +177,6 @@ def test_choices_can_be_given_as_their_texts():
         Schema(
             "s",
             context=choose(Context.OWN),
-            sees=choose(Sees.NOTHING),
             whitespace=choose(Whitespace.PRESERVE),
             positions=choose(Placement.FIXED),
         ).with_module(
@@ -186,7 +184,6 @@ def test_choices_can_be_given_as_their_texts():
                 "a",
                 slot("p", 2, kind=choose(ParameterType.INT)),
                 context=choose(Context.OWN),
-                sees=choose(Sees.NOTHING),
             )
         )
         for choose in (str, lambda choice: choice)
@@ -195,7 +192,6 @@ def test_choices_can_be_given_as_their_texts():
     assert made == meant
     assert print_schema(made) == print_schema(meant)
     (checked,) = check_schema(made).modules.values()
-    assert checked.sees is Sees.NOTHING
     assert checked.context is Context.OWN
 
 

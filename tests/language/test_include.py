@@ -269,7 +269,7 @@ def test_formatting_keeps_includes(tmp_path):
     assert formatted == '<schema name="s">\n  <include href="shop.xml" select="and" prefix="p-"/>\n  Text.\n</schema>\n'
 
 
-OPTIONS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed", "sees": "stand-ins"}
+OPTIONS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed"}
 
 
 def inherited(element: etree._Element) -> dict[str, str]:

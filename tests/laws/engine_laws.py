@@ -17,7 +17,6 @@ from promptcache.language import (
     CheckedUnion,
     FinalText,
     Repair,
-    Sees,
     Selection,
 )
 from promptcache.layout import Level, Plan, combination, continued, exact_plan, has_combination, in_full_context
@@ -89,15 +88,9 @@ def promoted_is_plain(service: ServedSchema, selection: Selection) -> None:
 
 
 def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
-    """The text of modules that a prompt does not select never changes its output, unless the schema shows it to others.
-
-    In a schema with `sees="earlier"`, this holds for private modules.
-    """
+    """The text of modules that a prompt does not select never changes its output."""
     schema = service.state.schema
-    kept = frozenset(selection.modules)
-    if any(each.sees is Sees.EARLIER for each in schema.modules.values()):
-        kept |= {path for path, module in schema.modules.items() if not module.private}
-    other = replace(schema, children=_masked(schema.children, kept, service))
+    other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
     after = service.renewed(other).logits(selection.of_schema(other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 

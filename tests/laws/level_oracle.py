@@ -12,22 +12,14 @@ from fractions import Fraction
 from math import ceil
 
 from promptcache.language import (
-    CheckedItem,
-    CheckedModule,
     CheckedScaffold,
     CheckedSchema,
-    CheckedTurn,
-    CheckedUnion,
     Context,
     Placement,
     Repair,
     RepairKind,
-    Sees,
-    walk_checked,
 )
 from promptcache.layout import (
-    MAX_EARLIER_TOKENS,
-    TYPICAL_MEMBERS,
     Encoding,
     KVPart,
     Layout,
@@ -36,7 +28,6 @@ from promptcache.layout import (
     Plan,
     Run,
     RunState,
-    StateKind,
 )
 
 _Token = tuple[Encoding, int]  # with the index of the token
@@ -127,7 +118,6 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
             expected = [_state(states, index, None) for index in _before(layout, run, *_visible(layout, run))]
             if not _has_seen(layout, plain, expected):
                 yield f"run {run.index} of '{run.module}' has seen states {plain.sees}"
-            yield from _wrong_behind(layout, states, run, plain)
             for scaffold in schema.scaffolds:
                 if run.module in _covered(scaffold, scaffold.guaranteed):
                     yield from _wrong_in_scaffold(layout, states, run, scaffold)
@@ -162,10 +152,10 @@ def _encodings_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, Encod
             is_exact = is_exact and seen == [*found.values()]
             if is_exact or run.module in taken:
                 found[run.index] = state.encoding
-            elif run.module and schema.modules[run.module].sees is Sees.PREVIOUS:
+            elif run.module and schema.modules[run.module].context is Context.PREVIOUS:
                 found[run.index] = _behind_previous(plan.layout, states, run, [*found]).encoding
             else:
-                found[run.index] = (_behind(states, run.index) or state).encoding
+                found[run.index] = state.encoding
         is_exact = is_exact and run.cached
     return found
 
@@ -177,14 +167,9 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
     visible = _before(layout, run, *_visible(layout, run))
     modules = layout.schema.modules
     passed = {each.index for each in layout.runs if each.module.rpartition("/")[0] in layout.collections}
-    passed = {index for index in passed if modules[layout.runs[index].module].sees is not Sees.PREVIOUS}
-    shut = [path for path, module in modules.items() if module.private and not f"{run.module}/".startswith(f"{path}/")]
-    inside = [
-        (index, path) for index in before for path in shut if f"{layout.runs[index].module}/".startswith(f"{path}/")
-    ]
-    passed |= {index for index, _ in inside}
+    passed = {index for index in passed if modules[layout.runs[index].module].context is not Context.PREVIOUS}
     others = [index for index in before if index not in visible and index not in passed]
-    if not others or modules[run.module].context is not Context.GUARANTEED:
+    if not others:
         return plain
     previous = layout.runs[others[-1]]
     seen = {previous.index, *visible, *_before(layout, previous, *_visible(layout, previous))}
@@ -204,105 +189,6 @@ def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, befor
     return replace(plain, encoding=encoding)
 
 
-def _wrong_behind(layout: Layout, states: Sequence[RunState], run: Run, plain: RunState) -> Iterator[str]:
-    """Yield a state behind stand-ins or earlier modules that is not what the schema says."""
-    schema = layout.schema
-    if not run.module:
-        return
-    module, guaranteed = schema.modules[run.module], schema.guaranteed[run.module]
-    if module.sees is Sees.PREVIOUS:
-        if _behind(states, run.index) is not None:
-            yield f"run {run.index} of '{run.module}' has a state behind others without a prompt"
-        return
-    optional = (each for each in layout.runs if each.module and each.module not in guaranteed)
-    first = next(optional, run)
-    visible = _before(layout, run, *_visible(layout, run))
-    if module.sees is Sees.EARLIER and module.context is Context.GUARANTEED:
-        visible = sorted({*visible, *_earlier(layout, run)})
-    before = [_state(states, index, None) for index in visible if index < first.index]
-    behind = [_behind(states, index) or _state(states, index, None) for index in visible if index >= first.index]
-    stand_ins: list[RunState | None] = []
-    if module.sees is Sees.STAND_INS and module.context is Context.GUARANTEED and _stands_in_turn(schema, first.module):
-        texts = layout.stand_ins[: _num_before(schema, run.module)]
-        for number, text in enumerate(texts):
-            seen = tuple(each.index for each in (*before, *stand_ins) if each is not None)
-            alike = (each for each in states if each.kind is StateKind.STAND_IN and each.sees == seen)
-            found = [each for each in alike if each.encoding.token_ids == text]
-            if len(found) != 1:
-                yield f"stand-in {number} before run {run.index} of '{run.module}' is {found}"
-                return
-            if not _has_seen(layout, found[0], [*before, *stand_ins]):
-                yield f"stand-in {number} before run {run.index} has seen states {found[0].sees}"
-            stand_ins.append(found[0])
-    if not _has_seen(layout, _behind(states, run.index) or plain, [*before, *stand_ins, *behind]):
-        yield f"run {run.index} of '{run.module}' has not seen what stands before it"
-
-
-def _stands_in_turn(schema: CheckedSchema, path: str) -> bool:
-    turns = [item for item in walk_checked(schema.children) if isinstance(item, CheckedTurn)]
-    inside = {each.path for turn in turns for each in walk_checked(turn.children) if isinstance(each, CheckedModule)}
-    return not turns or path in inside
-
-
-def _behind(states: Sequence[RunState], run: int) -> RunState | None:
-    return next((each for each in states if each.run == run and each.kind is StateKind.BEHIND), None)
-
-
-def _num_before(schema: CheckedSchema, path: str) -> int:
-    """Return how many modules can stand before a module, by the structure of the schema, without guaranteed ones."""
-
-    def most(item: CheckedItem) -> int:
-        match item:
-            case CheckedModule(collection=None):
-                return 1 + sum(map(most, item.children))
-            case CheckedModule(collection=collection):
-                assert collection is not None
-                return min(max(1, collection.maximum or TYPICAL_MEMBERS), TYPICAL_MEMBERS)
-            case CheckedTurn():
-                return sum(map(most, item.children))
-            case CheckedUnion():
-                return max(map(most, item.members))
-        return 0
-
-    def before(items: Sequence[CheckedItem]) -> int:
-        number = 0
-        for item in items:
-            if any(isinstance(each, CheckedModule) and each.path == path for each in walk_checked([item])):
-                if isinstance(item, CheckedModule):
-                    return number if item.path == path else number + 1 + before(item.children)
-                if isinstance(item, CheckedUnion):
-                    inside = [each for each in item.members if f"{path}/".startswith(f"{each.path}/")]
-                    return number + before(inside)
-                assert isinstance(item, CheckedTurn)
-                return number + before(item.children)
-            number += most(item)
-        raise AssertionError(f"'{path}' is not in the schema")
-
-    order = [*schema.modules]
-    guaranteed = [each for each in order[: order.index(path)] if each in schema.guaranteed[path]]
-    return max(0, before(schema.children) - len(guaranteed))
-
-
-def _earlier(layout: Layout, run: Run) -> Iterator[int]:
-    """Yield the runs before `run` that `sees="earlier"` shows to it, the nearest first."""
-    schema, left = layout.schema, MAX_EARLIER_TOKENS
-    unions = [item for item in walk_checked(schema.children) if isinstance(item, CheckedUnion)]
-    for other in layout.runs[: run.index][::-1]:
-        steps = other.module.split("/")
-        around = [schema.modules["/".join(steps[:number])] for number in range(1, len(steps) + 1) if other.module]
-        shut = [
-            each
-            for each in around
-            if each.private or not each.cache or any(each in union.members[1:] for union in unions)
-        ]
-        if other.cached and around and all(f"{run.module}/".startswith(f"{each.path}/") for each in shut):
-            left -= len(other.token_ids)
-            if left < 0:
-                return
-            if other.stop <= run.start:
-                yield other.index
-
-
 def _wrong_in_scaffold(
     layout: Layout, states: Sequence[RunState], run: Run, scaffold: CheckedScaffold
 ) -> Iterator[str]:
@@ -317,9 +203,9 @@ def _visible(layout: Layout, run: Run) -> tuple[Set[str], bool]:
     """Return the modules whose runs a plain state sees, and whether those of the root are all among them."""
     schema, path = layout.schema, run.module
     context = schema.modules[path].context if path else schema.source.context
-    if context is Context.GUARANTEED:
-        return schema.guaranteed[path] | {path, ""}, True
-    return {path}, not path
+    if context is Context.OWN:
+        return {path}, not path
+    return schema.guaranteed[path] | {path, ""}, True
 
 
 def _before(layout: Layout, run: Run, modules: Set[str], everything: bool) -> list[int]:

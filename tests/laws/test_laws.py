@@ -126,7 +126,7 @@ def test_grammars_see_wrong_choices(inside: str) -> None:
 
 def test_modules_of_one_text_may_share_stored_tokens() -> None:
     """Two modules whose encodings are equal are two modules of a prompt to the laws of repair and levels."""
-    schema = """<schema name="s" sees="stand-ins">a<union default="a"><module name="a">a</module><module name="a2"/></union>
+    schema = """<schema name="s" context="guaranteed">a<union default="a"><module name="a">a</module><module name="a2"/></union>
         <union required="true"><module name="a3">a</module></union><system/></schema>"""
     subject = Subject(schema, ByteTokenizer())
 

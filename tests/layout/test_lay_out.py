@@ -225,7 +225,7 @@ def test_filler_is_the_placeholder_else_the_default_else_nothing(attributes, fil
 def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
     """A schema that needs more positions than the model has is an error."""
     closed = layout_of(
-        '<schema name="s" sees="nothing"><module name="a" reserve="9">123</module><module name="b">45</module></schema>'
+        '<schema name="s" context="guaranteed"><module name="a" reserve="9">123</module><module name="b">45</module></schema>'
     )
     fixed = replace(closed, placement=Placement.FIXED)
 
@@ -245,7 +245,7 @@ def test_each_distinct_text_is_tokenized_once():
             return super().tokenize(text)
 
     modules = "".join(f'<module name="m{index}">same</module>' for index in range(9))
-    lay_out(read(f'<schema name="s" sees="nothing">{modules}</schema>'), Counting())
+    lay_out(read(f'<schema name="s" context="guaranteed">{modules}</schema>'), Counting())
 
     assert tokenized == ["same", "\nsame"]
 

@@ -114,7 +114,7 @@ def test_an_argument_like_the_filler_changes_nothing(given_text, repair):
 
 
 MODULES = (
-    '<schema name="s" separator="" sees="nothing"><module name="a">aaaaaa</module><module name="b">bbbbbb</module>'
+    '<schema name="s" separator="" context="guaranteed"><module name="a">aaaaaa</module><module name="b">bbbbbb</module>'
     '<module name="c" requires="b">cccccc</module></schema>'
 )
 

@@ -46,7 +46,7 @@ def _included(documents: Documents) -> list[etree._Element]:
 
 def _without_options(documents: Documents) -> None:
     for root in _included(documents):
-        for name in ("whitespace", "separator", "context", "sees"):
+        for name in ("whitespace", "separator", "context"):
             root.attrib.pop(name, None)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from promptcache.language import CheckedModule, Context, FinalText, Repair, walk_checked
-from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse, StateKind
+from promptcache.language import Context, Repair
+from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -107,10 +107,10 @@ def _own_ignored(patch: Patch) -> None:
 class _Always:
     """Replacement for `Context` in `run_states`."""
 
-    class GUARANTEED:
+    class OWN:
         """Class that is never identical to a context; the library compares by identity."""
 
-    OWN = Context.OWN
+    PREVIOUS = Context.PREVIOUS
 
 
 @fault("a module sees another that may be absent", law="unselected text changes nothing", quick=True)
@@ -131,56 +131,14 @@ def _sees_another(patch: Patch) -> None:
     patch.setattr(run_states, "_behind_previous", lambda *args: original(*args[:-1], args[-1][:-1]))
 
 
-@fault("all modules are encoded behind the same stand-ins", law=CONTEXTS)
-def _same_stand_ins(patch: Patch) -> None:
-    patch.setattr(run_states, "num_before", lambda schema: dict.fromkeys(schema.modules, 1))
-
-
-@fault("stand-ins do not see the text before them", law=CONTEXTS)
-def _blind_stand_ins(patch: Patch) -> None:
-    original = run_states._Maker._add
-
-    def add(self: Any, run: Any, kind: Any, sees: Any, *tokens: Any) -> Any:
-        return original(self, run, kind, () if kind is StateKind.STAND_IN else sees, *tokens)
-
-    patch.setattr(run_states._Maker, "_add", add)
-
-
-@fault("a stand-in is the text of a module", law="unselected text changes nothing", rare=True)
-def _telling_stand_ins(patch: Patch) -> None:
-    original = lay_out.stand_in_ids
-
-    def stand_in_ids(schema: Any, tokenizer: Any) -> Any:
-        modules = [item for item in walk_checked(schema.children) if isinstance(item, CheckedModule)]
-        texts = [text.text for module in modules for text in module.children if isinstance(text, FinalText)]
-        return tuple(tokenizer.tokenize(text) for text in texts[: len(original(schema, tokenizer))])
-
-    patch.setattr(lay_out, "stand_in_ids", stand_in_ids)
-
-
-@fault("private modules are shown to others", law=CONTEXTS)
-def _shown_private(patch: Patch) -> None:
-    patch.setattr(run_states._Earlier, "_is_hidden", lambda self, path, seen_by: False)
+@fault("a module with context=guaranteed sees the previous module", law=STATES)
+def _guaranteed_ignored(patch: Patch) -> None:
+    patch.setattr(run_states, "sees_previous", lambda layout, run: run.module != "")
 
 
 @fault("modules behind others are used as if they were the first", law=STATES)
 def _always_plain(patch: Patch) -> None:
-    original = run_states.find_state
-
-    def find(states: Any, run: Any, scaffold: Any, *, behind: bool = False) -> Any:
-        return original(states, run, scaffold)
-
-    patch.setattr(run_states, "find_state", find)
-
-
-@fault("the first module is used behind stand-ins", law=STATES)
-def _never_plain(patch: Patch) -> None:
-    original = run_states.find_state
-
-    def find(states: Any, run: Any, scaffold: Any, *, behind: bool = False) -> Any:
-        return original(states, run, scaffold, behind=True)
-
-    patch.setattr(run_states, "find_state", find)
+    patch.setattr(run_states, "_behind_previous", lambda layout, run, own, before: own)
 
 
 @fault("a scaffold state sees plain states only", law=CONTEXTS)
@@ -364,9 +322,9 @@ def _open_contexts(patch: Patch) -> None:
 def _gaps_of_slots(patch: Patch) -> None:
     original = run_states._Maker._add
 
-    def add(self: Any, run: Any, kind: Any, sees: Any, token_ids: Any, places: Any) -> Any:
-        index = original(self, run, kind, sees, token_ids, places)
-        state = self.states[index]
+    def add(self: Any, run: Any, kind: Any, sees: Any) -> Any:
+        index = original(self, run, kind, sees)
+        state, places = self.states[index], run.places
         gap = places[-1] - places[0] + 1 - len(places) if places else 0
         *others, last = state.encoding.position_ids
         self.states[index] = replace(state, encoding=replace(state.encoding, position_ids=(*others, last + gap)))

@@ -19,7 +19,7 @@ OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
 REPAIRS = ("repair none", "repair slots", "repair first", "repair all")
 
 FEATURES: tuple[str, ...] = (
-    *("module", "nested module", "union", "scaffold", "own context", "guaranteed context", "uncached module"),
+    *("module", "nested module", "union", "scaffold", "own context", "previous context", "uncached module"),
     *("argument below a module", "changed slot", "slot as encoded", "default", "empty slot"),
     *("turns in the schema", "turns in the prompt", "bare text"),
     *(*REPAIRS, "computed again"),
@@ -159,7 +159,7 @@ def _of_plan(plan: Plan, is_chat: bool) -> Iterator[str]:
         "nested module": any(each.parent for each in modules),
         "union": any(each.path in members for each in modules),
         "own context": any(each.context is Context.OWN for each in modules),
-        "guaranteed context": any(each.context is Context.GUARANTEED for each in modules),
+        "previous context": any(each.context is Context.PREVIOUS for each in modules),
         "uncached module": any(not each.cache for each in modules),
         "argument below a module": any(each.start < last_reused for each in arguments),
         "turns in the schema": schema.has_turns,

@@ -181,7 +181,7 @@ def sharing(folder: Path) -> Executor:
 def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If two replicas miss modules of which they share one, each module is encoded once, and neither waits first."""
     modules = "".join(f'<module name="{name}">The text of {name}.</module>' for name in "abc")
-    root, a, b, c = state_of(f'<schema name="s" sees="nothing">{modules}</schema>').encodings
+    root, a, b, c = state_of(f'<schema name="s" context="guaranteed">{modules}</schema>').encodings
     sharing(tmp_path / "kept").fetch((root,))
     computed: list[tuple[str, Encoding]] = []
     begun, second_done = threading.Event(), threading.Event()

@@ -15,7 +15,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.service import serve
 
-SCHEMA = """<schema name="s" positions="fixed" sees="nothing">root text<module name="a">module a</module><module name="b">module b</module>
+SCHEMA = """<schema name="s" positions="fixed" context="guaranteed">root text<module name="a">module a</module><module name="b">module b</module>
 <module name="c">c <parameter name="p" length="4"/> and more</module><module name="d">module d</module></schema>"""
 MODEL = tiny_model()
 

@@ -47,7 +47,7 @@ def test_clients_see_schemas(served: Served) -> None:
 def test_pairs_are_warmed_on_demand(served: Served) -> None:
     """Warming leaves out modules behind others, which are encoded with `pairs`."""
     modules = "".join(f'<module name="{name}">The colour of {name} is red.</module>' for name in "abc")
-    document = f'<schema name="row" sees="previous">{modules}</schema>'.encode()
+    document = f'<schema name="row">{modules}</schema>'.encode()
     with served.http("root") as client:
         client.put("/v1/schemas/row", content=document, headers=XML)
         plain, pairs = (client.post("/v1/schemas/row/warm", params=each).json() for each in ({}, {"pairs": True}))

@@ -14,6 +14,7 @@ from promptcache.language import (
     Choose,
     Collection,
     Combination,
+    Context,
     Example,
     Exclude,
     Item,
@@ -21,7 +22,6 @@ from promptcache.language import (
     Require,
     RuleList,
     Schema,
-    Sees,
     Text,
     Turn,
     check_schema,
@@ -40,7 +40,7 @@ class CollectionDraft:
     in_turn: bool
     minimum: int
     room: int | None
-    sees: Sees | None
+    context: Context
     separator: str | None
     texts: tuple[str, ...]
     rule: int | None
@@ -70,7 +70,7 @@ def _drafts() -> SearchStrategy[CollectionDraft]:
         in_turn=st.booleans(),
         minimum=st.sampled_from((0, 0, 1, 2)),
         room=st.none() | st.integers(0, 3),
-        sees=st.none() | st.sampled_from(Sees),
+        context=st.sampled_from(Context),
         separator=st.sampled_from((None, "", "\n", "; ")),
         rule=st.none() | st.integers(0, 3),
         texts=st.lists(texts(12).filter(bool), min_size=2, max_size=len(_NAMES)).map(tuple),
@@ -104,6 +104,6 @@ def _collection(name: str, draft: CollectionDraft) -> Item:
         span=IN_PYTHON,
         minimum=draft.minimum,
         maximum=None if draft.room is None else max(1, draft.minimum + draft.room),
-        sees=draft.sees,
+        context=draft.context,
         separator=draft.separator,
     )

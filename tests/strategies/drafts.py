@@ -15,7 +15,7 @@ from typing import TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import Context, Role, Sees, Whitespace
+from promptcache.language import Context, Role, Whitespace
 from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
@@ -149,14 +149,13 @@ ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | Uni
 class SchemaDraft:
     """A whole document; `question` is what its last user turn asks, `indented` writes every block on its own line.
 
-    `stand_ins` come first. `answer` is the attributes of the format of answers.
+    `answer` is the attributes of the format of answers.
     """
 
     attributes: Mapping[str, str]
     items: tuple[ItemDraft, ...]
     question: str | None
     indented: bool
-    stand_ins: tuple[str, ...] = ()
     answer: Mapping[str, str] | None = None
 
 
@@ -170,7 +169,6 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
         indented=st.booleans(),
-        stand_ins=st.sampled_from(((), (), (), ("x",), ("stand-in", "b"))),
         answer=st.sampled_from((None, None, None, *ANSWERS)),
     )
 
@@ -214,7 +212,6 @@ def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[Modu
     required = (False,) if member else (True,) if elements.complete else (False, False, True)
     own = {
         "reserve": ("1", "5", "9"),
-        "private": ("true", "false"),
         **({"cache": ("false", "true")} if elements.uncached else {}),
     }
     return st.builds(
@@ -244,7 +241,6 @@ def inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
     contexts = tuple(context.value for context in Context if elements.own_context or context is not Context.OWN)
     return {
         "context": contexts,
-        "sees": tuple(sees.value for sees in Sees),
         "whitespace": tuple(whitespace.value for whitespace in Whitespace),
         "separator": _SEPARATORS,
     }

@@ -63,7 +63,7 @@ PC311 example is accepted        | <example valid="‸false">{prompt}</example>
 PC312 example without its text   | <example contains="‸nothing of the kind">{prompt}</example>
 """
 
-WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC317", "PC518", "PC902"})
+WARNINGS_OF_DRAWN = frozenset({"PC112", "PC222", "PC313", "PC315", "PC518", "PC902"})
 """Warnings that drawn schemas may have: drawing makes empty modules and idle rules, too."""
 
 _ANYWHERE = """

@@ -54,8 +54,6 @@ class SchemaTree:
 def grow(draft: SchemaDraft) -> SchemaTree:
     """Return the document of a draft; parts beyond the limits above are left out."""
     growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
-    for text in draft.stand_ins:
-        etree.SubElement(growth.stack[0].element, "stand-in").text = text
     if draft.answer is not None:
         etree.SubElement(growth.stack[0].element, "answer", dict(draft.answer))
     for item in draft.items:

@@ -29,7 +29,7 @@ _PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
 _WORD = re.compile(r"[()]|[^()\s]+")
 _SIGNS = frozenset({"(", ")", "and", "or", "not", "implies"})
 _NAME = re.compile(r"[^\W\d][\w.-]*")
-_DEFAULTS = {"whitespace": "dedent", "separator": "\\n", "context": "guaranteed", "sees": "previous"}
+_DEFAULTS = {"whitespace": "dedent", "separator": "\\n", "context": "previous"}
 _HOLDERS = ("schema", "module", "system", "user", "assistant")
 
 

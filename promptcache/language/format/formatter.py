@@ -66,7 +66,7 @@ class _Surroundings(NamedTuple):
         dialect, whitespace = self.dialect, self.whitespace
         if dialect is _SCHEMA and tag.name == "example":
             dialect, whitespace = _PROMPT, Whitespace.DEDENT
-        elif dialect is _SCHEMA and tag.name in {"doc", "stand-in"}:
+        elif dialect is _SCHEMA and tag.name == "doc":
             whitespace = Whitespace.DEDENT
         elif dialect is _SCHEMA and tag.name in {"schema", "module", "collection"}:
             written = dict(tag.attributes).get("whitespace", f'"{whitespace}"')[1:-1]

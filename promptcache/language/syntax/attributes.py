@@ -30,7 +30,7 @@ _WORDS = {
 }
 """Attributes that store a span for every word, with the pattern of a word."""
 
-_WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc", "stand-in"})
+_WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc"})
 
 MAX_SEPARATOR = 100
 """Maximum length of a separator, in characters. The separator is repeated between all blocks."""

@@ -32,7 +32,7 @@ RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Attributes of the elements that are allowed in `rules`, by element."""
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context", "sees", "repair", "positions"),
+    "schema": ("name", "version", "whitespace", "separator", "context", "repair", "positions"),
     "module": (
         "name",
         "required",
@@ -43,13 +43,11 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "src",
         "reserve",
         "context",
-        "sees",
-        "private",
         "whitespace",
         "separator",
     ),
     "union": ("name", "required", "default", "scaffold"),
-    "collection": ("name", "min", "max", "src", "sees", "whitespace", "separator"),
+    "collection": ("name", "min", "max", "src", "context", "whitespace", "separator"),
     "parameter": (
         "name",
         "length",
@@ -66,7 +64,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "include": ("href", "select", "prefix"),
     "example": ("name", "valid", "contains", "answer"),
     "answer": ("type", "choices", "pattern", "src"),
-    "stand-in": (),
     "rules": (),
     **RULE_ATTRIBUTES,
     "system": (),
@@ -77,9 +74,9 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """Attributes of the elements of a schema document, by element."""
 
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "stand-in", "answer"} - RULE_ATTRIBUTES.keys()
+_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "answer"} - RULE_ATTRIBUTES.keys()
 CHILDREN = {
-    "schema": _ANYTHING | {"rules", "example", "stand-in", "answer"},
+    "schema": _ANYTHING | {"rules", "example", "answer"},
     "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
     "module": _ANYTHING,
     "union": frozenset({"module", "doc"}),
@@ -96,12 +93,12 @@ def instead(element: str, parent: str) -> str | None:
             return "write the union in the file that is included, and select it by its name"
         case "union" | "collection", _:
             return f"a {parent} contains only modules: move the element into one of them"
-        case "text" | "doc" | "stand-in", _:
+        case "text" | "doc", _:
             return "write &lt; for a literal <, or use <![CDATA[…]]>"
         case _, "scaffold":
             return "write the scaffold outside of the turn; its paths can name modules inside the turn"
-        case _, "stand-in" | "answer":
-            return f"write <{element}> at the top level of the schema"
+        case _, "answer":
+            return "write <answer> at the top level of the schema"
         case _, "rules" | "example":
             return f"write <{element}> at the top level of the schema; its paths can name any module"
         case _, "require" | "exclude" | "choose" | "assert":

@@ -43,7 +43,6 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
-    Sees,
     Text,
     Turn,
     Union,
@@ -69,7 +68,6 @@ class InheritedOptions(NamedTuple):
     whitespace: Whitespace
     separator: str
     context: Context
-    sees: Sees
 
 
 class Place(NamedTuple):
@@ -366,7 +364,7 @@ def _instead(name: str, there: Iterable[_TopItem]) -> str | None:
 def _with_options(item: _TopItem, document: SchemaDocument, place: Place) -> _TopItem:
     """Set the options that modules inherit from their own document if the inherited options here are different."""
     around = place.options
-    own = InheritedOptions(document.whitespace, document.separator, document.context, document.sees)
+    own = InheritedOptions(document.whitespace, document.separator, document.context)
     if place.in_collection:
         around = own._replace(whitespace=place.options.whitespace)
     if own == around:
@@ -386,10 +384,6 @@ def _with(item: _Heir, own: InheritedOptions, around: InheritedOptions) -> _Heir
         whitespace=item.whitespace or (own.whitespace if own.whitespace is not around.whitespace else None),
         separator=own.separator if differs else item.separator,
     )
-    if isinstance(item, Collection):  # it inherits neither
+    if isinstance(item, Collection):  # it does not inherit the context
         return item
-    return replace(
-        item,
-        context=item.context or (own.context if own.context is not around.context else None),
-        sees=item.sees or (own.sees if own.sees is not around.sees else None),
-    )
+    return replace(item, context=item.context or (own.context if own.context is not around.context else None))

@@ -246,9 +246,7 @@ class _Walker:
         return False
 
 
-_OPTIONS = (
-    *("required", "requires", "excludes", "after", "cache", "reserve", "context", "sees", "private", "separator"),
-)
+_OPTIONS = ("required", "requires", "excludes", "after", "cache", "reserve", "context", "separator")
 """Options of modules that members of collections do not have."""
 
 

@@ -39,23 +39,15 @@ class Placement(StrEnum):
 
 
 class Context(StrEnum):
-    """Context that a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees")."""
+    """Context that a module's runs attend to while they are encoded (docs/layout.md, "What each encoding sees").
 
-    GUARANTEED = "guaranteed"
-    OWN = "own"
-
-
-class Sees(StrEnum):
-    """Text before a module that it attends to while it is encoded, besides its context (docs/layout.md, "Stand-ins").
-
-    `STAND_INS`: one stand-in for each module before it that may be present. `PREVIOUS`: the selected module before it.
-    `EARLIER`: the text of modules before it, selected or not.
+    `GUARANTEED`: the runs before it that are present whenever it is. `PREVIOUS`: these, and the module before it in the
+    prompt. `OWN`: its own runs only.
     """
 
-    STAND_INS = "stand-ins"
     PREVIOUS = "previous"
-    EARLIER = "earlier"
-    NOTHING = "nothing"
+    GUARANTEED = "guaranteed"
+    OWN = "own"
 
 
 class Whitespace(StrEnum):
@@ -132,14 +124,6 @@ class Doc(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StandIn(Short):
-    """Text that modules attend to while they are encoded. It is part of no prompt."""
-
-    text: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AnswerFormat(Short):
     """Format of answers: a type as parameters have it, or a JSON schema. It changes no token of a prompt.
 
@@ -175,8 +159,6 @@ class Turn(Short):
 class Module(Short):
     """Reusable text with a name. An inherited option that is None has the value of the parent.
 
-    No other module attends to a `private` one while it is encoded, unless the two are always present together.
-
     `requires`, `excludes` and `after` are module paths as written. A path is relative to the parent of this module, or
     starts at the root if it has a leading slash.
     """
@@ -192,14 +174,12 @@ class Module(Short):
     src: str | None = None
     reserve: int | None = None
     context: Context | None = None
-    sees: Sees | None = None
-    private: bool = False
     whitespace: Whitespace | None = None
     separator: str | None = None
     places: Places = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _take_texts(self, context=Context, sees=Sees, whitespace=Whitespace)
+        _take_texts(self, context=Context, whitespace=Whitespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -247,14 +227,14 @@ class Collection(Short):
     minimum: int = 0
     maximum: int | None = None
     src: str | None = None
-    sees: Sees | None = None
+    context: Context = Context.GUARANTEED
     whitespace: Whitespace | None = None
     separator: str | None = None
     listed: Mapping[str, Member] = field(default_factory=dict, hash=False)
     places: Places = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _take_texts(self, sees=Sees, whitespace=Whitespace)
+        _take_texts(self, context=Context, whitespace=Whitespace)
 
     @property
     def members(self) -> tuple[Module, ...]:
@@ -357,7 +337,7 @@ class Example(Short):
 
 
 Item: TypeAlias = (
-    Text | Parameter | Doc | StandIn | AnswerFormat | Turn | Module | Union | Collection | Scaffold | RuleList | Example
+    Text | Parameter | Doc | AnswerFormat | Turn | Module | Union | Collection | Scaffold | RuleList | Example
 )
 
 
@@ -369,8 +349,7 @@ class SchemaDocument(Short):
     children: tuple[Item, ...] = ()
     span: Span = IN_PYTHON
     version: str | None = None
-    context: Context = Context.GUARANTEED
-    sees: Sees = Sees.PREVIOUS
+    context: Context = Context.PREVIOUS
     whitespace: Whitespace = Whitespace.DEDENT
     separator: str = "\n"
     repair: str | None = None
@@ -378,17 +357,12 @@ class SchemaDocument(Short):
     places: Places = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _take_texts(self, context=Context, sees=Sees, whitespace=Whitespace, positions=Placement)
+        _take_texts(self, context=Context, whitespace=Whitespace, positions=Placement)
 
     @property
     def examples(self) -> tuple[Example, ...]:
         """Return the examples, in document order."""
         return tuple(child for child in self.children if isinstance(child, Example))
-
-    @property
-    def stand_ins(self) -> tuple[StandIn, ...]:
-        """Return the stand-ins of the author, in document order."""
-        return tuple(child for child in self.children if isinstance(child, StandIn))
 
 
 def walk(items: tuple[Item, ...], parent: str = "") -> Iterator[tuple[str, Item]]:

@@ -38,8 +38,6 @@ from promptcache.language.syntax.nodes import (
     RuleList,
     Scaffold,
     SchemaDocument,
-    Sees,
-    StandIn,
     Text,
     Turn,
     Union,
@@ -48,7 +46,7 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
-from promptcache.language.syntax.whitespace import finish, is_blank
+from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import Characters, Element
 
 MAX_PATHS = 50_000
@@ -76,7 +74,7 @@ class SchemaReader:
         self.faults = FaultList(SchemaError)
         self._folder = folder
         self._include = include
-        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.GUARANTEED, Sees.PREVIOUS))
+        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.PREVIOUS))
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
@@ -99,8 +97,7 @@ class SchemaReader:
         options = InheritedOptions(
             attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
             "\n" if separator is None else separator,
-            attributes.choice("context", Context) or Context.GUARANTEED,
-            attributes.choice("sees", Sees) or Sees.PREVIOUS,
+            attributes.choice("context", Context) or Context.PREVIOUS,
         )
         with self._inside(Place("", False, options)):
             children = self._items(root)
@@ -110,7 +107,6 @@ class SchemaReader:
             span=root.span,
             version=attributes.text("version"),
             context=options.context,
-            sees=options.sees,
             whitespace=options.whitespace,
             separator=options.separator,
             repair=attributes.repair("repair"),
@@ -193,8 +189,6 @@ class SchemaReader:
             case "answer":
                 self._hollow(element)
                 return read_answer(element, self._folder, "schema", self.faults)
-            case "stand-in":
-                return self._stand_in(element)
             case role:
                 self._attributes(element)
                 with self._inside(self._place._replace(in_turn=True)):
@@ -205,13 +199,12 @@ class SchemaReader:
         name, src = attributes.needed("name"), attributes.text("src")
         whitespace = attributes.choice("whitespace", Whitespace)
         separator = attributes.escaped("separator")
-        context, sees = attributes.choice("context", Context), attributes.choice("sees", Sees)
+        context = attributes.choice("context", Context)
         around = self._place.options
         options = InheritedOptions(
             whitespace or around.whitespace,
             around.separator if separator is None else separator,
             context or around.context,
-            sees or around.sees,
         )
         with self._inside(Place(join_path(self._place.parent, name), False, options)):
             children = self._items(element)
@@ -229,8 +222,6 @@ class SchemaReader:
             src=self._from_home(src),
             reserve=attributes.number("reserve"),
             context=context,
-            sees=sees,
-            private=attributes.flag("private") or False,
             whitespace=whitespace,
             separator=separator,
             places=attributes.places,
@@ -283,7 +274,7 @@ class SchemaReader:
     def _collection(self, element: Element) -> Collection:
         attributes = self._attributes(element)
         name = attributes.needed("name")
-        whitespace, sees = attributes.choice("whitespace", Whitespace), attributes.choice("sees", Sees)
+        whitespace, context = attributes.choice("whitespace", Whitespace), attributes.choice("context", Context)
         separator = attributes.escaped("separator")
         around = self._place.options
         options = around._replace(
@@ -301,7 +292,7 @@ class SchemaReader:
             minimum=attributes.number("min", least=0) or 0,
             maximum=attributes.number("max"),
             src=self._from_home(src),
-            sees=sees,
+            context=context or Context.GUARANTEED,
             whitespace=whitespace,
             separator=separator,
             listed=listed,
@@ -336,13 +327,6 @@ class SchemaReader:
             name=attributes.text("name"),
             places=attributes.places,
         )
-
-    def _stand_in(self, element: Element) -> StandIn:
-        self._attributes(element)
-        text = "".join(piece or "" for piece in finish([self._content(element)], Whitespace.DEDENT))
-        if not text:
-            self._fault("PC106", "<stand-in> needs text", element.name_span, "write a sentence, or leave it out")
-        return StandIn(text=text, span=element.span)
 
     def _rules(self, element: Element) -> RuleList:
         self._attributes(element)

@@ -3,8 +3,8 @@ import { encoded, isElement } from "./prompt.js";
 import { markup, parse } from "./xml.js";
 
 const FLAG = ["true", "false"];
-const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [], context: ["guaranteed", "own"],
-  sees: ["stand-ins", "previous", "earlier", "nothing"] };
+const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [],
+  context: ["previous", "guaranteed", "own"] };
 const CONTENT = ["text", "doc", "parameter", "module", "union", "collection", "include"];
 const TURNS = ["system", "user", "assistant"];
 const TYPE = { type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [] };
@@ -12,15 +12,15 @@ const TYPE = { type: ["text", "line", "int", "number", "choice"], choices: [], p
 /** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
 export const SCHEMA_ELEMENTS = {
   schema: [
-    [...CONTENT, ...TURNS, "scaffold", "stand-in", "answer", "rules", "example"],
+    [...CONTENT, ...TURNS, "scaffold", "answer", "rules", "example"],
     { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], positions: ["closed", "fixed"], ...INHERITED },
   ],
   module: [
     [...CONTENT, ...TURNS, "scaffold"],
-    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, private: FLAG, reserve: [], src: [], ...INHERITED },
+    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, reserve: [], src: [], ...INHERITED },
   ],
   collection: [["doc", "module", "include"],
-    { name: [], min: [], max: [], src: [], whitespace: INHERITED.whitespace, separator: [], sees: INHERITED.sees }],
+    { name: [], min: [], max: [], src: [], whitespace: INHERITED.whitespace, separator: [], context: INHERITED.context }],
   union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
   parameter: [
     [],
@@ -34,7 +34,6 @@ export const SCHEMA_ELEMENTS = {
   assistant: [CONTENT, {}],
   text: [[], {}],
   doc: [[], {}],
-  "stand-in": [[], {}],
   answer: [[], { ...TYPE, src: [] }],
   rules: [["require", "exclude", "choose", "assert", "doc"], {}],
   require: [[], { if: [], then: [], message: [] }],
