@@ -108,8 +108,6 @@ class Chunk:
             for index, quiz in enumerate(self.quizzes):
                 xml = schema_xml(quiz, way, f"{way.schema_name}-{index}", lambda text: len(self._tokenized(text)))
                 self.engine.add_schema(xml, keep=way.keep)
-                if way.promoted:
-                    self.engine.promote(self.prompt(index, quiz.questions[0], way))
 
     def prompt(self, index: int, question: QuizQuestion, way: Way, answer: str | None = None) -> str:
         """Return the prompt of one question about the document `index`."""

@@ -13,7 +13,7 @@ from operator import itemgetter
 from promptcache.audit.ladder import Ladder, TokenPiece
 from promptcache.audit.report import Advice, AdviceKind, Audit, ModuleGain, equal_gain, largest_first
 from promptcache.diagnostics import LEAST_NATS, LanguageError, counted
-from promptcache.kv import MemoryStore
+from promptcache.kv import MemoryStore, stored_bytes
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -23,8 +23,18 @@ from promptcache.language import (
     Context,
     Repair,
 )
-from promptcache.layout import Plan, Slot, StateKind, lay_out, run_states
-from promptcache.runtime import Executor, SchemaState, promote
+from promptcache.layout import (
+    Plan,
+    Slot,
+    StateKind,
+    combination,
+    exact_plan,
+    has_combination,
+    in_full_context,
+    lay_out,
+    run_states,
+)
+from promptcache.runtime import Executor, SchemaState
 from promptcache.tokenizer import Tokenizer
 
 MIN_GAIN_SHARE = 0.25
@@ -39,7 +49,6 @@ REPAIRS = ("slots", "first-4", "first-16")
 MAX_TRIALS = 8
 """Number of changes of each kind that are tried, the most promising first."""
 
-_NO_LIMIT = 1 << 62
 _SHOWN_CHARS = 12
 
 
@@ -141,16 +150,21 @@ class _Trials:
         return state.plan(self._plan.selection.of_schema(state.schema), self._tokenizer, self._plan.repair)
 
     def _promotion(self) -> Iterator[_Change]:
-        if self._plan.selection.members:
+        if not has_combination(self._plan):
             return
-        new, report = promote(self._state, self._plan.selection, self._executor.model.shape, _NO_LIMIT)
-        if new is not self._state:
-            yield _Change(
-                kind=AdviceKind.PROMOTE,
-                plan=self._planned(new),
-                words=f'promote this prompt, or add <scaffold modules="{" ".join(report.modules)}"/>',
-                price=f"{counted(report.num_tokens, 'token')} more in the store, {report.nbytes:,} bytes, encoded once",
-            )
+        own = combination(self._plan)
+        parts = in_full_context(own)
+        added = [part.encoding for part, before in zip(parts, own, strict=True) if part != before]
+        shape, codec = self._executor.model.shape, self._state.codec
+        nbytes = sum(stored_bytes(codec, shape, each.num_tokens) for each in added)
+        num_tokens = counted(sum(each.num_tokens for each in added), "token")
+        modules = [path for path in self._plan.selection.modules if self._state.schema.modules[path].cache]
+        yield _Change(
+            kind=AdviceKind.PROMOTE,
+            plan=exact_plan(self._plan, parts),
+            words=f'promote this prompt, or add <scaffold modules="{" ".join(modules)}"/>',
+            price=f"{num_tokens} more in the store, {nbytes:,} bytes, encoded once",
+        )
 
     def _repairs(self) -> Iterator[_Change]:
         """Yield settings of `repair`, those that compute the fewest tokens first."""

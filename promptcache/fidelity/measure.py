@@ -38,7 +38,6 @@ from promptcache.runtime import (
     choose_placement,
     generate,
     open_pool,
-    promoted,
     schema_state,
 )
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -146,19 +145,14 @@ class _SettingPlanner:
             PromptCacheError: The schema, the model or its context length refuses the setting.
         """
         state = self.state(setting)
-        states, plans = [state], list[Plan]()
-        for selection in (each.selection for each in prompts):
-            has_scaffold = setting == PROMOTED and not selection.members
-            states.append(promoted(state, selection) if has_scaffold else state)
-            plan = self.plan(states[-1], selection)
-            if setting == PROMOTED and selection.members and has_combination(plan):
-                plan = exact_plan(plan, in_full_context(combination(plan)))  # as with promote="auto"
-            plans.append(plan)
+        plans = [self.plan(state, each.selection) for each in prompts]
+        if setting == PROMOTED:
+            plans = [_promoted(each) for each in plans]
         used = (part.encoding for plan in plans for part in plan.tokens.parts)
         return _PlannedSetting(
             setting=setting,
             plans=tuple(plans),
-            encodings=frozenset(chain(used, *(each.encodings for each in states))),
+            encodings=frozenset((*used, *state.encodings)),
         )
 
     def state(self, setting: Setting) -> SchemaState:
@@ -234,6 +228,11 @@ class _Measurement:
     def _first_token(self, tokens: RequestTokens) -> object:
         model, greedy = self._engine.model, {"do_sample": False}
         return generate(model, self._executor.link(tokens), eos_ids=(), max_new_tokens=1, options=greedy)
+
+
+def _promoted(plan: Plan) -> Plan:
+    """Return the plan that is used after `Engine.promote`."""
+    return exact_plan(plan, in_full_context(combination(plan))) if has_combination(plan) else plan
 
 
 def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], planner: _SettingPlanner) -> SettingFidelity:

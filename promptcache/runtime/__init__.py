@@ -47,8 +47,7 @@ from promptcache.runtime.planner import (
     several,
 )
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
-from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
-from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
+from promptcache.runtime.promoter import PromoteMode, Promoter, Promotions
 from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
     Token,
@@ -92,7 +91,6 @@ __all__ = [
     "AnswerSplit",
     "AsyncService",
     "AsyncStream",
-    "AutoPromotions",
     "Batch",
     "Catalog",
     "Chat",
@@ -117,7 +115,7 @@ __all__ = [
     "Progress",
     "PromoteMode",
     "Promoter",
-    "Promotion",
+    "Promotions",
     "PromptSource",
     "Request",
     "RequestBuilder",
@@ -155,7 +153,6 @@ __all__ = [
     "checked_cache",
     "choose_linking",
     "choose_placement",
-    "demoted",
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",
@@ -168,11 +165,8 @@ __all__ = [
     "open_graphs",
     "open_history",
     "open_pool",
-    "open_promoter",
     "plain_logits",
     "prefilled",
-    "promote",
-    "promoted",
     "read_chat",
     "read_options",
     "reference_inputs",
