@@ -14,7 +14,6 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.audit import Audit, audit
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
@@ -36,6 +35,7 @@ from promptcache.layout import Encoding, Layout, Plan, render
 from promptcache.runtime import (
     AsyncService,
     AsyncStream,
+    Audit,
     Catalog,
     Chat,
     Completion,
@@ -61,6 +61,7 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
+    audit,
     chat_prompt,
     check_for_batch,
     check_for_stream,
@@ -773,23 +774,17 @@ class Engine(NamedElsewhere, Unpicklable):
         return dynamic_cache_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
 
     def audit(
-        self,
-        prompt: PromptSource,
-        *,
-        max_new_tokens: int = DEFAULT_AUDIT_TOKENS,
-        repair: str | None = None,
-        positions: str | None = None,
+        self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
-        """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
+        """Compare a prompt with plain prefill of the same text: how far the two are apart, and both answers.
 
-        Slow: it takes about as long as 5 plain prefills of the prompt and one request for each of its modules. If the
-        distance is a millinat or more, it takes up to 28 further prefills, which try what would help. They encode
-        modules outside of the engine's store. Each pass makes a mask over all tokens.
+        Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer. If the
+        answers differ, the new tokens of the request are computed once for each further token of its own answer.
 
         Args:
             prompt: As for `plan`.
-            max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             PromptError: The prompt is not valid.
@@ -797,9 +792,8 @@ class Engine(NamedElsewhere, Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        state, plan = self._planner.planned(prompt, repair, positions=positions)
-        check_room(plan, max_new_tokens, self.model.context_length)
-        return audit(plan, state, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
+        plan = self._fitting(prompt, repair, None, max_new_tokens)
+        return audit(plan, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @property
     def end_ids(self) -> tuple[int, ...]:

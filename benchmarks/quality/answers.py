@@ -16,8 +16,8 @@ from transformers import DynamicCache
 
 from benchmarks.quality.documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
-from promptcache.audit import Distance, compare_predictions
 from promptcache.engine import Engine
+from promptcache.runtime import Distance, compare_predictions
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
@@ -157,7 +157,7 @@ class Chunk:
         differing = [
             number
             for number, found in enumerate(distances)
-            if found[way.name][PLAIN.name].num_agreeing < len(plain[number].logits)
+            if sum(found[way.name][PLAIN.name].agrees) < len(plain[number].logits)
         ]
         if differing:
             prompts = [self.prompt(*asked[number], way) for number in differing]

@@ -18,6 +18,7 @@ from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
 from promptcache.runtime.coalesce import Pool, open_pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
+from promptcache.runtime.distance import Audit, Distance, PlainPrefill, audit, compare_predictions
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
@@ -91,10 +92,12 @@ __all__ = [
     "AnswerSplit",
     "AsyncService",
     "AsyncStream",
+    "Audit",
     "Batch",
     "Catalog",
     "Chat",
     "Completion",
+    "Distance",
     "EngineStats",
     "Executor",
     "FinishReason",
@@ -108,6 +111,7 @@ __all__ = [
     "Listener",
     "Model",
     "ModelInputs",
+    "PlainPrefill",
     "Planner",
     "Pool",
     "PrefixCache",
@@ -146,6 +150,7 @@ __all__ = [
     "answer_by_transformers",
     "answer_reader",
     "as_model",
+    "audit",
     "chat_prompt",
     "check_for_batch",
     "check_for_stream",
@@ -153,6 +158,7 @@ __all__ = [
     "checked_cache",
     "choose_linking",
     "choose_placement",
+    "compare_predictions",
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",

@@ -18,11 +18,10 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine
-from promptcache.audit import mean_divergence
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.kv import MemoryStore
 from promptcache.layout import Level
-from promptcache.runtime import Model, choose_linking, plain_logits, used_tokens
+from promptcache.runtime import Model, choose_linking, compare_predictions, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -107,7 +106,7 @@ def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
     expected = plain_logits(engine.plan(text).tokens, model)[-1].log_softmax(-1)
 
     assert completion.usage.promoted
-    assert mean_divergence(found[None], expected[None]) < 1e-6
+    assert compare_predictions(found[None], expected[None]).divergence < 1e-6
     assert float((found - expected).abs().max()) < 1e-5
 
 
