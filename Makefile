@@ -42,7 +42,7 @@ test-clients: $(STAMP)  ## frameworks that use the library, and clients of its s
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.
 test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: about an hour
 	PROMPTCACHE_EXAMPLES=quick PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" \
-		--ignore tests/runtime/serving/test_service.py $(addprefix tests/,engine runtime audit)
+		--ignore tests/runtime/serving/test_service.py $(addprefix tests/,engine runtime)
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	TRITON_INTERPRET=0 $(PYTEST) -m gpu
@@ -55,7 +55,7 @@ bench-gpu:  ## the figures of a GPU, as JSON in gpu/: twelve minutes, and 100 GB
 	done
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
-	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/audit tests/engine
+	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/engine
 
 # The last run has a slow machine: two workers and a busy neighbour share one core, and clocks of CPU time run three times
 # as fast. ATen's kernels are never below oneDNN's: on such a machine, which does not exist, PyTorch fails in bfloat16.

@@ -14,7 +14,6 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from promptcache.audit import Audit, audit
 from promptcache.diagnostics import (
     BYTES,
     BYTES_ABOVE_0,
@@ -36,7 +35,7 @@ from promptcache.layout import Encoding, Layout, Plan, render
 from promptcache.runtime import (
     AsyncService,
     AsyncStream,
-    AutoPromotions,
+    Audit,
     Catalog,
     Chat,
     Completion,
@@ -46,7 +45,7 @@ from promptcache.runtime import (
     ModelInputs,
     Planner,
     Progress,
-    Promotion,
+    Promoter,
     PromptSource,
     RequestBuilder,
     RequestSettings,
@@ -62,13 +61,13 @@ from promptcache.runtime import (
     answer,
     answer_batch,
     as_model,
+    audit,
     chat_prompt,
     check_for_batch,
     check_for_stream,
     check_room,
     choose_linking,
     choose_placement,
-    demoted,
     dynamic_cache_inputs,
     linked_inputs,
     load_model,
@@ -76,8 +75,6 @@ from promptcache.runtime import (
     open_graphs,
     open_history,
     open_pool,
-    open_promoter,
-    promote,
     reference_logits,
     schema_state,
     score,
@@ -89,9 +86,6 @@ from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
 """Default limit of the KV of own tokens in one batch."""
-
-DEFAULT_PROMOTE_BYTES = 2**30
-"""Default limit of the KV that one promotion adds."""
 
 DEFAULT_AUDIT_TOKENS = 32
 """Default limit of the places that an audit compares."""
@@ -167,13 +161,13 @@ class Engine(NamedElsewhere, Unpicklable):
                 (PC513, PC514). Otherwise the answer has warnings.
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
-                exact one. "off" promotes only what `promote` names.
-            promote_bytes: Limit of the KV that is promoted automatically. It is part of the memory budget of the store.
+                exact one. "off" promotes only what a call of `promote` names.
+            promote_bytes: Limit of promoted KV. It is part of the memory budget of the store.
                 None means a quarter of that budget, or 1 GiB without one.
 
         Raises:
             InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote` or `promote_bytes` has a value
-                that is not allowed; or `promote` is "auto" and the store has a class of the caller's own.
+                that is not allowed.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -214,13 +208,13 @@ class Engine(NamedElsewhere, Unpicklable):
             place=partial(choose_placement, self.model),
             strict_template=strict_template,
         )
-        self._promoter = open_promoter(promote, self._executor, self._catalog, promote_bytes)
+        self._promoter = Promoter(self._executor, self._catalog, promote, promote_bytes)
         self._requests = RequestBuilder(
             self._planner,
             self._executor,
             self.tokenizer,
             tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
-            exact=None if self._promoter is None else self._promoter.exact,
+            exact=self._promoter.exact,
         )
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
@@ -287,8 +281,7 @@ class Engine(NamedElsewhere, Unpicklable):
         caller. Closing again does nothing.
         """
         self._catalog.close()
-        if self._promoter is not None:
-            self._promoter.end()
+        self._promoter.end()
         for service in tuple(self._services):
             service.close()
         self.clear_history()
@@ -417,57 +410,36 @@ class Engine(NamedElsewhere, Unpicklable):
             for each in chosen
         )
 
-    def promote(self, prompt: PromptSource, *, promote_bytes: int = DEFAULT_PROMOTE_BYTES) -> Promotion:
-        """Encode the modules of a prompt together from now on, as if the schema had a scaffold over them.
+    def promote(self, prompt: PromptSource, *, repair: str | None = None, salt: str | None = None) -> int:
+        """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.
 
-        Positions do not change. The KV is encoded at its first use. Later prompts that have at least these modules
-        attend to all of them, and their `Usage.promoted` is set. A promotion lasts until `demote`, until a schema of
-        the same name is added, or until the engine ends. Requests in flight keep the KV that they were planned with.
+        This does at once what `promote="auto"` does in idle time for a combination that came twice, with the same
+        limit, eviction and figures; it works with `promote="off"` as well. The KV is in memory only. It lasts until
+        other promotions need the room, or until the schema is removed or replaced.
 
         Args:
-            prompt: As for `plan`. Its cached modules are promoted; its arguments and text do not matter.
-            promote_bytes: Limit of the stored KV that this promotion adds.
-
-        Raises:
-            InvalidValue: The prompt has members of collections, which only `promote="auto"` promotes.
-            PromptCacheError: The promotion adds more than `promote_bytes`.
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-        """
-        BYTES.check("promote_bytes", promote_bytes, InvalidValue)
-        while True:
-            old, plan = self._planner.planned(prompt)
-            new, report = promote(old, plan.selection, self.model.shape, promote_bytes)
-            if new is old or self._catalog.replace(old, new):
-                return report
-
-    def demote(self, prompt: PromptSource | None = None, *, schema: str | None = None) -> int:
-        """Undo the promotion of a prompt's modules, or all promotions of a schema.
+            prompt: As for `plan`. Its arguments are part of the combination; its text at the end is not.
+            repair: As for `generate`; requests with another setting have another combination.
+            salt: Requests with arguments use the promotion only if they have the same salt.
 
         Returns:
-            The number of promotions that were undone. The KV that only they needed is freed.
+            The number of tokens that were encoded; 0 if the prompt is `exact` without it, or promoted already.
 
         Raises:
-            InvalidValue: Not exactly one of `prompt` and `schema` is given.
+            InvalidValue: The prompt begins with text that is not cached.
+            PromptCacheError: The promotion needs more than `promote_bytes` of the engine, or than the memory of the
+                store has room for.
             PromptError: The prompt is not valid.
             UnknownSchema: No schema of that name was added.
+            ContextLengthExceeded: The prompt needs more positions than the model has.
         """
-        if (prompt is None) is (schema is None):
-            raise InvalidValue("demote takes either a prompt, or the name of a schema as schema=…")
-        (TEXT | None).check("schema", schema, InvalidValue)
-        while True:
-            if prompt is None:
-                selection, old = None, self._catalog.find(schema or "")
-            else:
-                old, plan = self._planner.planned(prompt)
-                selection = plan.selection
-            new, number = demoted(old, selection)
-            if new is old or self._catalog.replace(old, new):
-                return number
+        (TEXT | None).check("salt", salt, InvalidValue)
+        plan = self._fitting(prompt, repair, None)
+        return self._promoter.promote(plan, salt)
 
     def stats(self) -> EngineStats:
-        """Return figures of the work in idle time: automatic promotion."""
-        return EngineStats(promotions=AutoPromotions() if self._promoter is None else self._promoter.figures)
+        """Return figures of promotion."""
+        return EngineStats(promotions=self._promoter.figures)
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""
@@ -552,7 +524,7 @@ class Engine(NamedElsewhere, Unpicklable):
                 way of asking. None takes them from the random state of torch.
             salt: Only requests with the same salt share history, for example one salt for each user of a server.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
-            deterministic: Whether the answer does not depend on automatic promotions: it is the modular one.
+            deterministic: Whether the answer does not depend on promotions: it is the modular one.
             output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
                 dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
                 `Grammar` of `promptcache`. Reasoning before the answer is not restricted. None means the format that
@@ -802,23 +774,17 @@ class Engine(NamedElsewhere, Unpicklable):
         return dynamic_cache_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
 
     def audit(
-        self,
-        prompt: PromptSource,
-        *,
-        max_new_tokens: int = DEFAULT_AUDIT_TOKENS,
-        repair: str | None = None,
-        positions: str | None = None,
+        self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
     ) -> Audit:
-        """Compare a prompt with plain prefill of the same text: how far the two are apart, why, and what would help.
+        """Compare a prompt with plain prefill of the same text: how far the two are apart, and both answers.
 
-        Slow: it takes about as long as 5 plain prefills of the prompt and one request for each of its modules. If the
-        distance is a millinat or more, it takes up to 28 further prefills, which try what would help. They encode
-        modules outside of the engine's store. Each pass makes a mask over all tokens.
+        Slow: it prefills the whole text, and compares the predictions at each token of its greedy answer. If the
+        answers differ, the new tokens of the request are computed once for each further token of its own answer.
 
         Args:
             prompt: As for `plan`.
-            max_new_tokens: Limit of the places that are compared, which are those of plain prefill's greedy answer.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             PromptError: The prompt is not valid.
@@ -826,9 +792,8 @@ class Engine(NamedElsewhere, Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        state, plan = self._planner.planned(prompt, repair, positions=positions)
-        check_room(plan, max_new_tokens, self.model.context_length)
-        return audit(plan, state, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
+        plan = self._fitting(prompt, repair, None, max_new_tokens)
+        return audit(plan, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @property
     def end_ids(self) -> tuple[int, ...]:

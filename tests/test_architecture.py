@@ -34,8 +34,7 @@ MAY_IMPORT = {
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
     "runtime": {"atomic", "diagnostics", "locks", "structured", "language", "tokenizer", "layout", "kv"},
-    "audit": {"diagnostics", "locks", "language", "tokenizer", "layout", "kv", "runtime"},
-    "engine": {"audit", "diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
+    "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
 }
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
@@ -132,7 +131,6 @@ FACES = {
     "tokenizer": (*_CODE, TESTS),
     "layout": (*_CODE, TESTS),
     "runtime": _CODE,
-    "audit": (*_CODE, TESTS),
 }
 """Rooms that code outside imports by their `__init__` only, and where this is checked."""
 

@@ -16,8 +16,8 @@ from transformers import DynamicCache
 
 from benchmarks.quality.documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
-from promptcache.audit import Distance, compare_predictions
 from promptcache.engine import Engine
+from promptcache.runtime import Distance, compare_predictions
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}
@@ -108,8 +108,6 @@ class Chunk:
             for index, quiz in enumerate(self.quizzes):
                 xml = schema_xml(quiz, way, f"{way.schema_name}-{index}", lambda text: len(self._tokenized(text)))
                 self.engine.add_schema(xml, keep=way.keep)
-                if way.promoted:
-                    self.engine.promote(self.prompt(index, quiz.questions[0], way))
 
     def prompt(self, index: int, question: QuizQuestion, way: Way, answer: str | None = None) -> str:
         """Return the prompt of one question about the document `index`."""
@@ -159,7 +157,7 @@ class Chunk:
         differing = [
             number
             for number, found in enumerate(distances)
-            if found[way.name][PLAIN.name].num_agreeing < len(plain[number].logits)
+            if sum(found[way.name][PLAIN.name].agrees) < len(plain[number].logits)
         ]
         if differing:
             prompts = [self.prompt(*asked[number], way) for number in differing]

@@ -22,7 +22,6 @@ class Way:
         requires: Whether a module requires the one that its text refers to.
         keep: Codec of the stored KV, for `engine.add_schema`.
         text: Whether arguments are written into the modules as text, without slots.
-        promoted: Whether `engine.promote` is called with the first prompt of each document.
         repair: Setting of each request; None passes none.
         history: Whether TTFT is that of a further question, while history has the document.
         also_beside: Names of ways to compare with, after plain prefill.
@@ -35,7 +34,6 @@ class Way:
     requires: bool = False
     keep: str = "full"
     text: bool = False
-    promoted: bool = False
     repair: str | None = None
     history: bool = False
     also_beside: tuple[str, ...] = ()
@@ -48,11 +46,10 @@ class Way:
     @property
     def schema_name(self) -> str:
         """Name of a schema for a document that is served in this way. Ways with one name share their schema."""
-        promoted = "-promoted" if self.promoted else ""
         context = f"{self.context}{'-scaffold' * self.scaffold}"
         context += f"-{self.positions}" if self.positions else ""
         context += "-requires" * self.requires
-        return f"{context}-{self.keep}{'-text' * self.text}{promoted}"
+        return f"{context}-{self.keep}{'-text' * self.text}"
 
     @property
     def request(self) -> dict[str, Any]:
@@ -75,7 +72,6 @@ _NAMED = (
     Way(name="int8", keep="int8", also_beside=("previous",)),
     Way(name="int4", keep="int4", also_beside=("previous",)),
     Way(name="text", text=True),
-    Way(name="promoted", promoted=True),
     Way(name="history", repair="all", history=True),
 )
 

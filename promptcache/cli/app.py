@@ -30,7 +30,6 @@ COMMANDS = {
     "collect": "Put files into a collection of a schema, or take members out.",
     "run": "Answer a prompt, and say what was reused.",
     "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
-    "audit": "Show how far a cached request is from plain prefill, why, and what would help.",
     "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.",
     "serve": "Answer prompts over HTTP, with the API of OpenAI.",
     "warm": "Encode schemas ahead of time, and keep their KV for other processes.",

@@ -12,7 +12,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from promptcache.cli.audit import bar_lines
 from promptcache.cli.console import print_lines, progress, show_loading, stdout
 from promptcache.cli.engine import load_engine
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
@@ -35,7 +34,6 @@ from promptcache.cli.options import (
     schema_argument,
     with_json,
 )
-from promptcache.cli.output import ROOT
 from promptcache.cli.sources import Sources
 from promptcache.cli.test import find_hypothesis
 from promptcache.diagnostics import counted, millinats_text, size_text
@@ -44,8 +42,6 @@ from promptcache.language import is_template, with_root_attribute
 if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.fidelity import Fidelity, Interval, SettingFidelity
-
-_MAX_MODULES = 5
 
 
 @click.command("fidelity")
@@ -195,7 +191,6 @@ def _data(fidelity: Fidelity) -> dict[str, Any]:
         **asdict(fidelity),
         "settings": [{**asdict(each), "setting": each.name} for each in fidelity.settings],
         "refused": [{"setting": name, "reason": reason} for name, reason in fidelity.refused],
-        "causes": [{"cause": cause, "share": share} for cause, share in fidelity.causes],
     }
 
 
@@ -208,7 +203,7 @@ def _print(
     failed: bool,
 ) -> None:
     stdout().print(_table(fidelity))
-    print_lines((*_causes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)))
+    print_lines((*_notes(fidelity), *_verdict(fidelity, recommended, limit, written=written, failed=failed)))
 
 
 def _table(fidelity: Fidelity) -> Table:
@@ -236,17 +231,7 @@ def _interval(interval: Interval) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _causes(fidelity: Fidelity) -> Iterator[Text]:
-    yield Text("\nwhere the distance comes from as the schema is, in millinats")
-    yield from bar_lines([(cause.value, share, cause.meaning) for cause, share in fidelity.causes])
-    if fidelity.modules:
-        yield Text("\nwhat computing a module again would gain, the worst first")
-        yield from bar_lines(
-            [
-                (each.module or ROOT, each.gain, f"in {counted(each.num_prompts, 'prompt')}")
-                for each in fidelity.modules[:_MAX_MODULES]
-            ]
-        )
+def _notes(fidelity: Fidelity) -> Iterator[Text]:
     worst = max(fidelity.prompts, key=lambda each: each.divergence)
     yield Text(f"\nfurthest prompt: {worst.name}, {millinats_text(worst.divergence)} millinats")
     for name, reason in fidelity.refused:
@@ -264,8 +249,7 @@ def _verdict(
     if recommended is None:
         nearest = min(fidelity.settings, key=lambda each: each.divergence.value)
         yield Text(
-            f"no setting that can be recommended is near enough; the nearest is {nearest.name} with "
-            f"{_cost(nearest)}. `promptcache audit` shows what would help a prompt"
+            f"no setting that can be recommended is near enough; the nearest is {nearest.name} with {_cost(nearest)}"
         )
     elif recommended is fidelity.as_it_is:
         yield Text("recommended: keep the schema as it is", style="bold")

@@ -191,26 +191,6 @@ def plan_request(
     return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
 
 
-def read_for_model(
-    file: str,
-    schema_files: Sequence[str],
-    words: Sequence[str],
-    sources: Sources,
-    model: str,
-    *,
-    max_new_tokens: int | None,
-    repair: Repair | None,
-) -> CheckedRequest:
-    """Read a request as `read_request` does, and check its lengths in tokens before the model is loaded.
-
-    Raises:
-        PromptCacheError: As `read_request` and `plan_request`, or the model was not found.
-    """
-    request = read_request(file, schema_files, words, sources)
-    check_lengths(request, model, max_new_tokens=max_new_tokens, repair=repair)
-    return request
-
-
 def check_lengths(request: CheckedRequest, model: str, *, max_new_tokens: int | None, repair: Repair | None) -> None:
     """Check the lengths of a request in tokens, without loading the model.
 

@@ -14,7 +14,7 @@ from promptcache.cli.answer_options import AnswerOptions, answer_options
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import repaired_text, tell, warn, write_calls, write_text
-from promptcache.cli.request import CheckedRequest, read_for_model
+from promptcache.cli.request import CheckedRequest, check_lengths, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import InvalidGeneration, as_data, counted
 from promptcache.structured import JSONSchema, OutputFormat, check_format
@@ -49,15 +49,8 @@ def command(
     PROMPT is a prompt file; - is standard input.
     """
     generation = options.generation() | {"repair": options.repair_text, "output": _output(json_schema)}
-    request = read_for_model(
-        prompt,
-        schema,
-        options.arg,
-        sources,
-        options.model,
-        max_new_tokens=options.max_new_tokens,
-        repair=options.repair,
-    )
+    request = read_request(prompt, schema, options.arg, sources)
+    check_lengths(request, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
     generation["tools"] = options.read_tools(request.tools)
     engine = options.load_engine()
     engine.add_schema(request.schema.source, keep=options.keep)

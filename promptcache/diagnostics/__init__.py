@@ -60,12 +60,10 @@ from promptcache.diagnostics.values import (
     whole,
 )
 from promptcache.diagnostics.words import (
-    LEAST_NATS,
     counted,
     first_line,
     listed,
     millinats_text,
-    shown_millinats,
     size_text,
 )
 
@@ -76,7 +74,6 @@ __all__ = [
     "CODES",
     "FLAG",
     "FUNCTION",
-    "LEAST_NATS",
     "MAX_FAULTS",
     "PATH",
     "SECONDS",
@@ -135,7 +132,6 @@ __all__ = [
     "printable",
     "refuse_unknown",
     "shown",
-    "shown_millinats",
     "size_text",
     "suggest",
     "tuple_of",

@@ -20,18 +20,9 @@ def size_text(nbytes: int) -> str:
     return f"{amount:,.4g} GiB"
 
 
-LEAST_NATS = 0.001
-"""Least KL divergence that matters, in nats: no change that gains less is advised, and a bar of less is short."""
-
-
-def shown_millinats(nats: float) -> float:
-    """Return nats as millinats with the one decimal that is shown; rounding gives no minus zero."""
-    return round(1000 * nats, 1) + 0.0
-
-
 def millinats_text(nats: float) -> str:
-    """Return nats as text in millinats."""
-    return f"{shown_millinats(nats):.1f}"
+    """Return nats as text in millinats, with one decimal."""
+    return f"{round(1000 * nats, 1) + 0.0:.1f}"  # rounding gives no minus zero
 
 
 def listed(names: Sequence[str], max_names: int) -> str:

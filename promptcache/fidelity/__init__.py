@@ -5,12 +5,12 @@
     fidelity = measure_fidelity(engine, "schemas/support.xml")
     assert fidelity.as_it_is.divergence.value <= 0.05  # nats
 
-`Engine.audit` does the same for one prompt.
+`Engine.audit` compares one prompt.
 """
 
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.measure import measure_fidelity
-from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
+from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "SETTINGS",
     "Fidelity",
     "Interval",
-    "ModuleMean",
     "PromptFidelity",
     "Setting",
     "SettingFidelity",

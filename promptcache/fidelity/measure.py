@@ -9,14 +9,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
-from promptcache.audit import Cause, Distance, Ladder, ModuleGain, largest_first
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
 from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
-from promptcache.fidelity.report import Fidelity, Interval, ModuleMean, PromptFidelity, SettingFidelity
+from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Selection
@@ -32,13 +30,14 @@ from promptcache.layout import (
 )
 from promptcache.progress import Progress, silent
 from promptcache.runtime import (
+    Distance,
     Executor,
+    PlainPrefill,
     SchemaState,
     check_room,
     choose_placement,
     generate,
     open_pool,
-    promoted,
     schema_state,
 )
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -104,14 +103,11 @@ def measure_fidelity(
     for index, _ in enumerate(prompts):
         progress("measuring prompts", index, len(prompts))
         measured.append(measurement.of_prompt(index))
-    distance = statistics.fmean(each.distances[AS_IT_IS.name].divergence for each in measured)
     return Fidelity(
         schema=checked.name,
         prompts=tuple(_prompt(prompt, each) for prompt, each in zip(prompts, measured, strict=True)),
         settings=tuple(_figures(variant, measured, planner) for variant in variants),
         refused=tuple(refused),
-        causes=tuple((cause, statistics.fmean(each.shares[cause] for each in measured)) for cause in Cause),
-        modules=largest_first(_module_means(measured), lambda each: each.gain, distance),
         plain_ttft_s=statistics.median(each.ttft_s[_PLAIN] for each in measured),
     )
 
@@ -146,19 +142,14 @@ class _SettingPlanner:
             PromptCacheError: The schema, the model or its context length refuses the setting.
         """
         state = self.state(setting)
-        states, plans = [state], list[Plan]()
-        for selection in (each.selection for each in prompts):
-            has_scaffold = setting == PROMOTED and not selection.members
-            states.append(promoted(state, selection) if has_scaffold else state)
-            plan = self.plan(states[-1], selection)
-            if setting == PROMOTED and selection.members and has_combination(plan):
-                plan = exact_plan(plan, in_full_context(combination(plan)))  # as with promote="auto"
-            plans.append(plan)
+        plans = [self.plan(state, each.selection) for each in prompts]
+        if setting == PROMOTED:
+            plans = [_promoted(each) for each in plans]
         used = (part.encoding for plan in plans for part in plan.tokens.parts)
         return _PlannedSetting(
             setting=setting,
             plans=tuple(plans),
-            encodings=frozenset(chain(used, *(each.encodings for each in states))),
+            encodings=frozenset((*used, *state.encodings)),
         )
 
     def state(self, setting: Setting) -> SchemaState:
@@ -194,12 +185,10 @@ class _SettingPlanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptFigures:
-    """One prompt under all settings, by their names. Shares and modules are those of the schema as it is."""
+    """One prompt under all settings, by their names."""
 
     distances: dict[str, Distance]
     ttft_s: dict[str, float]
-    shares: dict[Cause, float]
-    modules: tuple[ModuleGain, ...]
 
 
 class _Measurement:
@@ -217,23 +206,26 @@ class _Measurement:
         """Measure one prompt under every setting."""
         plans = {each.setting.name: each.plans[index] for each in self._variants}
         engine, executor = self._engine, self._executor
-        ladder = Ladder(plans[AS_IT_IS.name], executor, engine.tokenizer, engine.end_ids, self._max_new_tokens)
-        distances = {name: ladder.of_plan(plan, executor) for name, plan in plans.items()}
-        num_tokens = len(ladder.whole_ids)
-        plain = RequestTokens(parts=(), token_ids=ladder.whole_ids, position_ids=tuple(range(num_tokens)))
-        tokens = {_PLAIN: plain, **{name: plan.tokens for name, plan in plans.items()}}
+        plain = PlainPrefill(plans[AS_IT_IS.name], engine.model, engine.tokenizer, engine.end_ids, self._max_new_tokens)
+        distances = {name: plain.distance(plan, executor) for name, plan in plans.items()}
+        num_tokens = len(plain.token_ids)
+        alone = RequestTokens(parts=(), token_ids=plain.token_ids, position_ids=tuple(range(num_tokens)))
+        tokens = {_PLAIN: alone, **{name: plan.tokens for name, plan in plans.items()}}
         calls = {name: partial(self._first_token, each) for name, each in tokens.items()}
         samples = interleave(calls, self._rounds, engine.model.device)
         return _PromptFigures(
             distances=distances,
             ttft_s={name: each.median for name, each in samples.items()},
-            shares={each.cause: each.share for each in ladder.rungs()},
-            modules=tuple(ladder.modules(distances[AS_IT_IS.name].divergence)),
         )
 
     def _first_token(self, tokens: RequestTokens) -> object:
         model, greedy = self._engine.model, {"do_sample": False}
         return generate(model, self._executor.link(tokens), eos_ids=(), max_new_tokens=1, options=greedy)
+
+
+def _promoted(plan: Plan) -> Plan:
+    """Return the plan that is used after `Engine.promote`."""
+    return exact_plan(plan, in_full_context(combination(plan))) if has_combination(plan) else plan
 
 
 def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], planner: _SettingPlanner) -> SettingFidelity:
@@ -257,14 +249,3 @@ def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], plann
 def _prompt(prompt: MeasuredPrompt, measured: _PromptFigures) -> PromptFidelity:
     found = measured.distances[AS_IT_IS.name]
     return PromptFidelity(name=prompt.name, xml=prompt.xml, divergence=found.divergence, same_answer=found.same_answer)
-
-
-def _module_means(measured: Sequence[_PromptFigures]) -> list[ModuleMean]:
-    """Return the mean gain of each module over the prompts that reuse it."""
-    gains: dict[str, list[float]] = {}
-    for each in chain.from_iterable(prompt.modules for prompt in measured):
-        gains.setdefault(each.module, []).append(each.gain)
-    return [
-        ModuleMean(module=module, gain=statistics.fmean(found), num_prompts=len(found))
-        for module, found in gains.items()
-    ]

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from promptcache.audit import EQUAL_GAIN, Cause
 from promptcache.diagnostics import Short
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, Setting
 from promptcache.language import Repair, RepairKind
+
+EQUAL_NATS = 0.0001
+"""Difference of two divergences that count as equal: a tenth of a millinat, the last digit that is shown."""
 
 EQUAL_TTFT = 0.1
 """Share by which two times to first token may differ and still count as equal."""
@@ -62,7 +64,7 @@ class SettingFidelity(Short):
 
         It is the upper end of the interval, and at least a tenth of a millinat above the mean.
         """
-        return max(self.divergence.high, self.divergence.value + EQUAL_GAIN)
+        return max(self.divergence.high, self.divergence.value + EQUAL_NATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -83,21 +85,6 @@ class PromptFidelity(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ModuleMean(Short):
-    """Mean effect of computing a module again in the context of each prompt that has it.
-
-    Attributes:
-        module: Its path; "" is the schema's text outside modules.
-        gain: Mean reduction of the divergence in nats; it may be negative.
-        num_prompts: Number of these prompts.
-    """
-
-    module: str
-    gain: float
-    num_prompts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fidelity(Short):
     """Distance of a schema's cached requests from plain prefill, for several settings.
 
@@ -106,8 +93,6 @@ class Fidelity(Short):
         prompts: The prompts that were measured.
         settings: Figures of the schema as it is, then of each other setting.
         refused: Settings that the model or the schema refuses, with the reason.
-        causes: Where the divergence of the schema as it is comes from: mean shares of the rungs of `Audit`.
-        modules: Modules of the schema as it is, the largest mean gain first.
         plain_ttft_s: Median time to the first token of plain prefill.
     """
 
@@ -115,8 +100,6 @@ class Fidelity(Short):
     prompts: tuple[PromptFidelity, ...]
     settings: tuple[SettingFidelity, ...]
     refused: tuple[tuple[str, str], ...]
-    causes: tuple[tuple[Cause, float], ...]
-    modules: tuple[ModuleMean, ...]
     plain_ttft_s: float
 
     @property
@@ -154,7 +137,7 @@ def recommend(settings: Iterable[SettingFidelity], max_divergence: float | None 
         return None
     fastest = min(each.relative_ttft for each in allowed)
     fast = [each for each in allowed if each.relative_ttft <= fastest * (1 + EQUAL_TTFT)]
-    chosen = min(fast, key=lambda each: round(each.divergence.value / EQUAL_GAIN))
+    chosen = min(fast, key=lambda each: round(each.divergence.value / EQUAL_NATS))
     if as_it_is in fast and as_it_is is not None and as_it_is.divergence.value <= chosen.highest_equal:
         return as_it_is
     return chosen

@@ -1,4 +1,4 @@
-"""Settings that are compared: the schema as it is, with one attribute changed, and with its modules promoted."""
+"""Settings that are compared: the schema as it is, with one attribute changed, and with its prompts promoted."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ class Setting:
 
 AS_IT_IS = Setting("as it is")
 PROMOTED = Setting("promoted")
-"""All modules of each prompt are encoded together, as by `Engine.promote`: the best that reuse can reach. It is exact
-if every slot has its filler as content.
-"""
+"""Each prompt is promoted, as by `Engine.promote`: the best that reuse can reach."""
 
 SETTINGS = (
     *(Setting(f"context={each}", "context", str(each)) for each in (Context.GUARANTEED, Context.PREVIOUS)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from promptcache.language.check import check_schema, promoted_scaffold
+from promptcache.language.check import check_schema
 from promptcache.language.checked import (
     CheckedCollection,
     CheckedItem,
@@ -205,7 +205,6 @@ __all__ = [
     "parse_schema",
     "place",
     "print_schema",
-    "promoted_scaffold",
     "prompt_grammar",
     "python_pattern",
     "read_document",

@@ -14,7 +14,6 @@ from promptcache.diagnostics import (
     FaultList,
     SchemaError,
     Severity,
-    Span,
     did_you_mean,
     in_order,
 )
@@ -118,15 +117,6 @@ def check_schema(schema: Schema) -> CheckedSchema:
     )
     _refuse(_collected(check_examples(checked)), warnings)
     return checked
-
-
-def promoted_scaffold(schema: CheckedSchema, modules: tuple[str, ...], span: Span) -> CheckedScaffold:
-    """Return the scaffold over modules of a schema, at least one, that some valid prompt has together."""
-    backbone = find_backbone(schema.rules, [modules])
-    guaranteed = None if backbone is None else backbone.together[0]
-    assert guaranteed is not None, "a valid prompt has these modules together"
-    name = f"promoted:{'+'.join(modules)}"  # no declared name has a colon
-    return CheckedScaffold(name=name, members=modules, guaranteed=guaranteed, span=span, promoted=True)
 
 
 def _dead_defaults(rules: Rules, dead: Set[str]) -> Iterator[Default]:

@@ -141,14 +141,13 @@ class CheckedScaffold(Short):
     """Modules that are encoded together.
 
     `members` are paths in declared order. `guaranteed` are all modules that are present if every member is
-    present, members included. `promoted` marks a scaffold that `Engine.promote` added.
+    present, members included.
     """
 
     name: str
     members: tuple[str, ...]
     guaranteed: frozenset[str]
     span: Span
-    promoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -161,7 +160,7 @@ class CheckedSchema(Short):
         parameters: For each module path ("" too), its parameters by name.
         guaranteed: For each module path, the modules present in every valid prompt that has it, itself included;
             for "", the modules present in every valid prompt. Closed: a guaranteed module's set is part of it.
-        scaffolds: In the order in which they are tried: that of the document, with promoted ones inserted.
+        scaffolds: In the order in which they are tried: that of the document.
         has_turns: Whether the schema contains a chat turn.
         outside_turns: The first text outside of turns of each module that has one, by path ("" too).
         open_separator: Text inserted before bare text that continues the open turn ("" if there is no open turn).

@@ -37,7 +37,6 @@ from promptcache.layout.run_states import (
     run_states,
     runs_in_use,
     sees_previous,
-    states_in_use,
 )
 from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
 from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
@@ -112,6 +111,5 @@ __all__ = [
     "sees_previous",
     "shortest_text",
     "slot_tokens",
-    "states_in_use",
     "with_members",
 ]

@@ -36,7 +36,7 @@ from promptcache.language import (
 from promptcache.layout.seam import Seam, sliced
 from promptcache.layout.turns import moved, refused
 from promptcache.layout.types import Layout, Origin
-from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer, min_num_tokens
+from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer, has_more_tokens
 
 _SHOWN = 40  # characters of a difference
 _GOES_ON = "TEXT0GOES0ON "  # behind the last text; a template that trims it removes the space
@@ -121,10 +121,10 @@ class AddedText:
         return Added(parts=tuple(added), num_replaced=num_replaced)
 
     def _check_length(self, text: str) -> None:
-        most, least = self._layout.max_positions, min_num_tokens(self._tokenizer, text)
-        if most is not None and least > most:
+        most = self._layout.max_positions
+        if most is not None and has_more_tokens(self._tokenizer, text, most):
             raise ContextLengthExceeded(
-                f"the prompt adds {len(text)} characters, which are {least} tokens or more; "
+                f"the prompt adds {len(text)} characters, which are more than {most} tokens; "
                 f"the model has {most} positions"
             )
 

@@ -14,7 +14,7 @@ from promptcache.language import FilledSlot, Placement, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
 from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, TextPiece
-from promptcache.tokenizer import Tokenizer, min_num_tokens
+from promptcache.tokenizer import Tokenizer, has_more_tokens
 
 MAX_BOUNDARY_TOKENS = 4
 """Maximum number of tokens behind a changed slot that move to the end of its content."""
@@ -43,12 +43,12 @@ class SlotContents:
         argument = self._arguments.get((slot.module, slot.parameter))
         if argument is None:
             return SlotContent(slot.default_ids, Origin.DEFAULT)
-        least = min_num_tokens(self._tokenizer, argument.text)
-        if least > slot.stop - slot.start:  # a large text takes much memory while it is tokenized
-            self.faults.append(_over_slot(argument, slot, least, " or more"))
+        length = slot.stop - slot.start
+        if has_more_tokens(self._tokenizer, argument.text, length):
+            self.faults.append(_over_slot(argument, slot, length + 1, " or more"))
             return SlotContent((), Origin.ARGUMENT)
         token_ids = self._tokenizer.tokenize(slot.lead + argument.text)
-        if len(token_ids) > slot.stop - slot.start:
+        if len(token_ids) > length:
             self.faults.append(_over_slot(argument, slot, len(token_ids)))
         return SlotContent(token_ids, Origin.ARGUMENT)
 

@@ -1,4 +1,4 @@
-"""Draw layouts, plans and audits: SVG files, HTML pages, and views in notebooks.
+"""Draw layouts and plans: SVG files, HTML pages, and views in notebooks.
 
 ```
 make_chart(layout, …) -> lines to draw, large layouts folded      -> svg_element | html_page | html_fragment
@@ -12,12 +12,12 @@ from __future__ import annotations
 from lxml import etree
 
 from promptcache.layout import Layout, Plan, run_states
-from promptcache.picture.html import audit_html, html_page
+from promptcache.picture.html import html_page
 from promptcache.picture.lines import make_chart
 from promptcache.picture.notebook import register
 from promptcache.picture.svg import svg_element
 
-__all__ = ["audit_html", "layout_html", "layout_svg", "register"]
+__all__ = ["layout_html", "layout_svg", "register"]
 
 
 def layout_svg(layout: Layout, *, plan: Plan | None = None, token_bytes: int | None = None, width: int = 1000) -> str:

@@ -7,12 +7,11 @@ through the element tree, so text cannot become markup.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil
 from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from promptcache.diagnostics import LEAST_NATS, counted, listed, millinats_text, shown_millinats
+from promptcache.diagnostics import counted, listed
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, FinalText
 from promptcache.layout import Layout, Plan, Slot
 from promptcache.picture.chart import Chart, ChartLine, LineKind, Mark, indices
@@ -21,7 +20,6 @@ from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
 
 if TYPE_CHECKING:
-    from promptcache.audit import Audit
     from promptcache.runtime import Completion
 
 _MAX_CHARS = 60
@@ -31,11 +29,6 @@ _MAX_TEXT = 200
 _USUAL_PIXELS, _LABEL_PIXELS = 760, 56  # width of all bars, and of a mark with a label
 _MAX_TICKS = 6
 _HEADINGS = ("module", "parameter", "type", "positions", "length", "default", "placeholder", "required")
-_SCALE = 1_000_000  # parts of a nat, in which bars of audits are drawn
-_DISTANCE = (
-    "The distance is the KL divergence of the next token, as a mean over the places of plain prefill's greedy answer. "
-    "A millinat is a thousandth of a nat."
-)
 
 
 def html_page(chart: Chart, layout: Layout, plan: Plan | None) -> str:
@@ -89,65 +82,6 @@ def schema_fragment(schema: CheckedSchema) -> str:
     _add(head, "span", f"{counted(len(schema.modules), 'module')} · {counted(num_slots, 'slot')}")
     _outline(root, schema.children, 0)
     return _text_of(root)
-
-
-def audit_html(audit: Audit) -> str:
-    """Return an HTML page with bars for the shares of an audit's distance and for its gains, without scripts."""
-    return _page(f"{audit.schema}: audit", _audit_picture(audit))
-
-
-def audit_fragment(audit: Audit) -> str:
-    """Return an audit for a notebook: bars for the shares of the distance and the gains of modules, and the advice."""
-    return _text_of(_audit_picture(audit))
-
-
-def _audit_picture(audit: Audit) -> etree._Element:
-    """Return an audit with the words of `promptcache audit`."""
-    root = etree.Element("div", {"class": ROOT_CLASS})
-    _style(root, html_style(0))
-    head = _add(root, "p", "", {"class": "head"})
-    _add(head, "b", audit.schema)
-    num_same = round(audit.agreement * audit.num_places)
-    facts = [
-        f"{millinats_text(audit.divergence)} millinats from plain prefill",
-        f"level {audit.level}",
-        f"same token at {num_same} of {counted(audit.num_places, 'place')}",
-        "the same answer as plain prefill" if audit.same_answer else "another answer than plain prefill",
-    ]
-    _add(head, "span", " · ".join(facts))
-    _add(root, "p", _DISTANCE, {"class": "say"})
-    shares = [(each.cause.value, each.cause.meaning, each.share) for each in audit.rungs]
-    _value_lines(root, "where the distance comes from, in millinats", shares)
-    gains = [(each.module or "(root)", counted(each.num_tokens, "token"), each.gain) for each in audit.modules]
-    _value_lines(root, "what computing a module again in this prompt would gain, in millinats", gains)
-    if audit.advice:
-        _add(root, "h2", "what helps: tried on this prompt")
-        changes = [(millinats_text(each.gain), each.words, each.price) for each in audit.advice]
-        _table(root, ("gain", "change", "price"), changes)
-    else:
-        _add(root, "h2", "nothing that was tried helps")
-    return root
-
-
-def _value_lines(root: etree._Element, title: str, values: Sequence[tuple[str, str, float]]) -> None:
-    """Add a line with a name, its words and a bar for each number of nats, to a scale of at least `LEAST_NATS`.
-
-    Numbers that are shown as zero or less have no bar.
-    """
-    if not values:
-        return
-    _add(root, "h2", title)
-    most = max(LEAST_NATS, *(value for _, _, value in values))
-    stop = ceil(most * _SCALE)
-    _axis(root, 0, stop, per=_SCALE / 1000, unit="")
-    for name, words, value in values:
-        line = _add(root, "div", "", {"class": "row fact"})
-        label = _add(line, "span", name, {"class": "name", "title": shown(name)})
-        _add(label, "small", words)
-        bar = _add(line, "span", "", {"class": "bar"})
-        if shown_millinats(value) > 0:
-            _add(bar, "i", "", {"class": "new", "style": _place(0, round(value * _SCALE), 0, stop)})
-        _add(line, "span", millinats_text(value), {"class": "num"})
 
 
 def _page(title: str, picture: etree._Element) -> str:
@@ -219,8 +153,8 @@ def _mark(bar: etree._Element, mark: Mark, start: int, stop: int) -> None:
         _add(element, "span", mark.labels[0])
 
 
-def _axis(parent: etree._Element, start: int, stop: int, *, per: float = 1, unit: str = "tokens") -> None:
-    """Add a line with ticks at round numbers; `per` is how much of the scale a unit is."""
+def _axis(parent: etree._Element, start: int, stop: int) -> None:
+    """Add a line with ticks at round numbers of tokens."""
     line = _add(parent, "div", "", {"class": "row axis"})
     _add(line, "span", "", {"class": "name"})
     bar = _add(line, "span", "", {"class": "bar"})
@@ -228,9 +162,8 @@ def _axis(parent: etree._Element, start: int, stop: int, *, per: float = 1, unit
     for position in range(-(-start // step) * step, stop, step):
         if (stop - position) / (stop - start) > 0.04:  # enough space for the name
             left = 100 * (position - start) / (stop - start)
-            _add(bar, "span", f"{position / per:,.10g}", {"class": "tick", "style": f"left:{number(left)}%"})
-    if unit:
-        _add(line, "span", unit, {"class": "num"})
+            _add(bar, "span", f"{position:,}", {"class": "tick", "style": f"left:{number(left)}%"})
+    _add(line, "span", "tokens", {"class": "num"})
 
 
 def _place(first: int, last: int, start: int, stop: int) -> str:

@@ -1,4 +1,4 @@
-"""Register views for notebooks: IPython shows schemas, layouts, plans, answers and audits as pictures.
+"""Register views for notebooks: IPython shows schemas, layouts, plans and answers as pictures.
 
 Views are registered by type name, so registering imports neither IPython nor the types.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptcache.layout import Layout, Plan, run_states
 from promptcache.picture.chart import Chart
-from promptcache.picture.html import audit_fragment, completion_fragment, html_fragment, schema_fragment
+from promptcache.picture.html import completion_fragment, html_fragment, schema_fragment
 from promptcache.picture.lines import make_chart
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ VIEWS: dict[str, Any] = {
     "promptcache.language.checked.CheckedSchema": schema_fragment,
     "promptcache.layout.types.Layout": _layout_view,
     "promptcache.layout.types.Plan": _plan_view,
-    "promptcache.audit.report.Audit": audit_fragment,
     "promptcache.runtime.completion.Completion": _completion_view,
 }
 """View of each type, by its full name."""

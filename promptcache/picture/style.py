@@ -146,9 +146,6 @@ p { margin: 0 0 6px } h2 { font-size: 1em; margin: 24px 0 6px }
 min-height: 22px; list-style: none; cursor: default }
 summary.row { cursor: pointer } summary.row::-webkit-details-marker { display: none }
 .row > .say { grid-column: 2 / -1; padding: 2px 0 }
-.fact { min-height: 38px; grid-template-columns: minmax(16em, 22%) 1fr 4.5em }
-.fact .name { white-space: normal; padding-left: 0 } small { display: block; color: var(--pc-faded); font-size: 12px }
-.axis:has(+ .fact) { grid-template-columns: minmax(16em, 22%) 1fr 4.5em }
 .name { overflow: hidden; white-space: nowrap; text-overflow: ellipsis; \
 padding-left: calc(var(--depth, 0) * 12px + 14px) }
 summary > .name::before { content: "▸"; display: inline-block; width: 14px; margin-left: -14px }
@@ -183,10 +180,9 @@ td:empty::before { content: "–"; color: var(--pc-faded) }
 
 _IF_NARROW = "@container (max-width: 640px)"
 _NARROW = """
-.row, .fact, .axis:has(+ .fact) { grid-template-columns: 1fr 4.5em }
+.row { grid-template-columns: 1fr 4.5em }
 .row .bar { grid-column: 1 / -1; grid-row: 2; margin-bottom: 4px }
 .row > .say { grid-column: 1 / -1; padding: 0 0 8px calc(var(--depth, 0) * 12px + 14px) }
-.fact small { display: inline; margin-left: 8px }
 table, tbody, tr, td { display: block } thead { display: none }
 tr { border-bottom: 1px solid var(--pc-line); padding: 5px 0 }
 td { border: none; padding: 1px 0; display: grid; grid-template-columns: 8em 1fr; overflow-wrap: anywhere }

@@ -18,6 +18,7 @@ from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
 from promptcache.runtime.coalesce import Pool, open_pool
 from promptcache.runtime.completion import Completion, FinishReason, KVSource, Timing, Usage, WarmReport
+from promptcache.runtime.distance import Audit, Distance, PlainPrefill, audit, compare_predictions
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
@@ -47,8 +48,7 @@ from promptcache.runtime.planner import (
     several,
 )
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
-from promptcache.runtime.promoter import AutoPromotions, PromoteMode, Promoter, open_promoter
-from promptcache.runtime.promotion import Promotion, demoted, promote, promoted
+from promptcache.runtime.promoter import PromoteMode, Promoter, Promotions
 from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
     Token,
@@ -92,11 +92,12 @@ __all__ = [
     "AnswerSplit",
     "AsyncService",
     "AsyncStream",
-    "AutoPromotions",
+    "Audit",
     "Batch",
     "Catalog",
     "Chat",
     "Completion",
+    "Distance",
     "EngineStats",
     "Executor",
     "FinishReason",
@@ -110,6 +111,7 @@ __all__ = [
     "Listener",
     "Model",
     "ModelInputs",
+    "PlainPrefill",
     "Planner",
     "Pool",
     "PrefixCache",
@@ -117,7 +119,7 @@ __all__ = [
     "Progress",
     "PromoteMode",
     "Promoter",
-    "Promotion",
+    "Promotions",
     "PromptSource",
     "Request",
     "RequestBuilder",
@@ -148,6 +150,7 @@ __all__ = [
     "answer_by_transformers",
     "answer_reader",
     "as_model",
+    "audit",
     "chat_prompt",
     "check_for_batch",
     "check_for_stream",
@@ -155,7 +158,7 @@ __all__ = [
     "checked_cache",
     "choose_linking",
     "choose_placement",
-    "demoted",
+    "compare_predictions",
     "dynamic_cache_inputs",
     "end_ids",
     "frequent_prefixes",
@@ -168,11 +171,8 @@ __all__ = [
     "open_graphs",
     "open_history",
     "open_pool",
-    "open_promoter",
     "plain_logits",
     "prefilled",
-    "promote",
-    "promoted",
     "read_chat",
     "read_options",
     "reference_inputs",

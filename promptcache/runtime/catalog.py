@@ -48,7 +48,7 @@ class SchemaState:
     """A schema with its layout and the states of its runs.
 
     A request keeps the state that it was planned with. It is immutable but for `members`: the members of collections by
-    name, by the path of the collection. `schema.scaffolds` includes the promoted ones.
+    name, by the path of the collection.
     """
 
     schema: CheckedSchema
@@ -194,14 +194,6 @@ class Catalog:
         with self._lock:
             self.check_open()
             self._add(state)
-
-    def replace(self, old: SchemaState, new: SchemaState) -> bool:
-        """Replace a state by another one of the same name; return False if it was replaced or removed meanwhile."""
-        with self._lock:
-            if self._states.get(old.schema.name) is not old:
-                return False
-            self._add(new)
-            return True
 
     def _add(self, state: SchemaState) -> None:
         name = state.schema.name

@@ -16,7 +16,6 @@ from promptcache.kv import Codec, Tier
 from promptcache.layout import Level, Plan
 from promptcache.runtime.executor import Fetched
 from promptcache.runtime.logprobs import TokenLogprobs
-from promptcache.runtime.promotion import uses_promotion
 from promptcache.runtime.request import Request
 from promptcache.runtime.text import whole_text
 from promptcache.structured import OutputFormat, ToolCall
@@ -74,7 +73,7 @@ class Usage(Short):
         kept_bytes: KV that was copied to history.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order; at the end, history if it was used.
-        promoted: Whether a promoted scaffold, or an automatic promotion, served some of them.
+        promoted: Whether promoted KV was used (`Engine.promote`).
         faults: Store faults that did not stop the request, one sentence each.
     """
 
@@ -225,7 +224,7 @@ def completion(
         moved_bytes=fetched.moved_bytes,
         faults=fetched.faults,
         modules=_module_usage(request.plan, fetched, own.num_found),
-        promoted=request.promoted or uses_promotion(request.plan.selection),
+        promoted=request.promoted,
     )
     return Completion(
         text=parts.text,

@@ -291,7 +291,7 @@ class Executor:
         if self._forget_unused is not None:
             self._forget_unused(encodings)
 
-    def encode_in_idle_time(self, encoding: Encoding, check: StopCheck) -> bool:
+    def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
         """Encode one encoding into memory, unless it is there; return whether it is there now.
 
         It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory

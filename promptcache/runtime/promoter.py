@@ -1,4 +1,4 @@
-"""Automatic promotion: combinations of modules that come again are encoded in full context, in idle time.
+"""Promotion: combinations of modules that come again are encoded in full context, in idle time or at once.
 
 A combination is what a modular plan reuses. Its encodings in full context are nodes of a trie: combinations with the
 same beginning share them. They are in memory only, within a limit of bytes.
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from promptcache.diagnostics import BYTES, InvalidValue, Short, one_of
-from promptcache.kv import memory_tier
+from promptcache.diagnostics import BYTES, InvalidValue, PromptCacheError, Short, one_of
+from promptcache.kv import go_on, memory_tier
 from promptcache.layout import (
     CombinationParts,
     Encoding,
     KVPart,
+    Level,
     Plan,
     combination,
     exact_plan,
@@ -30,8 +31,8 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.idle import IdleThread, Interrupted
 
-DEFAULT_AUTO_BYTES = 2**30
-"""Default limit of automatically promoted KV in a store without a memory budget."""
+DEFAULT_PROMOTE_BYTES = 2**30
+"""Default limit of promoted KV in a store without a memory budget."""
 
 MAX_COMBINATIONS = 10_000
 """Limit of the combinations that are remembered: of those that came once, and of those that came again."""
@@ -47,8 +48,8 @@ class PromoteMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AutoPromotions(Short):
-    """Figures of automatic promotion so far.
+class Promotions(Short):
+    """Figures of promotion so far.
 
     Attributes:
         num_combinations: Combinations that are promoted now.
@@ -83,26 +84,28 @@ class Promoter:
     is removed, and when the state of the model changes.
     """
 
-    def __init__(self, executor: Executor, catalog: Catalog, promote_bytes: int | None = None) -> None:
+    def __init__(
+        self, executor: Executor, catalog: Catalog, mode: str = PromoteMode.OFF, promote_bytes: int | None = None
+    ) -> None:
         """Create a promoter without promotions.
 
         Args:
-            executor: The model, and a store with a memory tier.
+            executor: The model, and its store.
+            mode: "auto" promotes combinations that come twice; with "off", only `promote` does it.
             promote_bytes: Limit of promoted KV. None means a quarter of the store's memory budget, or
-                `DEFAULT_AUTO_BYTES` without a budget.
+                `DEFAULT_PROMOTE_BYTES` without a budget.
 
         Raises:
-            InvalidValue: The store hides what is in memory.
+            InvalidValue: There is no such mode, or `promote_bytes` is not a number of bytes.
         """
-        memory = memory_tier(executor.store)
-        if memory is None:
-            raise InvalidValue(
-                f"promote='auto' needs a store of this library, and {type(executor.store).__name__} is another one: "
-                "use promote='off', or give a folder or a StoreConfig"
-            )
+        one_of(PromoteMode).check("promote", mode, InvalidValue)
+        (BYTES | None).check("promote_bytes", promote_bytes, InvalidValue)
         if promote_bytes is None:
-            promote_bytes = DEFAULT_AUTO_BYTES if memory.budget_bytes is None else memory.budget_bytes // 4
+            memory = memory_tier(executor.store)
+            budget_bytes = None if memory is None else memory.budget_bytes
+            promote_bytes = DEFAULT_PROMOTE_BYTES if budget_bytes is None else budget_bytes // 4
         self._promote_bytes = promote_bytes
+        self._is_automatic = mode == PromoteMode.AUTO
         self._executor, self._catalog = executor, catalog
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
         self._combinations: OrderedDict[CombinationParts, _Combination | None] = OrderedDict()  # by last use
@@ -117,12 +120,12 @@ class Promoter:
         catalog.on_drop.append(self.end_unneeded)
 
     @property
-    def figures(self) -> AutoPromotions:
+    def figures(self) -> Promotions:
         """Figures so far."""
         with self._lock:
             known, nodes = tuple(self._combinations.values()), frozenset(self._nodes)
             nbytes, num_waiting = self._nbytes, len(self._waiting)
-        return AutoPromotions(
+        return Promotions(
             num_combinations=sum(each is not None and nodes.issuperset(each.nodes) for each in known),
             num_waiting=num_waiting,
             nbytes=nbytes,
@@ -137,7 +140,7 @@ class Promoter:
         Args:
             salt: Requests with arguments share promotions only with requests of the same salt.
         """
-        if not has_combination(plan):
+        if not (self._is_automatic or self._combinations) or not has_combination(plan):
             return None
         own = combination(plan, salt)
         self._follow()
@@ -151,6 +154,55 @@ class Promoter:
         with self._lock:
             self._num_hits += 1
         return exact_plan(plan, found.parts)
+
+    def promote(self, plan: Plan, salt: str | None = None) -> int:
+        """Promote the combination of a plan now, in memory like those that come twice.
+
+        Args:
+            salt: As for `exact`.
+
+        Returns:
+            The number of tokens whose KV in full context was added; 0 if the plan is exact, or promoted already.
+
+        Raises:
+            InvalidValue: The plan is modular, and text that is not cached comes first.
+            PromptCacheError: Its KV in full context needs more than the limit, or more than memory has room for.
+        """
+        if plan.level is Level.EXACT:
+            return 0
+        if not has_combination(plan):
+            raise InvalidValue("a prompt that begins with text that is not cached cannot be promoted: cache it")
+        own = combination(plan, salt)
+        found = _Combination(own)
+        nbytes = sum(map(self._size, found.nodes))
+        if nbytes > self._promote_bytes:
+            raise PromptCacheError(
+                f"promoting this prompt needs {nbytes} bytes of KV, promote_bytes={self._promote_bytes}: give the "
+                "engine a higher limit, or put fewer modules into the prompt"
+            )
+        with self._executor.activity, self._working:  # ends work in idle time within a layer
+            self._follow()
+            own_nodes = frozenset(found.nodes)
+            self._executor.fetch(each.encoding for each in found.parts if each.encoding not in own_nodes)
+            self._lose(own, found)
+            with self._lock:
+                if self._is_needed(own):
+                    self._wait(own)
+            num_tokens, is_done = 0, False
+            try:
+                while (node := self._next_node(own, found)) is not None and self._encode(own, node, go_on):
+                    num_tokens += node.num_tokens
+            finally:
+                with self._lock:
+                    is_done = own not in self._waiting and self._is_promoted(found)
+                    if not is_done:
+                        self._forget(own)
+        if not is_done or self._executor.absent(part.encoding for part in found.parts):
+            raise PromptCacheError(
+                f"the memory of the store has no room to promote this prompt, {nbytes} bytes of KV: give it a larger "
+                "budget"
+            )
+        return num_tokens
 
     def work(self, check: StopCheck) -> bool:
         """Encode the next node of the combination that waits longest; return whether there may be more to do.
@@ -168,7 +220,7 @@ class Promoter:
             if found is None:
                 found = _Combination(own)  # takes a millisecond with a hundred parts, so no request does it
             node = self._next_node(own, found)
-            if node is not None and not self._encode(own, node, check):
+            if node is not None and not self._encode_in_idle_time(own, node, check):
                 with self._lock:
                     self._forget(own)
             return True
@@ -192,16 +244,22 @@ class Promoter:
                     self._free([next(iter(self._nodes))])  # the least recently used, and no other has it as context
             return node
 
+    def _encode_in_idle_time(self, own: CombinationParts, node: Encoding, check: StopCheck) -> bool:
+        """Return `_encode`; an error is logged."""
+        try:
+            return self._encode(own, node, check)
+        except Interrupted:
+            raise
+        except Exception:  # noqa: BLE001 - a promotion costs no answer
+            _log.exception("a combination of modules could not be promoted")
+            return False
+
     def _encode(self, own: CombinationParts, node: Encoding, check: StopCheck) -> bool:
         """Encode a node of a waiting combination, and return whether it is in memory now."""
         is_kept = is_added = False
         self._catalog.hold(node)
         try:
-            is_kept = self._executor.encode_in_idle_time(node, check)
-        except Interrupted:
-            raise
-        except Exception:  # noqa: BLE001 - a promotion costs no answer
-            _log.exception("a combination of modules could not be promoted")
+            is_kept = self._executor.encode_in_memory(node, check)
         finally:
             with self._lock:
                 if is_kept and own in self._waiting:
@@ -236,7 +294,7 @@ class Promoter:
         if own in self._waiting:
             self._thread.start()
             return None
-        if found is not None and all(node in self._nodes for node in found.nodes):
+        if found is not None and self._is_promoted(found):
             return found
         self._forget(own)  # some of its nodes were evicted: its count restarts
         self._came(own)
@@ -244,6 +302,8 @@ class Promoter:
 
     def _came(self, own: CombinationParts) -> None:
         """Count a combination that is not remembered; the second time, let it wait for idle time."""
+        if not self._is_automatic:
+            return
         number = hash(own)
         if number not in self._came_once:
             self._came_once[number] = None
@@ -252,11 +312,19 @@ class Promoter:
             return
         del self._came_once[number]
         if self._is_needed(own):
+            self._wait(own)
+            self._thread.start()
+
+    def _wait(self, own: CombinationParts) -> None:
+        """Remember a combination that waits to be encoded."""
+        if own not in self._combinations:
             if len(self._combinations) >= MAX_COMBINATIONS:
                 self._forget(next(iter(self._combinations)))
             self._combinations[own] = None
-            self._waiting[own] = None
-            self._thread.start()
+        self._waiting[own] = None
+
+    def _is_promoted(self, found: _Combination) -> bool:
+        return all(node in self._nodes for node in found.nodes)
 
     def _touch(self, used: _Combination) -> None:
         """Mark the nodes of a combination as used, each before its context."""
@@ -296,14 +364,3 @@ class Promoter:
 
     def _size(self, node: Encoding) -> int:
         return node.num_tokens * self._executor.model.shape.token_bytes
-
-
-def open_promoter(mode: str, executor: Executor, catalog: Catalog, promote_bytes: int | None = None) -> Promoter | None:
-    """Return a promoter for the mode "auto", and None for "off".
-
-    Raises:
-        InvalidValue: There is no such mode, `promote_bytes` is not a number of bytes, or the store hides its memory.
-    """
-    one_of(PromoteMode).check("promote", mode, InvalidValue)
-    (BYTES | None).check("promote_bytes", promote_bytes, InvalidValue)
-    return None if mode == PromoteMode.OFF else Promoter(executor, catalog, promote_bytes)

@@ -1,19 +1,19 @@
-"""Figures of what an engine does in idle time."""
+"""Figures of what an engine does beside requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Short
-from promptcache.runtime.promoter import AutoPromotions
+from promptcache.runtime.promoter import Promotions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EngineStats(Short):
-    """Figures of the work of an engine in idle time so far.
+    """Figures of the work of an engine beside its requests so far.
 
     Attributes:
-        promotions: Automatic promotion; all figures are 0 with `promote="off"`.
+        promotions: Combinations of modules that were promoted.
     """
 
-    promotions: AutoPromotions = field(default_factory=AutoPromotions)
+    promotions: Promotions = field(default_factory=Promotions)

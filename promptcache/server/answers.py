@@ -66,7 +66,7 @@ class ServerRequest:
         positions: Where cached text stands, as for `Engine.generate`.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
-        deterministic: Whether its answer does not depend on automatic promotions.
+        deterministic: Whether its answer does not depend on promotions.
         template_kwargs: Variables of the chat template.
         form: Options of `Service.submit` that give the answer a form: `output`, and `tools` with their settings.
     """

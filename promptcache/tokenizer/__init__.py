@@ -6,6 +6,7 @@ This room never imports torch.
 from promptcache.tokenizer.conversation import Conversations, Frame
 from promptcache.tokenizer.hub import DEMO_FOLDER, ask_hub, local_folder, model_folder
 from promptcache.tokenizer.hub_tokenizer import HubTokenizer
+from promptcache.tokenizer.long_text import has_more_tokens
 from promptcache.tokenizer.model_config import (
     LENGTH_NAMES,
     Dtype,
@@ -14,7 +15,6 @@ from promptcache.tokenizer.model_config import (
     read_facts,
     read_kv_sizes,
 )
-from promptcache.tokenizer.token_bound import min_num_tokens
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup, PlainTokenizer, Tokenizer
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "Tokenizer",
     "ask_hub",
     "declared_positions",
+    "has_more_tokens",
     "local_folder",
-    "min_num_tokens",
     "model_folder",
     "read_facts",
     "read_kv_sizes",

@@ -19,7 +19,6 @@ from promptcache.tokenizer.conversation import Conversations
 from promptcache.tokenizer.files import DEFAULT, TOOL_USE, named_templates, read_tokenizer_files
 from promptcache.tokenizer.rules import RuleData, whole_text_rules, with_declared_tokens
 from promptcache.tokenizer.text_tokenizer import TextTokenizer, load
-from promptcache.tokenizer.token_bound import TokenBound
 from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup
 
 _PROBE = "a b\n c  d"
@@ -131,11 +130,6 @@ class HubTokenizer:
     def eos_ids(self) -> tuple[int, ...]:
         """The end tokens of the model and the tokenizer, and the control token that closes an assistant turn."""
         return self._eos_ids
-
-    @property
-    def token_bound(self) -> TokenBound:
-        """What is known of the longest text of a token."""
-        return self._text.token_bound
 
     @property
     def control_ids(self) -> frozenset[int]:

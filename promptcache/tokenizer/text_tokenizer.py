@@ -13,7 +13,6 @@ from tokenizers import Tokenizer as Backend
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.tokenizer.rules import literal_pieces, unknown_piece, whole_text_rules, without_edges
-from promptcache.tokenizer.token_bound import TokenBound, read_bound
 from promptcache.tokenizer.token_bytes import decoders_of, piece_bytes
 from promptcache.tokenizer.types import Before, Markup
 
@@ -94,11 +93,6 @@ class TextTokenizer:
         self._literals = {token_id: form for form, token_id in self._find(literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
         self._decoders = decoders_of(without_edges(self._rules))
-
-    @cached_property
-    def token_bound(self) -> TokenBound:
-        """What is known of the longest text of a token."""
-        return read_bound(self._rules)
 
     @property
     def control_ids(self) -> frozenset[int]:

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from promptcache.audit import Cause
-from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, ModuleMean, PromptFidelity, Setting, SettingFidelity
+from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, PromptFidelity, Setting, SettingFidelity
 from promptcache.language import parse_schema, with_root_attribute
 from tests.cli.conftest import Command
 
@@ -53,8 +52,6 @@ MEASURED = Fidelity(
         figures(Setting.named("repair=first-8"), 5.0, 0.5),
     ),
     refused=(("positions=fixed", "it needs 9 positions"),),
-    causes=((Cause.TOKENS, 0.0), (Cause.POSITIONS, 0.0), (Cause.CONTEXT, 0.02)),
-    modules=(ModuleMean(module="b", gain=0.015, num_prompts=1),),
     plain_ttft_s=0.1,
 )
 
@@ -94,7 +91,6 @@ def test_tables_show_what_the_json_has(command: Command) -> None:
         assert re.search(rf"{each['setting']} +│ {value} \({value} to {value}\) +│ 75 +│ 50 ", text)
     assert (data["recommended"], data["passed"], data["written"]) == ("repair=first-8", False, False)
     assert data["schema"] == {"name": "notes", "file": "notes.xml"}
-    assert data["causes"][2] == {"cause": "context", "share": 0.02}
 
 
 def test_write_changes_the_attribute_only(command: Command, measured: Path) -> None:

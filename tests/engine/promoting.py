@@ -1,4 +1,4 @@
-"""A machine over an engine with automatic promotion: every answer is the modular or the exact one, and says which."""
+"""A machine over an engine that promotes: every answer is the modular or the exact one, and says which."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache import Completion, Engine
+from promptcache.diagnostics import PromptCacheError
 from promptcache.layout import Encoding, Level, Plan, combination, has_combination, in_full_context
 from promptcache.runtime import Model, choose_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
@@ -43,7 +45,6 @@ def never() -> None:
 
 def work(engine: Engine) -> None:
     """Do all work that waits for idle time."""
-    assert engine._promoter is not None
     while engine._promoter.work(never):
         pass
 
@@ -53,7 +54,6 @@ def engine_of(model: Any, **options: Any) -> Engine:
     with patch("promptcache.engine.choose_linking"):  # would test the model again
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
-    assert made._promoter is not None
     made._promoter.end()
     return made
 
@@ -114,6 +114,23 @@ class PromotingEngine(RuleBasedStateMachine):
         if nodes_of(plan) == nodes_of(self.engine.plan(prompt)):  # the text of a chat may begin otherwise
             assert completion.usage.promoted is (is_promotable and not deterministic)
 
+    @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS))
+    def promote_now(self, prompt: str, way: str) -> None:
+        """Promote a prompt by a call: it is exact then, without idle time."""
+        modular = self.engine.plan(prompt)
+        nodes = nodes_of(modular)
+        num_tokens = sum(node.num_tokens for node in nodes)
+        if num_tokens > LIMIT_TOKENS:
+            with pytest.raises(PromptCacheError, match="promote_bytes"):
+                self.engine.promote(prompt)
+            return
+        assert self.engine.promote(prompt) <= num_tokens
+        assert self.engine.promote(prompt) == 0
+        completion = answered(self.engine, prompt, way)
+        check_answer(completion, self.planned(prompt, way), self.model)
+        if nodes == nodes_of(self.planned(prompt, way)):
+            assert completion.usage.promoted is bool(nodes)
+
     def promote(self, prompt: str) -> None:
         """Ask a prompt until it is promoted, if it can be."""
         for _ in range(3):
@@ -123,14 +140,12 @@ class PromotingEngine(RuleBasedStateMachine):
     @rule()
     def idle(self) -> None:
         """Do a piece of work in idle time."""
-        assert self.engine._promoter is not None
         self.engine._promoter.work(never)
 
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
     def interrupt(self, prompt: str, num_layers: int) -> None:
         """Interrupt work after some layers: nothing is stored, and it is done later."""
         promoter = self.engine._promoter
-        assert promoter is not None
         for _ in range(2):
             answered(self.engine, prompt, "generate")
         left, before = [num_layers], set(self.engine.store.keys())

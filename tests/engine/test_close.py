@@ -42,8 +42,6 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "layout": lambda engine: engine.layout("travel"),
     "warm": lambda engine: engine.warm(),
     "promote": lambda engine: engine.promote(PROMPT),
-    "demote": lambda engine: engine.demote(PROMPT),
-    "demote a schema": lambda engine: engine.demote(schema="travel"),
     "keys": lambda engine: engine.keys("travel"),
     "plan": lambda engine: engine.plan(PROMPT),
     "render": lambda engine: engine.render(PROMPT),

@@ -376,6 +376,8 @@ def test_repeated_members_are_promoted() -> None:
 
     assert engine.generate(prompt("cook", "gate"), **GREEDY).level is Level.EXACT
     assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.MODULAR
+    engine.promote(prompt("gate", "cook"))
+    assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.EXACT
 
 
 def test_a_member_that_does_not_fit_the_context_is_refused() -> None:
@@ -406,9 +408,3 @@ def test_warming_refuses_a_member_that_is_too_long() -> None:
     engine.add_member("kb", "notes", "long", "y" * 123)
     (report,) = engine.warm(members=True)
     assert report.num_encoded == report.num_encodings
-
-
-def test_promoting_by_hand_is_refused() -> None:
-    """A scaffold has modules in the order of the schema."""
-    with pytest.raises(InvalidValue, match="promote='auto'"):
-        ENGINE.promote(prompt("cook"))

@@ -56,8 +56,6 @@ def test_a_call_answers_like_an_engine_with_these_positions(own: str, asked: str
         other.score(PROMPT, ["a"])[0].logprob
     )
     assert engine.link(PROMPT, positions=asked)["position_ids"].equal(other.link(PROMPT)["position_ids"])
-    audit = engine.audit(PROMPT, positions=asked, max_new_tokens=2)
-    assert audit.divergence == pytest.approx(other.audit(PROMPT, max_new_tokens=2).divergence)
     assert answer_of_service(engine, positions=asked) == answer_of_service(other) == expected
     assert engine.plan(PROMPT).tokens == engine_with(own).plan(PROMPT).tokens  # calls without it are as before
 

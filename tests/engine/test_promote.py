@@ -1,245 +1,478 @@
-"""Promotion: modules of a prompt are encoded together, as a declared scaffold would do it."""
+"""Promotion: an answer is the modular or the exact one, says which, and no request waits for a promotion."""
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.diagnostics import InvalidValue, PromptCacheError
-from promptcache.engine import Engine
+from promptcache import Engine
+from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.kv import MemoryStore
-from promptcache.language import CheckedSchema, Selection, check_schema
-from promptcache.layout import Encoding, Level, find_state, lay_out, run_states
-from promptcache.runtime import SchemaState, promoted, schema_state
+from promptcache.layout import Level
+from promptcache.runtime import Model, choose_linking, compare_predictions, plain_logits, used_tokens
+from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests import strategies
 from tests.conftest import law_examples
-from tests.laws.engine_laws import ENGINE_LAWS
-from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
-from tests.laws.service import serve
+from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, answered, by_service, engine_of, nodes_of, work
+from tests.families import random_model
+from tests.planted.targets import module_of
 
-TOKENIZER = ByteTokenizer()
-SCHEMA = """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module>
-<module name="c">gamma</module><module name="new" cache="false">late</module></schema>"""
-DECLARED = SCHEMA.replace("</schema>", '<scaffold modules="{}"/></schema>')
-GREEDY = {"do_sample": False, "max_new_tokens": 4}
+PATIENCE_S = 20.0
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    """An engine with the schema, nothing encoded yet."""
-    made = Engine(tiny_model(), ByteTokenizer())
-    made.add_schema(SCHEMA)
-    return made
+def prompt(*modules: str, text: str = "Well?") -> str:
+    return f'<prompt schema="s">{"".join(f"<{each}/>" for each in modules)}{text}</prompt>'
 
 
-def prompt(*modules: str) -> str:
-    return f'<prompt schema="s">{"".join(f"<{each}/>" for each in modules)}Well?</prompt>'
+def promote(engine: Engine, *modules: str) -> None:
+    """Ask for a combination twice, and do the work that then waits."""
+    for _ in range(2):
+        answered(engine, prompt(*modules), "generate")
+    work(engine)
 
 
-def used(engine: Engine, *modules: str) -> list[Encoding]:
-    return [each.part.encoding for each in engine.plan(prompt(*modules)).reuse]
+def is_promoted(engine: Engine, *modules: str) -> bool:
+    return answered(engine, prompt(*modules), "generate").usage.promoted
 
 
-def in_state(state: SchemaState, modules: Sequence[str], scaffold: str) -> list[Encoding | None]:
-    runs = [state.layout.runs[index] for path in modules for index in state.layout.runs_of[path]]
-    found = [find_state(state.states, run.index, scaffold) for run in runs if run.cached]
-    return [each and each.encoding for each in found]
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        AssertionError: It does not within `PATIENCE_S`.
+    """
+    stop = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.01)
 
 
-def test_a_promoted_prompt_is_exact_and_says_so(engine: Engine) -> None:
-    """After a promotion a prompt with the same modules is exact, equals the reference, and reports the promotion."""
-    before = engine.generate(prompt("a", "b"), **GREEDY)
-    engine.promote(prompt("a", "b"))
-    after = engine.generate(prompt("a", "b"), **GREEDY)
-
-    assert (before.level, before.usage.promoted) == (Level.MODULAR, False)
-    assert (after.level, after.usage.promoted) == (Level.EXACT, True)
-    assert not engine.generate(prompt("a", "c"), **GREEDY).usage.promoted
-    assert engine.logits(prompt("a", "b")).allclose(engine.reference(prompt("a", "b")), atol=1e-4)
-    assert [each.start for each in engine.plan(prompt("a", "b")).prefill] == [
-        each.start for each in before.plan.prefill
-    ]
+@pytest.mark.law
+def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
+    """Whatever is asked, promoted, interrupted, evicted, replaced and changed, answers are right."""
+    run_state_machine_as_test(
+        PromotingEngine, settings=settings(max_examples=law_examples(0.2), stateful_step_count=20)
+    )
 
 
-@pytest.mark.parametrize("second", [("b", "a"), ("a", "b", "new")], ids=["twice", "with an uncached module"])
-def test_the_same_combination_is_promoted_once(engine: Engine, second: Sequence[str]) -> None:
-    """A second promotion of the same cached modules adds nothing."""
-    first = engine.promote(prompt("a", "b"))
-    state = engine._catalog.find("s")
-    again = engine.promote(prompt(*second))
+@pytest.mark.parametrize("kind", ["segmented", "concatenated", "mistral", "gemma3, text"])
+def test_a_promoted_answer_is_the_models_own(kind: str) -> None:
+    """In float32, the probabilities of a promoted answer are those of the model's ordinary forward pass."""
+    random = kind in ("mistral", "gemma3, text")
+    model = Model(random_model(kind, torch.float32)) if random else tiny_model(torch.float32)
+    choose_linking(model)
+    if kind == "concatenated":
+        model.use_concatenation()
+    engine = engine_of(model)
+    promote(engine, "a", "b", "c")
+    completion = engine.generate(prompt("a", "b", "c"), **GREEDY)
+    tokens = [each.token_id for each in used_tokens(completion.plan.tokens)]
+    with torch.no_grad():
+        own = model.hf(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
 
-    assert (first.num_encodings, first.num_tokens, again.num_encodings, again.nbytes) == (1, len("\nbeta"), 0, 0)
-    assert first.modules == again.modules == ("a", "b")
-    assert engine._catalog.find("s") is state
-
-
-@pytest.mark.parametrize("modules", [("a", "b"), ("a",), ("new",), ()], ids="+".join)
-def test_what_a_scaffold_covers_is_not_promoted(engine: Engine, modules: Sequence[str]) -> None:
-    """Modules of a declared scaffold, or that attend to each other already, give nothing to promote."""
-    engine.add_schema(DECLARED.format("a b"))
-
-    assert engine.promote(prompt(*modules)).num_encodings == 0
-    assert not any(each.promoted for each in engine.schemas["s"].scaffolds)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-@pytest.mark.parametrize("text", [SCHEMA, DECLARED.format("a b"), DECLARED.format("b c")], ids=["none", "a b", "b c"])
-def test_the_largest_promotion_serves(engine: Engine, text: str, order: Sequence[int]) -> None:
-    """Whatever the order of promotions and the declared scaffolds, each promoted prompt is exact."""
-    engine.add_schema(text)
-    combinations = [("a", "b"), ("b", "c"), ("a", "b", "c")]
-    for index in order:
-        engine.promote(prompt(*combinations[index]))
-
-    assert [engine.plan(prompt(*each)).level for each in combinations] == [Level.EXACT] * 3
+    assert completion.usage.promoted
+    assert completion.logprobs is not None
+    first = completion.logprobs[0]
+    assert abs(first.logprob - float(own[first.token_id])) < 1e-5
 
 
-def test_a_small_promotion_leaves_a_larger_scaffold(engine: Engine) -> None:
-    """A declared scaffold over more modules goes on serving prompts that have all of them."""
-    engine.add_schema(DECLARED.format("a b c"))
-    before = used(engine, "a", "b", "c")
-    engine.promote(prompt("a", "b"))
+@pytest.mark.parametrize("positions", ["closed", "fixed"])
+def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
+    """With closed and fixed positions, all log-probabilities of an answer are those of one causal pass: 0 millinats."""
+    model = tiny_model(torch.float32)
+    choose_linking(model)
+    engine = engine_of(model, positions=positions)
+    text = '<prompt schema="s"><a/><c/>Well?</prompt>'
+    for _ in range(2):
+        engine.generate(text, **GREEDY)
+    work(engine)
+    completion = engine.generate(
+        text, do_sample=False, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
+    )
+    found = completion.output.logits[0][0].log_softmax(-1)
+    expected = plain_logits(engine.plan(text).tokens, model)[-1].log_softmax(-1)
 
-    assert used(engine, "a", "b", "c") == before
-    assert engine.plan(prompt("a", "b")).level is Level.EXACT
-
-
-def test_a_promotion_over_its_limit_is_refused(engine: Engine) -> None:
-    """The error names both numbers, and nothing is promoted."""
-    nbytes = Engine(engine.model, ByteTokenizer())
-    nbytes.add_schema(SCHEMA)
-    size = nbytes.promote(prompt("a", "b")).nbytes
-
-    with pytest.raises(PromptCacheError, match=rf"adds {size} bytes .* promote_bytes={size - 1}"):
-        engine.promote(prompt("a", "b"), promote_bytes=size - 1)
-    assert engine.plan(prompt("a", "b")).level is Level.MODULAR
-    assert engine.promote(prompt("a", "b"), promote_bytes=size).nbytes == size
-    (report,) = engine.warm("s")
-    assert report.nbytes == size + nbytes.model.shape.token_bytes * (report.num_encoded_tokens - len("\nbeta"))
+    assert completion.usage.promoted
+    assert compare_predictions(found[None], expected[None]).divergence < 1e-6
+    assert float((found - expected).abs().max()) < 1e-5
 
 
-def test_demoting_restores_the_state_and_frees_the_kv(engine: Engine) -> None:
-    """Only KV that a promotion needed is freed: by demoting, and by replacing or removing the schema."""
-    engine.warm()
-    keys, before = set(engine.store.keys()), used(engine, "a", "b")
-    for end in (
-        lambda: engine.demote(prompt("a", "b")),
-        lambda: engine.demote(schema="s"),
-        lambda: engine.add_schema(SCHEMA),
-    ):
-        engine.promote(prompt("a", "b"))
-        engine.warm()
-        assert len(set(engine.store.keys()) - keys) == 1
-        end()
-        assert set(engine.store.keys()) == keys
-        assert used(engine, "a", "b") == before
-    engine.promote(prompt("a", "b"))
-    engine.warm()
-    engine.remove_schema("s")
-    assert not set(engine.store.keys())
+def test_quantized_modules_are_promoted() -> None:
+    """KV in full context has the codec of the modules, and the answer says so."""
+    engine = engine_of(tiny_model())
+    engine.add_schema(TEXTS[0], keep="int8")
+    promote(engine, "a", "b", "c")
+    completion = answered(engine, prompt("a", "b", "c"), "generate")
+
+    assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, True)
+    assert {each.codec for each in nodes_of(engine.plan(prompt("a", "b", "c")))} == {"int8"}
 
 
-def test_demoting_counts(engine: Engine) -> None:
-    """`demote` returns the number of promotions that it undid, and takes a prompt or a schema."""
-    engine.promote(prompt("a", "b"))
-    engine.promote(prompt("b", "c"))
+def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """If a forward pass in idle time fails, that is logged, and requests are answered as before."""
+    engine = engine_of(tiny_model())
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._executor, "encode_in_memory", lambda *_, **__: 1 / 0)
+        promote(engine, "a", "b", "c")
+    completion = answered(engine, prompt("a", "b", "c"), "generate")
 
-    assert engine.demote(prompt("a", "c")) == 0
-    assert engine.demote(prompt("a", "b")) == 1
-    assert (engine.demote(schema="s"), engine.demote(schema="s")) == (1, 0)
-    for wrong in ({}, {"prompt": prompt("a"), "schema": "s"}):
-        with pytest.raises(InvalidValue, match="either a prompt, or the name of a schema"):
-            engine.demote(**wrong)
-
-
-def test_a_request_in_flight_keeps_its_state(engine: Engine) -> None:
-    """A stream that began before a promotion and a demotion gives the answer of its own plan."""
-    expected = engine.generate(prompt("a", "b"), **GREEDY).token_ids
-    with engine.stream(prompt("a", "b"), **GREEDY) as stream:
-        next(stream, None)
-        engine.promote(prompt("a", "b"))
-        engine.warm()
-        engine.demote(schema="s")
-        for _ in stream:
-            pass
-
-    assert stream.completion is not None
-    assert stream.completion.token_ids == expected
+    assert completion.level is Level.MODULAR
+    assert (engine.stats().promotions.num_waiting, engine.stats().promotions.nbytes) == (0, 0)
+    assert "could not be promoted" in caplog.text
 
 
-def test_threads_promote_together(engine: Engine) -> None:
-    """Promotions and demotions of several threads are all kept."""
-    pairs = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")]
-    threads = [threading.Thread(target=lambda pair=pair: engine.promote(prompt(*pair))) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+def test_combinations_with_the_same_beginning_share_encodings() -> None:
+    """A second combination adds only what is behind the common beginning, and a beginning adds nothing."""
+    engine = engine_of(tiny_model())
+    promote(engine, "a", "b", "c")
+    keys, whole = set(engine.store.keys()), engine.stats().promotions
+    promote(engine, "a", "b")
+    beginning = engine.stats().promotions
+    a_b, a_b_c = (nodes_of(engine.plan(prompt(*each))) for each in (("a", "b"), ("a", "b", "c")))
 
-    assert {each.members for each in engine.schemas["s"].scaffolds} == set(pairs)
+    assert a_b == a_b_c[:1]
+    assert (whole.num_combinations, beginning.num_combinations) == (1, 2)
+    assert beginning.nbytes == whole.nbytes == sum(each.num_tokens for each in a_b_c) * engine.model.shape.token_bytes
+    assert set(engine.store.keys()) == keys
+    assert is_promoted(engine, "a", "b")
 
 
-def test_promoted_kv_is_evicted_and_encoded_again() -> None:
-    """With a small memory, promoted KV is evicted like any other, and the answer does not change."""
+def test_the_least_recently_used_leaf_is_evicted() -> None:
+    """At the limit, the oldest encoding goes that no other has as context; its combination is modular again."""
     model = tiny_model()
-    shape = Engine(model, ByteTokenizer()).model.shape
-    small = Engine(model, ByteTokenizer(), store=MemoryStore(shape, budget_bytes=24 * shape.token_bytes))
-    small.add_schema(SCHEMA)
-    small.promote(prompt("a", "b"))
-    first = small.logits(prompt("a", "b"))
-    small.logits(prompt("b", "c"))
-    small.logits(prompt("c"))
+    engine = engine_of(model)
+    sizes = [each.num_tokens for each in nodes_of(engine.plan(prompt("a", "b", "c")))]
+    other = sum(each.num_tokens for each in nodes_of(engine.plan(prompt("b", "c"))))
+    limit = (sum(sizes) + other - 1) * engine.model.shape.token_bytes
+    engine = engine_of(model, promote_bytes=limit)
+    promote(engine, "a", "b", "c")
+    promote(engine, "a", "b")
+    promote(engine, "b", "c")
 
-    assert small.generate(prompt("a", "b"), **GREEDY).usage.num_encoded_tokens > 0
-    assert small.logits(prompt("a", "b")).allclose(first, atol=1e-5)
-
-
-@pytest.mark.law
-@given(data=st.data(), schema=strategies.schemas())
-@settings(max_examples=law_examples())
-def test_a_promotion_is_a_declared_scaffold(data: st.DataObject, schema: CheckedSchema) -> None:
-    """The states of random schemas after promotions are those of the same scaffolds in the schema, and serve."""
-    state = schema_state(schema, TOKENIZER, 1 << 20)
-    for _ in range(data.draw(st.integers(1, 3))):
-        selection = data.draw(strategies.prompts(schema))
-        state = promoted(state, with_schema(selection, state.schema))
-    members = [path for path in selection.modules if schema.modules[path].cache]
-
-    assert not list(wrong_contexts(state.layout, state.states))
-    if members:
-        checked = check_schema(schema.source.scaffold(*members, name="declared"))
-        layout = lay_out(checked, TOKENIZER)
-        declared = SchemaState(schema=checked, layout=layout, states=run_states(layout), codec=state.codec)
-        plan = state.plan(with_schema(selection, state.schema), TOKENIZER)
-        served = {each.run: each.part.encoding for each in plan.reuse if layout.runs[each.run].module}
-        runs = [index for path in members for index in layout.runs_of[path]]
-        expected = dict(zip(runs, in_state(declared, members, "declared"), strict=True))
-        assert all(encoding == expected[run] for run, encoding in served.items())
-        assert plan.level is true_level(plan)
-        assert not list(wrong_states(plan, state.states))
+    assert engine.stats().promotions.nbytes <= limit
+    assert is_promoted(engine, "b", "c")
+    assert is_promoted(engine, "a", "b")
+    assert not is_promoted(engine, "a", "b", "c")
 
 
-@pytest.mark.law
-@given(data=st.data(), schema=strategies.schemas())
-@settings(max_examples=law_examples(0.25))
-def test_promoted_answers_keep_the_laws(data: st.DataObject, schema: CheckedSchema) -> None:
-    """Every law of one prompt holds after promotions, for the promoted prompt and for others."""
-    first, second = data.draw(strategies.prompts(schema)), data.draw(strategies.prompts(schema))
-    promoting = promoted(schema_state(schema, TOKENIZER, 1 << 20), first)
-    service = serve(promoting.schema)
+def test_what_is_larger_than_the_limit_is_not_promoted() -> None:
+    """Nothing is encoded for a combination that does not fit, and nothing is evicted for it."""
+    engine = engine_of(tiny_model(), promote_bytes=1)
+    promote(engine, "a", "b", "c")
 
-    for law in ENGINE_LAWS:
-        for selection in (first, second):
-            law.check(service, with_schema(selection, promoting.schema))
+    assert not is_promoted(engine, "a", "b", "c")
+    assert engine.stats().promotions.nbytes == 0
 
 
-def with_schema(selection: Selection, schema: CheckedSchema) -> Selection:
-    """Return the same prompt for another version of its schema."""
-    return replace(selection, schema=schema)
+def test_off_is_the_default() -> None:
+    """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    engine.add_schema(
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
+    completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
+
+    assert {each.level for each in completions} == {Level.MODULAR}
+    assert engine.stats().promotions.nbytes == engine.stats().promotions.num_waiting == 0
+
+
+def test_methods_without_answers_stay_modular() -> None:
+    """Plans, logits, scores and links do not use promotions."""
+    engine = engine_of(tiny_model())
+    text = prompt("a", "b", "c")
+    logits, scores = engine.logits(text), engine.score(text, ["yes"])
+    promote(engine, "a", "b", "c")
+
+    assert engine.plan(text).level is Level.MODULAR
+    assert engine.logits(text).equal(logits)
+    assert engine.score(text, ["yes"]) == scores
+    assert is_promoted(engine, "a", "b", "c")
+
+
+@pytest.mark.parametrize("wrong", [{"promote": "on"}, {"promote": None}, {"promote_bytes": -1}], ids=str)
+def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
+    """The error names the option."""
+    with pytest.raises(InvalidValue, match="promote"):
+        Engine(tiny_model(), ByteTokenizer(), **wrong)
+
+
+def test_deterministic_is_a_flag() -> None:
+    """Another value is refused."""
+    with pytest.raises(InvalidGeneration, match="deterministic"):
+        engine_of(tiny_model()).generate(prompt("a"), deterministic="yes")
+
+
+def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
+    """A folder has the schema's own KV only, and a store of two engines is left as it was."""
+    model = tiny_model()
+    engine = engine_of(model, store=tmp_path)
+    engine.warm()
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    promote(engine, "a", "b", "c")
+
+    assert is_promoted(engine, "a", "b", "c")
+    assert files
+    assert sorted(tmp_path.rglob("*.safetensors")) == files
+
+
+def test_promotions_end_in_a_shared_store() -> None:
+    """In a store of two engines, the end of a schema frees its promoted KV."""
+    model = tiny_model()
+    engine = engine_of(model)
+    sharing = engine_of(engine.model, store=MemoryStore(engine.model.shape))
+    promote(sharing, "a", "b")
+    assert is_promoted(sharing, "a", "b")
+    keys = set(sharing.store.keys())
+    sharing.remove_schema("s")
+
+    assert len(keys - set(sharing.store.keys())) == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_a_call_promotes_at_once(mode: str) -> None:
+    """`Engine.promote` encodes into memory what idle time would; with and without it, for cold and warm schemas."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote=mode)
+    engine.add_schema(TEXTS[0])
+    nodes = nodes_of(engine.plan(prompt("a", "b", "c")))
+    before = answered(engine, prompt("a", "b"), "generate")
+    figures = engine.stats().promotions
+
+    assert engine.promote(prompt("a", "b", "c")) == sum(each.num_tokens for each in nodes)
+    assert engine.promote(prompt("a", "b", "c", text="Another text.")) == 0
+    after = answered(engine, prompt("a", "b", "c"), "generate")
+
+    assert (before.level, figures.nbytes) == (Level.MODULAR, 0)
+    assert (after.level, after.usage.promoted, after.usage.num_encoded_tokens) == (Level.EXACT, True, 0)
+    figures = engine.stats().promotions
+    assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (1, 0, 1)
+    assert not answered(engine, prompt("a", "b", "c"), "generate", deterministic=True).usage.promoted
+    assert engine.promote(prompt("a", "b")) == 0  # the beginning of the other combination
+    engine.remove_schema("s")
+    assert engine.stats().promotions.nbytes == 0
+
+
+def test_what_is_exact_needs_no_promotion() -> None:
+    """One module, text without modules and a declared scaffold are exact: nothing is encoded."""
+    engine = engine_of(tiny_model())
+    engine.add_schema(TEXTS[0].replace("</schema>", '<scaffold modules="a b c"/></schema>'))
+
+    assert [engine.promote(prompt(*each)) for each in ((), ("a",), ("new",), ("a", "b", "c"))] == [0, 0, 0, 0]
+    assert engine.stats().promotions.num_combinations == 0
+
+
+def test_a_call_promotes_for_its_arguments_salt_and_repair() -> None:
+    """Only requests with the same arguments, salt and repair use the promotion."""
+    engine = engine_of(tiny_model())
+    text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
+    engine.promote(text, salt="one", repair="first-1")
+
+    def hit(text: str, **options: str) -> bool:
+        return engine.generate(text, **{**GREEDY, **options}).usage.promoted
+
+    assert hit(text, salt="one", repair="first-1")
+    assert not hit(text, salt="two", repair="first-1")
+    assert not hit(text, salt="one")
+    assert not hit(text.replace('"x"', '"y"'), salt="one", repair="first-1")
+
+
+def test_a_call_that_cannot_promote_is_refused() -> None:
+    """The error names the limit, the room in memory, or the text that is not cached; nothing is left."""
+    model = tiny_model()
+    small = engine_of(model, promote_bytes=1)
+    with pytest.raises(PromptCacheError, match="promote_bytes=1: give the engine a higher limit"):
+        small.promote(prompt("a", "b"))
+    full = engine_of(
+        model, store=MemoryStore(model.shape, budget_bytes=8 * model.shape.token_bytes), promote_bytes=2**20
+    )
+    with pytest.raises(PromptCacheError, match="no room"):
+        full.promote(prompt("a", "b", "c"))
+    late = Engine(model, ByteTokenizer(bos=False))
+    late.add_schema(
+        '<schema name="s"><module name="new" cache="false">late</module><module name="a">alpha</module>'
+        '<module name="b">beta</module></schema>'
+    )
+    with pytest.raises(InvalidValue, match="begins with text that is not cached"):
+        late.promote(prompt("new", "a", "b"))
+
+    for engine in (small, full, late):
+        figures = engine.stats().promotions
+        assert (figures.num_combinations, figures.num_waiting) == (0, 0)
+
+
+def test_a_failed_call_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the forward pass reaches the caller, and a second call promotes."""
+    engine = engine_of(tiny_model())
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._executor, "encode_in_memory", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.promote(prompt("a", "b", "c"))
+    assert engine.stats().promotions.num_waiting == 0
+    assert engine.promote(prompt("a", "b", "c")) > 0
+    assert is_promoted(engine, "a", "b", "c")
+
+
+def test_threads_promote_together() -> None:
+    """Calls of several threads, beside idle time, promote each combination once."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+    engine.add_schema(TEXTS[0])
+    combinations = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")] * 2
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: engine.promote(prompt(*each)), combinations))
+    nodes = {node for each in combinations for node in nodes_of(engine.plan(prompt(*each)))}
+
+    figures = engine.stats().promotions
+    assert (figures.num_combinations, figures.num_waiting) == (4, 0)
+    assert figures.nbytes == sum(each.num_tokens for each in nodes) * engine.model.shape.token_bytes
+    assert all(is_promoted(engine, *each) for each in combinations)
+
+
+def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that would lose much history keeps its modular plan; a new conversation is exact."""
+    monkeypatch.setattr(module_of("promptcache.runtime.request"), "MAX_LOST_TOKENS", 8)
+    engine = engine_of(tiny_model())
+    chat = engine.chat(prompt("a", "b", "c", text=""))
+    for _ in range(2):
+        chat.say("A question of some length", **GREEDY)
+    work(engine)
+    again = chat.say("And another one", **GREEDY)
+
+    assert (again.level, again.usage.promoted) == (Level.MODULAR, False)
+    assert again.usage.num_history_tokens > 8
+    assert engine.chat(prompt("a", "b", "c", text="")).say("New?", **GREEDY).usage.promoted
+
+
+def test_the_thread_promotes_in_idle_time() -> None:
+    """Without any call, a combination that came twice is promoted; a service uses it."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+    engine.add_schema(
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
+    for _ in range(2):
+        assert not by_service(engine, prompt("a", "b")).usage.promoted
+    wait_for(lambda: engine.stats().promotions.num_combinations == 1)
+
+    assert by_service(engine, prompt("a", "b")).usage.promoted
+    assert engine.stats().promotions.num_hits == 1
+    wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
+
+
+def test_the_thread_does_not_keep_the_engine() -> None:
+    """An engine is freed, and its thread ends, also while work waits for idle time."""
+    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+    engine.add_schema(
+        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
+    with engine._executor.activity:
+        for _ in range(2):
+            engine.generate(prompt("a", "b"), **GREEDY)
+        reference = weakref.ref(engine)
+        del engine
+        gc.collect()
+
+        assert reference() is None
+        wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
+
+
+EXIT = """
+import threading, time
+from promptcache import Engine
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
+long = "word " * 350
+engine.add_schema(f'<schema name="s" context="guaranteed">Root.<module name="a">{long}</module><module name="b">{long}</module></schema>')
+begun, original = threading.Event(), engine._executor._check
+engine._executor._check = lambda check: (begun.set(), original(check))
+for _ in range(2):
+    engine.generate('<prompt schema="s"><a/><b/>Well?</prompt>', max_new_tokens=1)
+assert begun.wait(60)
+"""
+
+
+@pytest.mark.process
+def test_the_interpreter_ends_during_a_promotion() -> None:
+    """At exit, a forward pass in idle time ends within a layer, and nothing is aborted."""
+    ended = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=120, check=False)
+
+    assert (ended.returncode, ended.stderr.strip()) == (0, "")
+
+
+class Worker:
+    """Works until it is interrupted, a number of times."""
+
+    def __init__(self, num_pieces: int) -> None:
+        self.activity = Activity()
+        self.begun: list[float] = []
+        self.interrupted: list[float] = []
+        self._num_pieces = num_pieces
+        self.thread = IdleThread(self.work, self.activity)
+
+    def work(self, check: Callable[[], None]) -> bool:
+        self.begun.append(time.monotonic())
+        try:
+            while len(self.begun) < self._num_pieces:
+                check()
+                time.sleep(0.001)
+        except Interrupted:
+            self.interrupted.append(time.monotonic())
+            raise
+        return False
+
+
+def test_a_request_interrupts_work_which_goes_on_later() -> None:
+    """Work stops at its next check, and begins again once it has been quiet."""
+    worker = Worker(2)
+    worker.thread.start()
+    wait_for(lambda: len(worker.begun) == 1)
+    with worker.activity:
+        wait_for(lambda: len(worker.interrupted) == 1)
+        time.sleep(2 * QUIET_S)
+        assert len(worker.begun) == 1
+    ended = time.monotonic()
+    wait_for(lambda: len(worker.begun) == 2)
+
+    assert worker.begun[1] - ended > QUIET_S / 2
+
+
+def test_the_end_interrupts_work() -> None:
+    """`end` returns once the thread has ended, and no later `start` has an effect."""
+    worker = Worker(2)
+    worker.thread.start()
+    wait_for(lambda: len(worker.begun) == 1)
+    worker.thread.end()
+    worker.thread.start()
+    time.sleep(2 * QUIET_S)
+
+    assert len(worker.begun) == len(worker.interrupted) == 1
+
+
+def test_arguments_and_defaults_are_promoted() -> None:
+    """Contents of slots are part of a combination; those of arguments belong to the salt of the request."""
+    engine = engine_of(tiny_model())
+    text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
+    other = text.replace('"x"', '"y"')
+    for _ in range(2):
+        engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
+        work(engine)
+    promoted = engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
+
+    assert (promoted.usage.promoted, promoted.level) == (True, Level.EXACT)
+    assert not engine.generate(text, salt="two", do_sample=False, max_new_tokens=2).usage.promoted
+    assert not engine.generate(other, salt="one", do_sample=False, max_new_tokens=2).usage.promoted
+    logits = plain_logits(engine.plan(text).tokens, engine.model)
+    assert promoted.token_ids[0] == int(logits[-1].argmax())
+    assert promoted.usage.num_new_tokens == len("Well?")

@@ -1,13 +1,11 @@
 """The law that no history of a store changes an answer, as a stateful machine of Hypothesis.
 
-Its steps warm, ask, generate, promote, evict and restart on one store. Every answer is compared with that of a fresh
-engine with the same promotions.
+Its steps warm, ask, generate, evict and restart on one store. Every answer is compared with that of a fresh engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.runtime import Executor, demoted, promoted
+from promptcache.runtime import Executor
 from promptcache.testing.cached import distance
 from promptcache.testing.subject import SchemaSource, read_schema
 from tests.laws.laws import BrokenLaw
@@ -64,8 +62,8 @@ class _Histories(RuleBasedStateMachine):
     @rule(number=_NUMBERS)
     def ask(self, number: int) -> None:
         """Answer a prompt."""
-        index, selection = self.asked(number)
-        far = distance(self.services[index].logits(selection), self.fresh.logits(number, selection))
+        index, selection = self.fresh.asked(number)
+        far = distance(self.services[index].logits(selection), self.fresh.logits(number))
         if not far < self.services[index].tolerance:
             raise BrokenLaw(f"{selection.modules} is answered {far:.2g} from a fresh engine's answer")
         self.hold()
@@ -73,30 +71,11 @@ class _Histories(RuleBasedStateMachine):
     @rule(number=_NUMBERS)
     def generate(self, number: int) -> None:
         """Generate from a prompt."""
-        index, selection = self.asked(number)
+        index, selection = self.fresh.asked(number)
         tokens = self.services[index].tokens(selection, _NUM_GENERATED)
-        expected = self.fresh.tokens(number, selection)
+        expected = self.fresh.tokens(number)
         if tokens != expected:
             raise BrokenLaw(f"{selection.modules} gives {tokens}, a fresh engine {expected}")
-
-    @rule(number=_NUMBERS)
-    def promote(self, number: int) -> None:
-        """Promote the modules of a prompt."""
-        index, selection = self.asked(number)
-        service = self.services[index]
-        self.services[index] = replace(service, state=promoted(service.state, selection))
-
-    @rule(number=_NUMBERS)
-    def demote(self, number: int) -> None:
-        """Undo the promotion of a prompt's modules."""
-        index, selection = self.asked(number)
-        service = self.services[index]
-        self.services[index] = replace(service, state=demoted(service.state, selection)[0])
-
-    def asked(self, number: int) -> tuple[int, Selection]:
-        """Return the index of a service and a prompt for its schema with the current promotions."""
-        index, selection = self.fresh.asked(number)
-        return index, selection.of_schema(self.services[index].state.schema)
 
     @rule(number=_NUMBERS)
     def warm(self, number: int) -> None:
@@ -138,35 +117,30 @@ class _Histories(RuleBasedStateMachine):
 
 
 class _Fresh:
-    """The answers of fresh engines, each computed once for each set of promotions."""
+    """The answers of fresh engines, each computed once."""
 
     def __init__(self, services: Sequence[ServedSchema], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
         self._prompts = prompts
-        self._logits: dict[tuple[object, ...], torch.Tensor] = {}
-        self._tokens: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._logits: dict[int, torch.Tensor] = {}
+        self._tokens: dict[int, tuple[int, ...]] = {}
 
     def asked(self, number: int) -> tuple[int, Selection]:
         """Return the index of a service and its prompt; numbers beyond the last prompt begin again at the first."""
         return self._prompts[number % len(self._prompts)]
 
-    def logits(self, number: int, selection: Selection) -> torch.Tensor:
-        """Return a prompt's logits with the promotions of the selection's schema."""
-        key = self._key(number, selection)
+    def logits(self, number: int) -> torch.Tensor:
+        """Return the logits of a prompt."""
+        key = number % len(self._prompts)
         if key not in self._logits:
-            self._logits[key] = self._service(number).renewed(selection.schema).logits(selection)
+            index, selection = self._prompts[key]
+            self._logits[key] = self.services[index].renewed().logits(selection)
         return self._logits[key]
 
-    def tokens(self, number: int, selection: Selection) -> tuple[int, ...]:
-        """Return the first tokens of a prompt's answer with the promotions of the selection's schema."""
-        key = self._key(number, selection)
+    def tokens(self, number: int) -> tuple[int, ...]:
+        """Return the first tokens of the answer to a prompt."""
+        key = number % len(self._prompts)
         if key not in self._tokens:
-            self._tokens[key] = self._service(number).renewed(selection.schema).tokens(selection, _NUM_GENERATED)
+            index, selection = self._prompts[key]
+            self._tokens[key] = self.services[index].renewed().tokens(selection, _NUM_GENERATED)
         return self._tokens[key]
-
-    def _service(self, number: int) -> ServedSchema:
-        return self.services[self.asked(number)[0]]
-
-    def _key(self, number: int, selection: Selection) -> tuple[object, ...]:
-        names = (each.name for each in selection.schema.scaffolds)
-        return number % len(self._prompts), *names

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from lxml import html
 
-from promptcache.audit import Audit, Cause, ModuleGain, Rung
-from promptcache.cli.audit import bar_lines
 from promptcache.picture import register
 from promptcache.picture.notebook import VIEWS
 from promptcache.runtime import Completion
@@ -76,70 +74,6 @@ def test_an_answer_shows_its_text_and_what_it_cost() -> None:
     assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
     fields = Completion.__dataclass_fields__
     assert {"text", "plan", "usage", "level", "lossy", "timing", "finish_reason"} <= fields.keys()
-
-
-def test_an_audit_shows_its_shares_as_bars() -> None:
-    """Causes and modules have a line, advice a row of a table; a share that is shown as zero or less has no bar."""
-    advice = SimpleNamespace(words="<b>promote", price="1 byte", gain=0.002)
-    rungs = [
-        Rung(cause=cause, divergence=0.004, agreement=1.0, share=share)
-        for cause, share in zip(Cause, (0.004, 0.001, -0.001), strict=True)
-    ]
-    modules = [
-        ModuleGain(module=module, num_tokens=3, divergence=0.001, gain=gain)
-        for module, gain in (("plan", 0.003), ("", 0.00004))
-    ]
-    audit = SimpleNamespace(
-        schema="trip",
-        level="modular",
-        agreement=0.5,
-        num_places=8,
-        divergence=0.004,
-        same_answer=True,
-        rungs=rungs,
-        modules=modules,
-        advice=[advice],
-    )
-    element = shown("Audit", audit)
-    lines = {line.find("span").text: line for line in element.find_class("fact")}
-
-    assert list(lines) == ["tokens", "positions", "context", "plan", "(root)"]
-    assert [cell.text for cell in element.iter("td")] == ["2.0", "<b>promote", "1 byte"]
-    bars = {name: [bar.get("style") for bar in line.iter("i")] for name, line in lines.items()}
-    assert (bars["tokens"], bars["positions"], bars["context"]) == (["left:0%;width:100%"], ["left:0%;width:25%"], [])
-    assert (len(bars["plan"]), bars["(root)"]) == (1, [])
-    words = element.text_content()
-    facts = "4.0 millinats from plain prefill · level modular · same token at 4 of 8 places"
-    assert f"{facts} · the same answer as plain prefill" in words
-    assert [line.find("span/small").text for line in lines.values()] == [
-        *(each.meaning for each in Cause),
-        *["3 tokens"] * 2,
-    ]
-    assert "KL divergence of the next token" in words
-    assert set(vars(audit)) - {"same_answer"} <= Audit.__dataclass_fields__.keys()
-
-
-def test_bars_of_an_audit_have_a_scale_of_a_millinat_at_least() -> None:
-    """Differences that do not matter have short bars, and the scale says its numbers; without advice the view says so."""
-    rung = Rung(cause=Cause.TOKENS, divergence=0.0002, agreement=1.0, share=0.0002)
-    audit = SimpleNamespace(
-        schema="trip",
-        level="modular",
-        agreement=1.0,
-        num_places=8,
-        divergence=0.0002,
-        same_answer=True,
-        rungs=[rung],
-        modules=[],
-        advice=[],
-    )
-    element = shown("Audit", audit)
-
-    assert [bar.get("style") for bar in element.find_class("new")] == ["left:0%;width:20%"]
-    assert [tick.text for tick in element.find_class("tick")] == ["0", "0.2", "0.4", "0.6", "0.8"]
-    assert [each.text for each in element.iter("h2")][-1] == "nothing that was tried helps"
-    (line,) = bar_lines([("tokens", 0.0002, "cut")])
-    assert line.plain.count("█") == 5
 
 
 def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:

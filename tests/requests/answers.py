@@ -36,7 +36,14 @@ from tests.laws.laws import BrokenLaw
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
 from tests.requests.features import features
 from tests.requests.options import Resolved, names_places, resolve
-from tests.requests.plans import VOCABULARY, plan_of, state_of, without_text
+from tests.requests.plans import (
+    VOCABULARY,
+    plan_of,
+    promoted_combination,
+    promoted_plan,
+    state_of,
+    without_text,
+)
 from tests.requests.workloads import MAX_PLACES, Ask, Step, Way, Workload
 
 ROUNDING = 1e-6
@@ -84,9 +91,11 @@ class Asked:
         copies = open_buffers(self._engine.store, self._model.shape, None, default_bytes=2**20)
         self._engine._executor.pool = Pool(self._model, copies, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
-        if workload.promoted is not None:
-            self._engine.promote(workload.promoted)
         self._state = state_of(workload)
+        self._promoted = promoted_combination(workload, self._state)
+        if self._promoted is not None:
+            first = workload.steps[0].asks[0]
+            self._engine.promote(workload.prompts[first.prompt], repair=first.repair, salt=first.salt)
         self._quantized = Executor(self._model, MemoryStore(self._model.shape), lambda: self._engine.fingerprint)
 
     def check(self, step: Step) -> list[Completion | None]:
@@ -220,6 +229,7 @@ class Asked:
             turns: Those of the chat so far.
         """
         plan = plan_of(self._workload, self._state, ask, way, turns)
+        plan = promoted_plan(plan, self._promoted, ask, way)
         logits = self._logits(plan)
         needs_path = ask.num_given > 0 or (options is None and names_places(ask))
         path = logits.greedy(MAX_PLACES) if needs_path else ()

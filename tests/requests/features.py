@@ -10,7 +10,7 @@ from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
 from promptcache.layout import Origin, Plan, continued, scaffolds_in_use
 from promptcache.runtime.history import stretches
 from promptcache.runtime.turns import ChatTurn
-from tests.requests.plans import VOCABULARY, plan_of, state_of
+from tests.requests.plans import VOCABULARY, plan_of, promoted_combination, promoted_plan, state_of
 from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, ROWS, Ask, Step, Way, Workload
 
 CONCATENATED = "gptj (concatenated)"
@@ -56,6 +56,7 @@ _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"reuse=False"}), frozenset({"argument below a module", *REPAIRS[:3]}), "all tokens are computed again"),
     (frozenset({"repair all"}), frozenset({"argument below a module"}), "all tokens are computed again"),
     (frozenset({"repair none"}), frozenset({"computed again"}), "nothing is computed again"),
+    (frozenset({"promoted"}), frozenset({Way.LINK, "reuse=False", "repair all"}), "no promotion is used"),
 )
 """Pairs that cannot be together, with the reason."""
 
@@ -87,14 +88,17 @@ def count_pairs(counts: Counter[tuple[str, str]], workload: Workload) -> None:
 def features(workload: Workload) -> Iterator[frozenset[str]]:
     """Yield the features of each request, in order."""
     state = state_of(workload)
+    promoted = promoted_combination(workload, state)
     history: set[tuple[str, int]] = set()
     for step in workload.steps:
         added: set[tuple[str, int]] = set()
         turns: tuple[ChatTurn, ...] = ()
         for ask in step.asks:
-            plan = plan_of(workload, state, ask, step.way, turns)
+            modular = plan_of(workload, state, ask, step.way, turns)
+            plan = promoted_plan(modular, promoted, ask, step.way)
+            found = {*_of_plan(modular, step.way is Way.CHAT), *_of_engine(workload, modular)}
+            found |= {*_of_ask(ask, step, modular), *(("promoted",) if plan is not modular else ())}
             plan = continued(plan, (97,) * ask.num_given)
-            found = {*_of_plan(plan, step.way is Way.CHAT), *_of_engine(workload, plan), *_of_ask(ask, step, plan)}
             if not any(reason_against("history hit", name) for name in found):
                 known = history | added if turns else history
                 if not known.isdisjoint(_stretches(plan, ask.salt)):
@@ -130,15 +134,12 @@ def _of_ask(ask: Ask, step: Step, plan: Plan) -> Iterator[str]:
 def _of_engine(workload: Workload, plan: Plan) -> Iterator[str]:
     yield workload.model
     scaffolds = plan.selection.schema.scaffolds
-    names = {*scaffolds_in_use(scaffolds, plan.selection.modules).values()}
-    in_use = [each for each in scaffolds if each.name in names]
     named: Mapping[str, bool] = {
         "views": workload.model in SEGMENTED and workload.small_tokens == 0,
         "coalesced": workload.model in SEGMENTED and workload.small_tokens > 0,
         "no history": not workload.has_history,
         "int8": workload.codec == "int8",
-        "promoted": any(each.promoted for each in in_use),
-        "scaffold": any(not each.promoted for each in in_use),
+        "scaffold": bool(scaffolds_in_use(scaffolds, plan.selection.modules)),
     }
     yield from (name for name, holds in named.items() if holds)
 

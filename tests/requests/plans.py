@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
-from promptcache.layout import Plan
-from promptcache.runtime import SchemaState, prefilled, promoted, schema_state
+from promptcache.layout import CombinationParts, Plan, combination, exact_plan, has_combination, in_full_context
+from promptcache.runtime import SchemaState, prefilled, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
@@ -18,11 +18,22 @@ VOCABULARY = ByteTokenizer()
 
 
 def state_of(workload: Workload) -> SchemaState:
-    """Return the schema of a workload, with its promotion."""
-    state = schema_state(workload.schema, VOCABULARY, CONTEXT, Codec(workload.codec))
-    if workload.promoted is None:
-        return state
-    return promoted(state, resolve_prompt(parse_prompt(workload.promoted), state.schema))
+    """Return the schema of a workload."""
+    return schema_state(workload.schema, VOCABULARY, CONTEXT, Codec(workload.codec))
+
+
+def promoted_combination(workload: Workload, state: SchemaState) -> CombinationParts | None:
+    """Return the combination of the first request if it is promoted before; None if there is none."""
+    ask = workload.steps[0].asks[0]
+    plan = plan_of(workload, state, replace(ask, reuse=True), Way.GENERATE)
+    return combination(plan, ask.salt) if workload.promoted and has_combination(plan) else None
+
+
+def promoted_plan(plan: Plan, promoted: CombinationParts | None, ask: Ask, way: Way) -> Plan:
+    """Return the plan that is used for a request: its exact plan if its combination is promoted."""
+    if promoted is None or way is Way.LINK or not has_combination(plan) or combination(plan, ask.salt) != promoted:
+        return plan
+    return exact_plan(plan, in_full_context(promoted))
 
 
 def plan_of(
@@ -32,7 +43,7 @@ def plan_of(
     way: Way,
     turns: Sequence[ChatTurn] = (),
 ) -> Plan:
-    """Return the plan of a request.
+    """Return the modular plan of a request.
 
     Args:
         turns: Those of its chat before it.

@@ -88,7 +88,7 @@ class Workload:
 
     Attributes:
         small_tokens: Segments of fewer tokens are coalesced.
-        promoted: XML of the prompt that is promoted first, if any.
+        promoted: Whether the combination of the first request is promoted before it.
         prompts: XML of prompts for `schema`.
     """
 
@@ -96,7 +96,7 @@ class Workload:
     small_tokens: int
     has_history: bool
     codec: str
-    promoted: str | None
+    promoted: bool
     schema: CheckedSchema = field(repr=False)
     prompts: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -172,7 +172,7 @@ _TWO_SCAFFOLDS = (
     'Some <parameter name="q" length="5"/> more.</module><module name="d" context="own" requires="c">End.</module>'
     '<scaffold modules="c d"/></schema>'
 )
-"""A schema whose prompts often use a promotion beside a declared scaffold, which random ones hardly ever do."""
+"""A schema whose prompts often use a scaffold, which random ones hardly ever do."""
 
 
 _ANSWER = re.compile("<answer[^>]*/>")
@@ -192,7 +192,7 @@ def workloads(draw: DrawFn) -> Workload:
         small_tokens=draw(st.sampled_from((256, 8, 0))),
         has_history=draw(st.sampled_from((True, True, True, False))),
         codec=draw(st.sampled_from(("full", "full", "full", "int8"))),
-        promoted=draw(st.none() | st.sampled_from(prompts) | documents),
+        promoted=draw(st.booleans()),
         schema=schema,
         prompts=tuple(prompts),
         steps=_alike(steps) if draw(st.booleans()) else tuple(steps),
