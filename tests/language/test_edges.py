@@ -200,29 +200,6 @@ def test_includes_bring_modules_only(content, what, tmp_path: Path):
     assert codes(caught.value.diagnostics) == ["PC219"]
 
 
-def test_rules_that_need_what_is_left_out_are_reported(tmp_path: Path):
-    """An include without a module that a rule needs is refused, unless the include has that module too."""
-    rules = '<rules><assert test="a and b"/></rules>'
-    (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
-    with pytest.raises(LanguageError) as caught:
-        parse_schema('<schema name="s"><include href="t.xml" select="a"/></schema>', folder=tmp_path)
-    assert codes(caught.value.diagnostics) == ["PC220"]
-    parse_schema('<schema name="s"><include href="t.xml" select="a b"/></schema>', folder=tmp_path)
-
-
-def test_choices_too_large_to_move_are_reported(tmp_path: Path):
-    """A large choice cannot be moved into a module; the help is to include at the top level."""
-    names = [f"m{number}" for number in range(12)]
-    modules = "".join(f'<module name="{name}"/>' for name in names)
-    rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
-    (tmp_path / "t.xml").write_text(f'<schema name="t">{modules}{rules}</schema>')
-    include = '<include href="t.xml"/>'
-    with pytest.raises(LanguageError, match="too many alternatives inside 'a'") as caught:
-        parse_schema(f'<schema name="s"><module name="a">{include}</module></schema>', folder=tmp_path)
-    assert codes(caught.value.diagnostics) == ["PC308"]
-    parse_schema(f'<schema name="s">{include}</schema>', folder=tmp_path)
-
-
 def test_turns_are_built_like_documents():
     """A schema with all turns built in Python prints the same as the document with these turns."""
     built = Schema("s").system("One.").user("Two.").assistant("Three.")
