@@ -53,10 +53,8 @@ from promptcache.language.syntax.names import (
     absolute,
     ancestors,
     as_name,
-    in_range,
     is_element,
     is_name,
-    is_version,
 )
 from promptcache.language.syntax.nodes import (
     IN_PYTHON,
@@ -184,12 +182,10 @@ __all__ = [
     "example_prompt",
     "finish",
     "format_document",
-    "in_range",
     "is_element",
     "is_markup",
     "is_name",
     "is_template",
-    "is_version",
     "join_path",
     "limited_solver",
     "list_selections",

@@ -30,14 +30,13 @@ from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import read_prompt
 from promptcache.language.syntax.answers import answer_element, answer_faults
 from promptcache.language.syntax.files import Files, Folder, is_template, no_template, open_document
-from promptcache.language.syntax.names import RESERVED_MODULES, is_element, is_range
+from promptcache.language.syntax.names import RESERVED_MODULES, is_element
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, ParameterType, Role, Whitespace
 from promptcache.language.syntax.prompt_nodes import (
     Argument,
     Message,
     PromptDocument,
     Reference,
-    bad_range,
     misplaced_text,
 )
 from promptcache.language.syntax.source import decode, diagnostic, read_document
@@ -68,7 +67,7 @@ class Prompt(NamedElsewhere, PromptDocument):
     `str(prompt)` is its document, or its repr if XML cannot express the prompt (`to_xml` says why).
 
     Raises:
-        PromptError: bare text is combined with turns, or `version` is not a valid range.
+        PromptError: bare text is combined with turns.
     """
 
     _elsewhere = elsewhere(
@@ -88,8 +87,6 @@ class Prompt(NamedElsewhere, PromptDocument):
             object.__setattr__(self, "span", _in_python(f"Prompt({self.schema!r:.60})"))
         if faults := tuple(misplaced_text(self.messages)):
             raise PromptError(faults)
-        if self.version is not None and not is_range(self.version):
-            raise PromptError([bad_range(self.version, self.span)])
 
     def __str__(self) -> str:
         try:

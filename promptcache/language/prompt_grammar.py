@@ -26,7 +26,7 @@ from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
 from promptcache.language.syntax.elements import ATTRIBUTES
-from promptcache.language.syntax.markup_faults import is_tag
+from promptcache.language.syntax.names import is_tag
 from promptcache.language.syntax.nodes import Doc, Parameter, ParameterType, Role, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 

@@ -20,14 +20,13 @@ from promptcache.language.lint import lint_choices, lint_text, lint_value
 from promptcache.language.syntax.answers import answer_faults, read_answer, second_answer
 from promptcache.language.syntax.attributes import AttributeReader
 from promptcache.language.syntax.files import Folder
-from promptcache.language.syntax.names import RESERVED_MODULES, is_path, is_range, path_help, quoted
+from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role, Text, Whitespace
 from promptcache.language.syntax.prompt_nodes import (
     Argument,
     Message,
     PromptDocument,
     Reference,
-    bad_range,
     misplaced_text,
 )
 from promptcache.language.syntax.source import Source, diagnostic
@@ -77,9 +76,6 @@ class _PromptReader:
         if schema is None:
             self._fault("PC104", "<prompt> needs the attribute 'schema'", root.name_span, 'add schema="…"')
         own = [attribute for attribute in root.attributes if attribute.name not in {"schema", "version"}]
-        version = next((attribute for attribute in root.attributes if attribute.name == "version"), None)
-        if version is not None and not is_range(version.value):
-            self.faults.append(bad_range(version.value, version.value_span))
         naming, text = self._divide(root.children)
         answer = self._answer([node for node in naming if isinstance(node, Element) and node.name == "answer"])
         references = tuple(self._references(naming))
@@ -90,7 +86,7 @@ class _PromptReader:
             references=references,
             arguments=self._arguments(own, naming),
             messages=messages if not self.faults else (),
-            version=version.value if version is not None and not self.faults else None,
+            version=next((attribute.value for attribute in root.attributes if attribute.name == "version"), None),
             answer_format=answer,
             span=root.span,
             warnings=in_order(self.warnings)[:MAX_FAULTS],

@@ -29,10 +29,8 @@ from promptcache.language.syntax.names import (
     absolute,
     ancestors,
     argument_form,
-    in_range,
     is_name,
     is_path,
-    is_version,
     listed,
     name_help,
     nowhere,
@@ -129,20 +127,12 @@ def declared_members(schema: CheckedSchema) -> dict[str, dict[str, Member]]:
 
 
 def _check_version(prompt: Prompt, schema: CheckedSchema) -> None:
-    if prompt.version is None:
+    if prompt.version is None or prompt.version == schema.version:
         return
-    wanted = f"the prompt is for version {prompt.version} of schema '{schema.name}'"
-    if schema.version is None or not is_version(schema.version):
-        have = "the schema has none" if schema.version is None else f"{quoted(schema.version)} is not a valid version"
-        message, fix = f"{wanted}, but {have}", 'add a version to the schema, such as version="1.0"'
-    elif in_range(schema.version, prompt.version):
-        return
-    else:
-        message, fix = (
-            f"{wanted}, but the schema has version {schema.version}",
-            "change the range, or load that version",
-        )
-    raise PromptError([diagnostic("PC421", message, prompt.span, fix)])
+    wanted = f"the prompt is for version {quoted(prompt.version)} of schema '{schema.name}'"
+    have = "the schema has none" if schema.version is None else f"the schema has version {quoted(schema.version)}"
+    fix = f'load that version, or write version="{schema.version}"' if schema.version else "add version to the schema"
+    raise PromptError([diagnostic("PC421", f"{wanted}, but {have}", prompt.span, fix)])
 
 
 class _Resolver:

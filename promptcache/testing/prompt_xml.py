@@ -25,7 +25,6 @@ from promptcache.language import (
     FinalText,
     ancestors,
     is_element,
-    is_version,
     join_path,
     walk_checked,
 )
@@ -37,7 +36,6 @@ _COIN = st.integers(0, 1)
 _FORM = st.integers(0, 3)
 _STYLE = st.integers(0, 2)
 _INDEX = st.integers(0, 15)
-_BOUNDS = ("", ">=", "<=", "==")
 _ANSWERS: Sequence[Mapping[str, str]] = (
     {},
     {"type": "int"},
@@ -100,8 +98,8 @@ def write_prompt(draw: Draw, schema: CheckedSchema, choice: PromptChoice, *, in_
         in_full: Name every module, even if another reference or a default brings it.
     """
     root = etree.Element("prompt", schema=schema.name)
-    if schema.version is not None and is_version(schema.version) and (bounds := _BOUNDS[draw(_FORM)]):
-        root.set("version", f"{bounds}{schema.version}")
+    if schema.version is not None and draw(_FORM):
+        root.set("version", schema.version)
     references = {"": root}
     if not in_full and not draw(_STYLE):
         _write_shortest(schema, choice, references)

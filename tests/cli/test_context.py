@@ -145,10 +145,10 @@ def test_templates_are_not_formatted(command: Command) -> None:
 
 def test_lines_of_included_files_are_shown(command: Command) -> None:
     """A fault in an included file is shown with that file's line, and with the include that led there."""
-    Path("part.xml").write_text('<schema name="part">\n  <module name="a" requires="tidse"/></schema>')
+    Path("part.xml").write_text('<schema name="part">\n  <module name="a" require="b"/></schema>')
     Path("whole.xml").write_text('<schema name="whole">\n  <include href="part.xml"/>\n</schema>')
 
     result = command("check", "whole.xml")
 
-    assert 'part.xml:2:30\n  2 |   <module name="a" requires="tidse"/></schema>\n' in result.stdout
+    assert 'part.xml:2:20\n  2 |   <module name="a" require="b"/></schema>\n' in result.stdout
     assert 'whole.xml:2:3 included here\n  2 |   <include href="part.xml"/>\n' in result.stdout

@@ -22,7 +22,7 @@ _ELEMENTS = (
 _ATTRIBUTES = (
     "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
     "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module", "type",
-    "choices", "pattern", "valid", "contains", "answer", "href", "select", "prefix",
+    "choices", "pattern", "valid", "contains", "answer", "href",
 )  # fmt: skip
 _VALUES = (
     "",

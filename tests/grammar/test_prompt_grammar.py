@@ -11,8 +11,7 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.prompt_grammar import prompt_grammar
-from promptcache.language.syntax.markup_faults import is_tag
-from promptcache.language.syntax.names import is_name
+from promptcache.language.syntax.names import is_name, is_tag
 from tests import strategies
 from tests.conftest import law_examples
 from tests.speed import is_within

@@ -22,7 +22,6 @@ from promptcache.language.syntax.conditions import (
     holds,
     read_condition,
     simplify,
-    write_condition,
 )
 from promptcache.language.syntax.nodes import IN_PYTHON
 from tests.conftest import law_examples
@@ -49,12 +48,9 @@ def is_possible(test: Test | Cardinality, modules: Sequence[str], chosen: set[st
 @settings(max_examples=law_examples())
 @given(condition=conditions(PATHS), chosen=st.sets(st.sampled_from(PATHS)))
 def test_conditions_mean_the_same_to_all(condition, chosen):
-    """Evaluation, the clauses for the solver, and printing and parsing agree on a condition."""
+    """Evaluation and the clauses for the solver agree on a condition."""
     test = read_condition(condition, lambda path, _: path.removeprefix("/"))
 
-    written = write_condition(test, lambda path: f"/{path}")
-
-    assert read_condition(written, lambda path, _: path.removeprefix("/")) == test
     assert holds(test, chosen) == is_possible(test, PATHS, chosen)
 
 

@@ -145,21 +145,22 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{{ 'a' * 10 ** 8 }}", "'*' gives more than"),
-        ("{{ 10 ** 10000 }}", "'**' gives a number of more than"),
+        ("{{ 'a' * 10 ** 8 }}", "makes more than"),
+        ("{{ 10 ** 10000 }}", "gives a number of more than"),
         ("{{ '%d' % 1 }}", "does not format text"),
-        ("{% set x = 'a' * 5000000 %}{{ x + x }}", "this gives more than"),
-        ("{% set x = 'a' * 150000 %}{% for a in x %}{% set y = x + x %}{% endfor %}", "steps"),
-        ("{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}", "steps"),
-        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 3, "joining gives more than"),
+        ("{% set x = 'a' * 5000000 %}" + "{% set y = x + x %}" * 3, "makes more than"),
+        ("{% set x = 'a' * 150000 %}{% for a in x %}{% set y = x + x %}{% endfor %}", "makes more than"),
+        ("{% for a in x %}{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}", "seconds"),
+        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 4, "makes more than"),
         ("{{ x|sum(start=[]) }}", "sum adds only numbers"),
         ("{{ ('f' * 9999)|int(base=16) }}", "a number of more than"),
         ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "bytes"),
         ("{{ x }}", "a list cannot be written"),
     ],
 )
-def test_expensive_templates_are_refused(template, words):
+def test_expensive_templates_are_refused(template, words, monkeypatch):
     """A template that exceeds a limit is stopped, and the message has the limit."""
+    monkeypatch.setattr(sandbox, "_MAX_SECONDS", 0.5)
     with pytest.raises(LanguageError) as caught:
         render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
     assert words in caught.value.diagnostics[0].message
@@ -198,29 +199,6 @@ def test_includes_bring_modules_only(content, what, tmp_path: Path):
     with pytest.raises(LanguageError, match=f"has {what} outside of its modules") as caught:
         parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
     assert codes(caught.value.diagnostics) == ["PC219"]
-
-
-def test_rules_that_need_what_is_left_out_are_reported(tmp_path: Path):
-    """An include without a module that a rule needs is refused, unless the include has that module too."""
-    rules = '<rules><assert test="a and b"/></rules>'
-    (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}<module name="b"/>{rules}</schema>')
-    with pytest.raises(LanguageError) as caught:
-        parse_schema('<schema name="s"><include href="t.xml" select="a"/></schema>', folder=tmp_path)
-    assert codes(caught.value.diagnostics) == ["PC220"]
-    parse_schema('<schema name="s"><include href="t.xml" select="a b"/></schema>', folder=tmp_path)
-
-
-def test_choices_too_large_to_move_are_reported(tmp_path: Path):
-    """A large choice cannot be moved into a module; the help is to include at the top level."""
-    names = [f"m{number}" for number in range(12)]
-    modules = "".join(f'<module name="{name}"/>' for name in names)
-    rules = f'<rules><choose modules="{" ".join(names)}" min="3"/></rules>'
-    (tmp_path / "t.xml").write_text(f'<schema name="t">{modules}{rules}</schema>')
-    include = '<include href="t.xml"/>'
-    with pytest.raises(LanguageError, match="too many alternatives inside 'a'") as caught:
-        parse_schema(f'<schema name="s"><module name="a">{include}</module></schema>', folder=tmp_path)
-    assert codes(caught.value.diagnostics) == ["PC308"]
-    parse_schema(f'<schema name="s">{include}</schema>', folder=tmp_path)
 
 
 def test_turns_are_built_like_documents():

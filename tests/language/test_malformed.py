@@ -51,10 +51,10 @@ BROKEN = {
     ),
     "opening quote missing": Broken('<schema name=s">x</schema>', "PC001", "1:14", "no quotes", 'write name="s"'),
     "a letter that XML tags lack": Broken(
-        '<schema name="s"><මල/></schema>', "PC001", "1:19", "'ම' is not allowed in the name of an element", "<use module="
+        '<schema name="s"><මල/></schema>', "PC001", "1:19", "'ම' is not allowed", "<use module="
     ),
     "a letter that XML attributes lack": Broken(
-        '<schema name="s" aම="x"/>', "PC001", "1:19", "'ම' is not allowed in the name of an attribute", "<arg name="
+        '<schema name="s" aම="x"/>', "PC001", "1:19", "'ම' is not allowed", "<arg name="
     ),
     "no quotes": Broken(
         '<schema name="s">\n  <module name=a required="true"/>\n</schema>',
@@ -67,7 +67,7 @@ BROKEN = {
     "space before a missing quote": Broken(
         '<schema name="s  version="1"/>', "PC001", "1:14", "attribute 'name' is not closed", 'write name="s"'
     ),
-    "quote inside": Broken('<schema name="say "hi" now"/>', "PC001", "1:19", "'name' contains a \"", "&quot;"),
+    "quote inside": Broken('<schema name="say "hi" now"/>', "PC001", "1:19", "space is missing", "&quot;"),
     "no value": Broken(
         '<schema name="s"><module name="a" required>x</module></schema>',
         "PC001",
@@ -78,9 +78,9 @@ BROKEN = {
     "no space": Broken(
         '<schema name="s"><module name="a"required="true">x</module></schema>',
         "PC001",
-        "1:34",
-        "space is missing before attribute 'required'",
-        "space",
+        "1:33",
+        "a space is missing behind the value of attribute 'name'",
+        "add it",
     ),
     "attribute twice": Broken(
         '<schema name="s"><module name="a" name="b"/></schema>', "PC001", "1:35", "'name' is given twice", "remove one"
@@ -88,7 +88,6 @@ BROKEN = {
     "no-break space in a tag": Broken(
         '<schema name="s"><module\xa0name="a"/></schema>', "PC001", "1:25", "U+00A0", "plain space"
     ),
-    "slash and bracket apart": Broken('<schema name="s"><module name="a"/ ></schema>', "PC001", "1:34", "/ >", "/>"),
     # tags that are not closed
     "bracket missing": Broken(
         '<schema name="s">\n  <module name="a"\n  <module name="b"/>\n</schema>',
@@ -104,31 +103,15 @@ BROKEN = {
         "<module has no closing >",
         "add >",
     ),
+    "cut off behind a sign": Broken('<schema name="s"><module name=', "PC001", "1:18", "<module has no closing >", "add >"),
     "cut off": Broken('<schema name="s">\n  <module name="a"', "PC001", "2:3", "<module has no closing >", "add >"),
     "end tag cut off": Broken(
-        '<schema name="s">\n  text\n</schema', "PC001", "3:1", "</schema has no closing >", "</schema>"
+        '<schema name="s">\n  text\n</schema', "PC001", "3:1", "</schema is not closed by >", "</schema>"
     ),
-    "end tag with a space": Broken('<schema name="s">x</ schema>', "PC001", "1:19", "space", "write </schema>"),
     "end tag with an attribute": Broken(
-        '<schema name="s"><module name="a">x</module name="a"></schema>', "PC001", "1:45", "end tag", "write </module>"
+        '<schema name="s"><module name="a">x</module name="a"></schema>', "PC001", "1:36", "end tag", "write </module>"
     ),
-    "backslash": Broken('<schema name="s">x<\\schema>', "PC001", "1:19", "</", "write </schema>"),
     # elements that are not closed
-    "element that indentation names": Broken(
-        '<schema name="s">\n  <module name="a">\n    <module name="b">\n      Text\n  </module>\n</schema>',
-        "PC001",
-        "3:5",
-        '<module name="b"> is never closed',
-        "add </module> before line 5",
-    ),
-    "deepest of three": Broken(
-        '<schema name="s">\n  <module name="a">\n    <module name="b">\n      <module name="c">\n        Text\n'
-        '    </module>\n  </module>\n  <module name="d">x</module>\n</schema>',
-        "PC001",
-        "4:7",
-        '<module name="c"> is never closed',
-        "add </module> before line 6",
-    ),
     "element before its sibling": Broken(
         '<schema name="s">\n  <module name="a">\n    Text\n  <module name="b">\n    Text\n  </module>\n</schema>',
         "PC001",
@@ -147,7 +130,7 @@ BROKEN = {
         '<schema name="s">\n  <module name="a">x</module>\n', "PC001", "1:1", '<schema name="s"> is never closed', "end"
     ),
     "slash forgotten": Broken(
-        '<schema name="s">\n  <doc>Text<doc>\n</schema>', "PC001", "2:12", "<doc> is opened again", "write </doc>"
+        '<schema name="s">\n  <doc>Text<doc>\n</schema>', "PC001", "2:12", "<doc> is never closed", "add </doc>"
     ),
     "misspelt end tag": Broken(
         '<schema name="s"><module name="a">x</modul></schema>', "PC001", "1:36", "</modul>", "write </module>"
@@ -157,25 +140,22 @@ BROKEN = {
         '<schema name="s">\n  <module name="a">x</module>\n  </module>\n</schema>',
         "PC001",
         "3:3",
-        "</module> closes nothing",
+        "</module> does not close <schema>",
         "remove it",
     ),
     "closed twice": Broken(
         '<schema name="s"><parameter name="p" length="3"/></parameter></schema>',
         "PC001",
         "1:50",
-        "already closed",
+        "</parameter> does not close <schema>",
         "remove",
     ),
-    "end of the document twice": Broken('<schema name="s">\n</schema></schema>', "PC001", "2:10", "closes nothing", "rem"),
-    "end tag first": Broken("</schema>", "PC001", "1:1", "closes nothing", "<schema"),
+    "end of the document twice": Broken('<schema name="s">\n</schema></schema>', "PC001", "2:10", "no start tag", "rem"),
+    "end tag first": Broken("</schema>", "PC001", "1:1", "no start tag", "<schema"),
     # comments and sections
     "hyphens in a comment": Broken('<schema name="s"><!-- a -- b --></schema>', "PC001", "1:25", "--", "hyphen"),
-    "three hyphens": Broken('<schema name="s"><!-- a --->x</schema>', "PC001", "1:25", "--->", "write -->"),
+    "three hyphens": Broken('<schema name="s"><!-- a --->x</schema>', "PC001", "1:25", "--", "ends with -->"),
     "comment that does not end": Broken('<schema name="s">\n<!-- a\n</schema>', "PC001", "2:1", "never closed", "-->"),
-    "comment that ends with one hyphen": Broken(
-        '<schema name="s">\n<!-- a ->\nText\n<!-- b -->\n</schema>', "PC001", "2:1", "comment is never closed", "-->"
-    ),
     "comment with a space": Broken('<schema name="s">\n<! -- a -->\n</schema>', "PC001", "2:1", "<!", "<!--"),
     "section that does not end": Broken(
         '<schema name="s"><![CDATA[ x </schema>', "PC001", "1:18", "CDATA", "add ]]>"
@@ -203,14 +183,20 @@ BROKEN = {
     ),
     "semicolon missing": Broken('<schema name="s">x &amp y</schema>', "PC001", "1:20", "&amp", "write &amp;"),
     "entity of HTML": Broken('<schema name="s">x&nbsp;y</schema>', "PC003", "1:19", "&nbsp;", "write &#160;"),
+    "entity in an attribute": Broken(
+        '<schema name="s"><module name="&amp;&nbsp;"/></schema>', "PC003", "1:37", "&nbsp;", "write &#160;"
+    ),
+    "no character in an attribute": Broken(
+        '<schema name="&#65;&#xFFFF;"/>', "PC001", "1:20", "&#xFFFF; is not a character", "remove it"
+    ),
+    "no character": Broken('<schema name="s">&#0;</schema>', "PC001", "1:18", "&#0; is not a character", "remove it"),
     "entity in capitals": Broken('<schema name="s">R&AMP;D</schema>', "PC003", "1:19", "&AMP;", "write &amp;"),
     # not XML at all
     "plain text": Broken("You are a helpful assistant.\nBe brief.\n", "PC001", "1:1", "plain text", "<schema name="),
     "plain text behind a comment": Broken("<!-- <a> -->\nBe brief.", "PC001", "2:1", "plain text", "<schema name="),
     "text first": Broken('Here it is:\n<schema name="s"/>', "PC001", "1:1", "before the first element", "remove"),
     "code fence": Broken('```xml\n<schema name="s"/>\n```\n', "PC001", "1:1", "Markdown", "```"),
-    "code fence behind": Broken('<schema name="s"/>\n```\n', "PC001", "2:1", "follows the end of <schema>", "remove"),
-    "json": Broken('[{"role": "user", "content": "hi"}]', "PC001", "1:1", "JSON", "<schema name="),
+    "code fence behind": Broken('<schema name="s"/>\n```\n', "PC001", "2:1", "text follows the end", "remove"),
     "empty": Broken("", "PC001", "1:1", "empty", "<schema name="),
     "blank": Broken(" \n\n", "PC001", "1:1", "empty", "<schema name="),
     "comment only": Broken("<!-- todo -->\n", "PC001", "2:1", "no element", "<schema name="),
@@ -218,7 +204,7 @@ BROKEN = {
         '\n<?xml version="1.0"?>\n<schema name="s"/>', "PC001", "2:1", "XML declaration", "remove"
     ),
     "declaration that does not end": Broken('<?xml version="1.0"\n<schema name="s"/>', "PC001", "1:1", "never", "?>"),
-    "two roots": Broken('<schema name="s"/>\n<schema name="t"/>', "PC001", "2:1", "follows the end of <schema>", "file"),
+    "two roots": Broken('<schema name="s"/>\n<schema name="t"/>', "PC001", "2:1", "another element follows the end", "file"),
     "utf-16": Broken('<schema name="s"/>'.encode("utf-16"), "PC006", "1:1", "UTF-16", "UTF-8"),
     "utf-16 without a mark": Broken('<schema name="s"/>'.encode("utf-16-be"), "PC006", "1:1", "UTF-16", "UTF-8"),
     "windows": Broken('<schema name="s">\ncafé</schema>'.encode("cp1252"), "PC006", "2:4", "0xe9", "Windows-1252"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -350,13 +350,19 @@ print(json.dumps([found, int(peak[1])]))
 """
 
 
-def test_the_clock_is_checked_before_a_template_runs(monkeypatch):
-    """A template that takes too long to read or to compile is refused without being run."""
-    fake_clock = itertools.count(step=0.001)
-    monkeypatch.setattr(sandbox.time, "thread_time", lambda: next(fake_clock))
-    monkeypatch.setattr(sandbox.Sandbox, "spend", lambda *_, **__: pytest.fail("the template runs"))
-    for num_tags in (250, 1_000):  # the clock stops the generator and the lexer
-        assert codes_of("{{ 'x' }}" * num_tags) == ["PC604"]
+def test_endless_loops_end_in_any_thread(monkeypatch):
+    """A loop that writes nothing ends at the limit of its own thread, with the place of the loop."""
+    monkeypatch.setattr(sandbox, "_MAX_SECONDS", 0.1)
+    template = "{% for a in x %}\n{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}"
+
+    def render() -> tuple[str, int]:
+        with pytest.raises(SchemaError, match="takes more than") as caught:
+            render_template(template, {"x": ["a"] * 5_000}, "t.xml.j2", SchemaError)
+        (found,) = caught.value.diagnostics
+        return found.code, found.span.line
+
+    with ThreadPoolExecutor() as pool:
+        assert [each.result() for each in [pool.submit(render), pool.submit(render)]] == [("PC604", 2)] * 2
 
 
 @pytest.mark.process

@@ -24,7 +24,6 @@ from promptcache.language import (
     slot,
     text_of,
 )
-from promptcache.language.syntax.names import in_range, is_range, is_version
 from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.patterns import Pattern, PatternError, python_pattern
 from promptcache.language.syntax.values import check_type, refusal
@@ -188,35 +187,16 @@ def test_arguments_are_checked_against_their_type():
     assert (found.code, found.span.column, found.help) == ("PC420", 20, "did you mean 'calm'?")
 
 
-@pytest.mark.parametrize(
-    ("version", "bounds", "expected"),
-    [
-        ("1.2", ">=1.2,<2", True),
-        ("1.10", ">1.9", True),
-        ("2.0-rc", "<2", True),
-        ("2.0", "2", True),
-        ("2.0.1", "2.0", False),
-        ("2", ">=1, !=2.0", False),
-        ("1.0-rc", ">=1", False),
-    ],
-)
-def test_versions_are_compared_by_their_numbers(version, bounds, expected):
-    """A range holds if all its bounds hold; a pre-release is lower than its release."""
-    assert is_version(version)
-    assert is_range(bounds)
-    assert in_range(version, bounds) is expected
-
-
-def test_prompts_keep_their_range():
-    """A printed prompt keeps its range, and the range refuses other versions."""
-    prompt = Prompt("s", version=">=1.2,<2").text("Hello")
-    assert parse_prompt(prompt.to_xml()).version == prompt.version
-    resolve_prompt(prompt, checked('<schema name="s" version="1.4"/>'))
-    with pytest.raises(PromptError) as caught:
-        resolve_prompt(prompt, checked('<schema name="s" version="2.0"/>'))
-    assert codes(caught.value.diagnostics) == ["PC421"]
-    with pytest.raises(PromptError):
-        Prompt("s", version="new")
+@pytest.mark.parametrize("version", ["1.4", "2024-05 & later"])
+def test_prompts_are_for_one_version(version):
+    """A printed prompt keeps its version, and accepts a schema with the same text only."""
+    prompt = parse_prompt(Prompt("s", version=version).text("Hello").to_xml())
+    assert prompt.version == version
+    resolve_prompt(prompt, check_schema(Schema("s", version=version)))
+    for other in ('version="1.40"', 'version=""', ""):
+        with pytest.raises(PromptError) as caught:
+            resolve_prompt(prompt, checked(f'<schema name="s" {other}/>'))
+        assert codes(caught.value.diagnostics) == ["PC421"]
 
 
 EXAMPLES = """<schema name="s">

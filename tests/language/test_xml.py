@@ -180,16 +180,9 @@ def test_large_documents_take_linear_time():
         ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
         ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
         ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
-        ("a&#X41;", "&#X41; is not a reference to a character", "write &#x41;", 20),
-        ("a&#A0;", "&#A0; is not a reference to a character", "write &#xA0;", 20),
         *(
-            (
-                f"a{each}",
-                f"{each} is not a reference to a character",
-                "write the number of the character, as in &#38; or &#x26;",
-                20,
-            )
-            for each in ("&#;", "&#x;", "&#xZZ;", "&##13;", "&#²;", "&#１;")
+            (f"a{each}", f"{each} is not a reference to a character", "write its number, as in &#38; or &#x26;", 20)
+            for each in ("&#;", "&#x;", "&#xZZ;", "&#X41;", "&#A0;", "&##13;", "&#²;", "&#１;")
         ),
     ],
 )

@@ -204,7 +204,8 @@ def test_the_default_of_the_paper_has_to_fit():
 def test_faults_of_a_file_are_told_once():
     """A fault in a file that is included twice is reported once."""
     file = '<schema name="f"><module name="m"><parameter name="p" length="1" default="ab"/></module></schema>'
-    twice = '<schema name="s"><include href="f.xml" prefix="a-"/><include href="f.xml" prefix="b-"/></schema>'
+    twice = '<schema name="s"><module name="a"><include href="f.xml"/></module>'
+    twice += '<module name="b"><include href="f.xml"/></module></schema>'
     with pytest.raises(SchemaError) as caught:
         lay_out(check_schema(parse_schema(twice, folder={"f.xml": file})), ByteTokenizer())
     assert [(each.code, each.span.source) for each in caught.value.diagnostics] == [("PC502", "f.xml")]

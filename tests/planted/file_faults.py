@@ -7,7 +7,6 @@ faulty one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from posixpath import dirname, join
 
 import pytest
 from lxml import etree
@@ -56,35 +55,13 @@ def _without_rules(documents: Documents) -> None:
             root.remove(rules)
 
 
-def _without_select(documents: Documents) -> None:
-    for root in documents.values():
-        for include in root.iter("include"):
-            include.attrib.pop("select", None)
-
-
 def _at_the_end(documents: Documents) -> None:
     for include in documents[""].findall("include"):
         documents[""].append(include)
 
 
-def _paths_without_prefix(documents: Documents) -> None:
-    """Add the prefix to the names of an included file, but not to its paths."""
-    for name, root in list(documents.items()):
-        for include in root.iter("include"):
-            prefix = include.attrib.pop("prefix", "")
-            file = documents[join(dirname(name), str(include.get("href")))]
-            for module in file.xpath("module | union/module"):
-                module.set("name", f"{prefix}{module.get('name')}")
-            for union in file.xpath("union[@default]"):
-                union.set("default", f"{prefix}{union.get('default')}")
-            if (selected := include.get("select")) is not None:
-                include.set("select", " ".join(f"{prefix}{each}" for each in selected.split()))
-
-
 fault("included modules take the options of their new place", law=FILES)(_changing(_without_options))
-fault("a prefix is left out of paths", law=FILES)(_changing(_paths_without_prefix))
 fault("rules of an included file stay behind", law=FILES)(_changing(_without_rules))
-fault("an include takes what select= leaves out", law=FILES)(_changing(_without_select))
 fault("included modules come last in the schema", law=FILES)(_changing(_at_the_end))
 fault("texts from files lose their last newline", law=FILES)(
     _changing(lambda documents: None, text=lambda text: text.removesuffix("\n"))

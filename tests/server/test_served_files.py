@@ -17,7 +17,7 @@ from tests.server.conftest import Served, running
 
 XML = {"content-type": "application/xml"}
 SECRET = "The password is swordfish."
-MAIN = """<schema name="house"><include href="parts/rooms.xml" prefix="my-"/>
+MAIN = """<schema name="house"><include href="parts/rooms.xml"/>
 <module name="plan" src="plan.txt"/><collection name="notes" src="notes.jsonl"/></schema>"""
 ROOMS = '<schema name="rooms"><module name="kitchen" src="kitchen.txt"/></schema>'
 
@@ -58,7 +58,7 @@ def check(client: httpx.Client, document: str, **more: str) -> dict[str, Any]:
 
 def test_the_document_of_a_served_schema_is_valid(house: Served) -> None:
     """What the server shows of a schema with `src` and `include` has no faults, a picture, and can be edited."""
-    prompt = '<prompt schema="house"><my-kitchen/><new/><notes><attic/></notes>Hi</prompt>'
+    prompt = '<prompt schema="house"><kitchen/><new/><notes><attic/></notes>Hi</prompt>'
     with house.http(None) as client:
         xml = client.get("/v1/schemas/house").json()["xml"]
         same = check(client, xml)
@@ -68,7 +68,7 @@ def test_the_document_of_a_served_schema_is_valid(house: Served) -> None:
         pictures = [client.post("/v1/layout.svg", json={"document": each}) for each in (xml, edited)]
 
     assert (same["valid"], same["diagnostics"]) == (True, []), same
-    assert [each["path"] for each in changed["schema"]["modules"]] == ["", "my-kitchen", "plan", "notes", "new"]
+    assert [each["path"] for each in changed["schema"]["modules"]] == ["", "kitchen", "plan", "notes", "new"]
     assert changed["schema"]["modules"][3]["collection"] == {"min": 0, "max": None}
     assert (used["valid"], used["diagnostics"]) == (True, []), used
     assert [each.status_code for each in pictures] == [200, 200]
@@ -100,7 +100,7 @@ HOSTILE = {
     "members": '<collection name="m" src="secret.jsonl"/>',
     "members with an absolute path": '<collection name="m" src="/etc/passwd"/>',
     "a schema": '<include href="secret.xml"/>',
-    "a schema that was included": '<include href="parts/rooms.xml" prefix="b-"/>',
+    "a schema that was included": '<module name="b"><include href="parts/rooms.xml"/></module>',
     "a schema with an absolute path": '<include href="{path}/secret.xml"/>',
     "members as text": '<module name="m" src="notes.jsonl"/>',
 }

@@ -22,7 +22,7 @@ from promptcache.testing.cover import plain_case
 from promptcache.testing.prompt_xml import to_text
 from promptcache.testing.selection import smallest_with
 from tests.strategies.pieces import CARET, Piece, mark, pointed, put, read_pieces, take_point
-from tests.strategies.split_files import LEFT, SchemaFiles
+from tests.strategies.split_files import SchemaFiles
 
 DOCUMENT = "<schema>"
 """The name in diagnostics of a schema that is given as text."""
@@ -122,35 +122,26 @@ _INCLUDE = """
 PC102 include in a union         | <union><‸include href="stray.xml"/></union>
 PC103 unknown attribute of an include | <include href="stray.xml" ‸stray=""/>
 PC104 include without a file     | <‸include/>
-PC105 nothing selected           | <include href="stray.xml" select="‸ "/>
 PC106 text in an include         | <include href="stray.xml">‸stray</include>
 PC109 text beside src            | <module name="stray" src="stray.xml">‸stray</module>
-PC201 no prefix                  | <include href="stray.xml" prefix="‸1"/>
 PC210 src outside the folder     | <module name="stray" src="‸../../../stray.xml"/>
 PC210 include outside the folder | <include href="‸../../../stray.xml"/>
 PC210 include from the root      | <include href="‸/stray.xml"/>
 PC211 no file for src            | <module name="stray" src="‸stray2.xml"/>
 PC211 no file to include         | <include href="‸stray2.xml"/>
 PC211 folder to include          | <include href="‸."/>
-PC218 nothing of this name       | <include href="stray.xml" select="stray ‸stray2"/>
 """
 
 _INCLUDED = """
 PC001 included file not closed   | <schema name="stray">‸<module name="stray">
 PC107 includes a prompt          | <‸prompt schema="s"/>
 PC203 included beside its like   | <schema name="stray"><module name="stray2"/><module name="‸stray"/></schema>
-PC208 path out of its file       | <schema name="stray"><module name="stray2" requires="‸stray"/></schema>
+PC102 union of unions in a file  | <schema name="stray"><module name="stray2"/><union><‸union/></union></schema>
+PC208 path that leads nowhere    | <schema name="stray"><module name="stray2" requires="‸stray3"/></schema>
 PC217 includes itself            | <schema name="stray"><module name="stray2"/><include href="‸stray.xml"/></schema>
 PC219 text outside modules       | <schema name="stray"><module name="stray2"/>‸stray</schema>
 PC219 slot outside modules       | <schema name="stray"><module name="stray2"/>‸<parameter name="stray" length="1"/></schema>
 PC219 turn outside modules       | <schema name="stray"><module name="stray2"/>‸<user>stray</user></schema>
-"""
-
-_SELECTED = """
-PC220 needs what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" requires="‸stray"/></schema>
-PC220 after what stays behind    | <schema name="stray"><module name="stray"/><module name="stray2" after="‸stray"/></schema>
-PC220 rule that cannot be kept   | <schema name="stray"><module name="stray"/><module name="stray2"/><rules>‸<assert test="stray and stray2"/></rules></schema>
-PC220 too few are left           | <schema name="stray"><module name="stray"/><module name="stray2"/><rules><choose modules="stray stray2" min="‸2"/></rules></schema>
 """
 
 _FILE = "stray.xml"
@@ -167,10 +158,6 @@ SCHEMA_FAULTS = (
         for piece in read_pieces("anywhere", _INCLUDED)
     ),
     *(
-        replace(piece, xml='<include href="stray.xml" select="stray2"/>', files={_FILE: piece.xml})
-        for piece in read_pieces("anywhere", _SELECTED)
-    ),
-    *(
         Piece(code=code, name=name, xml=xml, where="anywhere", files=files)
         for code, name, xml, files in (
             (
@@ -182,13 +169,7 @@ SCHEMA_FAULTS = (
                     "stray2.xml": f'<schema name="stray"><include href="{CARET}stray.xml"/></schema>',
                 },
             ),
-            ("PC218", "nothing to include", CARET + _INCLUDE_FILE, {_FILE: '<schema name="stray"/>'}),
-            (
-                "PC218",
-                "member of a union selected",
-                f'<include href="stray.xml" select="{CARET}stray"/>',
-                {_FILE: '<schema name="stray"><union><module name="stray"/></union></schema>'},
-            ),
+            ("PC203", "included twice", f"{_INCLUDE_FILE}{CARET}{_INCLUDE_FILE}", {_FILE: _STRAY}),
             (
                 "PC221",
                 "included too deeply",
@@ -295,7 +276,7 @@ def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._El
     if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300"):
         yield root
     if fault.where == "anywhere":
-        yield from (each for each in root.iter("module") if each.get("src") is None and each.get("name") != LEFT)
+        yield from (each for each in root.iter("module") if each.get("src") is None)
 
 
 def _valid_prompt(written: SchemaFiles) -> str:

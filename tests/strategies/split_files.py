@@ -1,7 +1,7 @@
 """One schema document becomes several: modules move into included files, texts into files that `src` names.
 
-Only modules move that mean the same by themselves: all their paths lead to the modules that move with them. The included
-file repeats the options that they inherit. The reading of includes is not asked of the language.
+Only modules move whose paths lead to modules that move with them, so that each file is a schema of its own. The reading
+of includes is not asked of the language.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from posixpath import dirname, join
 from typing import NamedTuple
 
@@ -19,17 +18,12 @@ from hypothesis.strategies import SearchStrategy
 from lxml import etree
 
 from promptcache.language import CheckedSchema, check_schema, parse_schema
-from promptcache.testing.prompt_xml import append_text, indent, to_text
+from promptcache.testing.prompt_xml import indent, to_text
 from tests.strategies.drafts import Elements, attribute_choices, inherited
-
-LEFT = "left"
-"""The name of what a file holds and no include takes."""
 
 _PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
 _WORD = re.compile(r"[()]|[^()\s]+")
 _SIGNS = frozenset({"(", ")", "and", "or", "not", "implies"})
-_NAME = re.compile(r"[^\W\d][\w.-]*")
-_DEFAULTS = {"whitespace": "dedent", "separator": "\\n", "context": "previous"}
 _HOLDERS = ("schema", "module", "system", "user", "assistant")
 
 
@@ -70,21 +64,15 @@ class FileWish:
         of_text: Whether the text of a module moves, by `src`, and not neighbouring modules, by `include`.
         number: Which of the possible places, counted round.
         deep: Whether the file lies in a folder below.
-        prefix: How much of what the names of the modules have in common is left to the prefix; 0 is nothing.
         options: What the file says of the whitespace, separator and context of its modules.
         rules: Whether the rules that speak of nothing else come along.
-        select: Whether the include says what it takes; then the file also has
-        rest: what stays behind.
     """
 
     of_text: bool
     number: int
     deep: bool
-    prefix: int
     options: Mapping[str, str]
     rules: bool
-    select: bool
-    rest: tuple[str, ...]
 
 
 def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
@@ -97,22 +85,11 @@ def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
         of_text=st.sampled_from((False, False, True)),
         number=st.integers(0, 99),
         deep=st.booleans(),
-        prefix=st.integers(0, 3),
         options=attribute_choices(**inherited(elements)),
         rules=st.booleans(),
-        select=st.booleans(),
-        rest=st.lists(st.sampled_from(_rest(elements)), max_size=2, unique=True).map(tuple),
     )
     options = (none, none, st.lists(wish, min_size=1, max_size=2))
     return st.integers(0, 2).flatmap(options.__getitem__)
-
-
-def _rest(elements: Elements) -> tuple[str, ...]:
-    """Return further content that a file may hold."""
-    slot = ("slot",) if elements.parameters else ()
-    turn = ("turn",) if elements.turns else ()
-    rules = ("excludes", "rule") if elements.rules else ()
-    return ("module", "text", "doc", *slot, *turn, *rules)
 
 
 def divide(root: etree._Element, wishes: Sequence[FileWish], *, indented: bool) -> SchemaFiles:
@@ -185,31 +162,16 @@ class _Division:
             return
         name, run = runs[wish.number % len(runs)]
         items, modules = run.items, _tops(run.items)
-        file = etree.Element("schema", {"name": "s"} | self._options(run, wish))
+        options = dict(wish.options)
+        for module in modules:
+            for key in options.keys() - module.attrib.keys():
+                self._twins[module].set(key, options[key])
+        file = etree.Element("schema", {"name": "s"} | options)
         rules = _rules_about(self._documents[name], modules) if wish.rules and not _path_of(run.parent) else []
-        prefix = _prefix(items, wish.prefix)
-        _lead_home([*items, *rules], _path_of(run.parent), prefix)
-        _cut_names(items, prefix)
-        is_deep = wish.deep and not _names_files(items)
-        href = self._free_name("part", "xml", deep=is_deep)
-        include = _replace(run, file, href)
+        href = self._free_name("part", "xml", deep=wish.deep and not _names_files(items))
+        _replace(run, file, href)
         _move_rules(rules, file)
-        if wish.select and _can_select(items):
-            include.set("select", " ".join(str(each.get("name")) for each in items if each.tag in ("module", "union")))
-            _add_rest(file, wish.rest, modules[0])
-        if prefix:
-            include.set("prefix", prefix)
         self._documents[join(dirname(name), href)] = file
-
-    def _options(self, run: _Run, wish: FileWish) -> dict[str, str]:
-        """Return the file's attributes; in the single document, modules get those that they would not inherit."""
-        around = _inherited(run.parent)
-        options = {} if _names_files(run.items) else wish.options  # what is included there would not inherit it
-        for module in (each for each in _tops(run.items) if each in self._twins):
-            for key, value in options.items():
-                if value != around[key] and module.get(key) is None:
-                    self._twins[module].set(key, value)
-        return {key: value for key, value in {**around, **options}.items() if value != _DEFAULTS[key]}
 
     def _free_name(self, stem: str, suffix: str, *, deep: bool) -> str:
         number = len(self._documents) + len(self._texts)
@@ -227,7 +189,8 @@ def _runs(root: etree._Element) -> Iterator[_Run]:
                     break
                 run = _Run(parent, start, stop)
                 tops = {_path_of(module) for module in _tops(run.items)}
-                if tops and _leads_to(run.items, tops):
+                is_movable = not _path_of(parent) or not _has_paths_from_root(run.items)
+                if tops and is_movable and _leads_to(run.items, tops):
                     yield run
                 if (last.tail or "").strip(" \t\n"):
                     break
@@ -246,6 +209,11 @@ def _tops(items: Iterable[etree._Element]) -> list[etree._Element]:
 def _leads_to(items: Iterable[etree._Element], tops: set[str]) -> bool:
     """Whether every path in items leads to one of these modules, or into it."""
     return all(any(f"{path}/".startswith(f"{top}/") for top in tops) for item in items for path in _targets(item))
+
+
+def _has_paths_from_root(items: Iterable[etree._Element]) -> bool:
+    values = (each.get(attribute, "") for item in items for each in item.iter(etree.Element) for attribute in _PATHS)
+    return any(value.startswith("/") or " /" in value for value in values)
 
 
 def _targets(item: etree._Element) -> Iterator[str]:
@@ -267,69 +235,19 @@ def _path_of(element: etree._Element | None) -> str:
     return "/".join(reversed(modules))
 
 
-def _inherited(element: etree._Element) -> dict[str, str]:
-    """Return the options that hold inside an element."""
-    around = [element, *element.iterancestors("module", "schema")]
-    return {
-        name: next((str(each.get(name)) for each in around if each.get(name) is not None), default)
-        for name, default in _DEFAULTS.items()
-    }
-
-
 def _rules_about(root: etree._Element, modules: Iterable[etree._Element]) -> list[etree._Element]:
     """Return the rules of a document that name only these modules and their descendants."""
     tops = {_path_of(module) for module in modules}
     return [rule for rule in root.iterfind("rules/*") if _leads_to([rule], tops)]
 
 
-def _prefix(items: Sequence[etree._Element], size: int) -> str:
-    """Return the beginning of this number, counted round, that all names have and can do without; 0 is none."""
-    if any(item.tag in ("union", "scaffold") and item.get("name") for item in items):
-        return ""
-    names = [str(module.get("name")) for module in _tops(items)]
-    starts = (names[0][:stop] for stop in range(1, len(names[0])))
-    fitting = [
-        start
-        for start in starts
-        if _NAME.fullmatch(start)
-        and all(name.startswith(start) and _NAME.fullmatch(name[len(start) :]) for name in names)
-    ]
-    return ("", *fitting)[size % (len(fitting) + 1)]
-
-
-def _lead_home(items: Iterable[etree._Element], path: str, prefix: str) -> None:
-    """Make all paths start in a file that holds what was in the module at `path`, without the prefix."""
-
-    def led(at_top: bool, match: re.Match[str]) -> str:
-        word = match[0]
-        if word.startswith("/"):
-            inside = word[1:].removeprefix(f"{path}/" if path else "")
-            return f"/{inside.removeprefix(prefix)}"
-        return word.removeprefix(prefix) if at_top and word not in _SIGNS else word
-
-    for each in (each for item in items for each in item.iter(etree.Element)):
-        at_top = _path_of(each.getparent()) == path
-        for attribute in set(_PATHS) & set(each.attrib):
-            words = str(each.get(attribute))
-            each.set(attribute, _WORD.sub(partial(led, at_top), words))
-
-
-def _cut_names(items: Sequence[etree._Element], prefix: str) -> None:
-    for module in _tops(items):
-        module.set("name", str(module.get("name")).removeprefix(prefix))
-    for item in items:
-        if item.get("default") is not None:
-            item.set("default", str(item.get("default")).removeprefix(prefix))
-
-
-def _replace(run: _Run, file: etree._Element, href: str) -> etree._Element:
-    """Move a run into a file, and return the include that replaces it."""
+def _replace(run: _Run, file: etree._Element, href: str) -> None:
+    """Move a run into a file, and write an include in its place."""
     include = etree.Element("include", href=href)
     items = run.items
     include.tail, items[-1].tail = items[-1].tail, None
     run.parent.insert(run.start, include)
     file.extend(items)
-    return include
 
 
 def _move_rules(rules: Sequence[etree._Element], file: etree._Element) -> None:
@@ -339,31 +257,3 @@ def _move_rules(rules: Sequence[etree._Element], file: etree._Element) -> None:
     etree.SubElement(file, "rules").extend(rules)
     if old is not None and not len(old):
         old.getparent().remove(old)  # type: ignore[union-attr] # it stood in the document
-
-
-def _can_select(items: Sequence[etree._Element]) -> bool:
-    """Whether everything can be named, which unions need not be, and nothing is called like what stays behind."""
-    named = all(item.get("name") for item in items if item.tag == "union")
-    return named and LEFT not in {module.get("name") for module in _tops(items)}
-
-
-def _add_rest(file: etree._Element, rest: Sequence[str], top: etree._Element) -> None:
-    """Write the rest of the document, and the file's declarations."""
-    name = str(top.get("name"))
-    if not {"module", "excludes", "rule"}.isdisjoint(rest):
-        etree.SubElement(file, "module", name=LEFT).text = LEFT
-    for kind in rest:
-        match kind:
-            case "text":
-                append_text(file, LEFT)
-            case "slot":
-                etree.SubElement(file, "parameter", name=LEFT, length="1")
-            case "turn":
-                etree.SubElement(file, "user").text = LEFT
-            case "doc":
-                etree.SubElement(file, "doc").text = LEFT
-            case "excludes":
-                top.set("excludes", f"{top.get('excludes', '')} {LEFT}".strip())
-            case "rule":
-                rules = etree.SubElement(file, "rules")
-                etree.SubElement(rules, "exclude", modules=f"{name} {LEFT}")

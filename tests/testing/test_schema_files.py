@@ -36,8 +36,7 @@ FEATURES = {
         "include in an included file",
         "src in a file",
     ),
-    *("file in a folder below", "prefix", "select", "two files", "union", "scaffold", "rules", "own options"),
-    *("left module", "left text", "left slot", "left turn", "left doc", "left excludes", "left rule"),
+    *("file in a folder below", "two files", "union", "scaffold", "rules", "own options"),
     *("empty text", "awkward text", "indented"),
 }
 
@@ -69,7 +68,7 @@ def test_a_module_that_moves_twice_has_the_options_of_its_last_file() -> None:
 
 def wish(options: dict[str, str]) -> FileWish:
     """Return the wish for a file of the first module, with these options and nothing else."""
-    return FileWish(of_text=False, number=0, deep=False, prefix=0, options=options, rules=False, select=False, rest=())
+    return FileWish(of_text=False, number=0, deep=False, options=options, rules=False)
 
 
 @pytest.mark.law
@@ -129,7 +128,7 @@ def beside(name: str, written: SchemaFiles) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_way_to_divide_occurs() -> None:
-    """Files are included everywhere and from everywhere, in every way, and leave everything behind that they can."""
+    """Files are included everywhere and from everywhere, in every way."""
     assert occurring(schema_files(), features, FEATURES) == FEATURES
 
 
@@ -143,7 +142,7 @@ def features(written: SchemaFiles) -> Iterator[str]:
     yield from ("indented" for root in roots.values() if (root.text or "").startswith("\n  "))
     for root in (main, *roots.values()):
         for element in root.iter("include"):
-            yield from ("include", *(name for name in ("select", "prefix") if element.get(name) is not None))
+            yield "include"
             parent = element.getparent()
             assert parent is not None
             yield "include in an included file" if root is not main else f"include in a {_kind(parent.tag)}"
@@ -152,7 +151,6 @@ def features(written: SchemaFiles) -> Iterator[str]:
     for root in roots.values():
         yield from (name for name in ("union", "scaffold", "rules") if root.find(name) is not None)
         yield from ("own options" for _ in range(len(root.attrib) > 1))
-        yield from _left(root)
 
 
 def _kind(tag: object) -> str:
@@ -162,19 +160,6 @@ def _kind(tag: object) -> str:
 def _of_text(text: str) -> Iterator[str]:
     yield from ("empty text" for _ in range(not text))
     yield from ("awkward text" for awkward in ("\r\n", "]]>", "<", "\ufeff") if awkward in text)
-
-
-def _left(root: etree._Element) -> Iterator[str]:
-    checks = {
-        "left module": root.find("module[@name='left']") is not None,
-        "left text": any((each.tail or "").startswith("left") for each in root),
-        "left slot": root.find("parameter[@name='left']") is not None,
-        "left turn": root.find("user") is not None,
-        "left doc": any(each.text == "left" for each in root.iterfind("doc")),
-        "left excludes": bool(root.xpath("//module[contains(@excludes, 'left')]")),
-        "left rule": bool(root.xpath("rules/exclude[contains(@modules, 'left')]")),
-    }
-    yield from (name for name, found in checks.items() if found)
 
 
 @pytest.mark.slow
@@ -193,15 +178,8 @@ def _left(root: etree._Element) -> Iterator[str]:
             lambda written: "src=" in written.xml,
             ('<schema name="s"><module name="a" src="text.txt"/></schema>', {"text.txt": ""}),
         ),
-        (
-            lambda written: "select=" in written.xml,
-            (
-                '<schema name="s"><include href="part.xml" select="a"/></schema>',
-                {"part.xml": '<schema name="s"><module name="a"/></schema>'},
-            ),
-        ),
     ],
-    ids=["module", "include", "src", "select"],
+    ids=["module", "include", "src"],
 )
 def test_includes_go_first(wanted: Callable[[SchemaFiles], bool], smallest: tuple[str, dict[str, str]]) -> None:
     """The schema that is reported has no file that it does not need, and nothing else in one that it needs."""
@@ -226,12 +204,12 @@ def test_a_schema_that_means_something_else_breaks_the_law() -> None:
 def test_a_drawn_schema_goes_through_all_laws() -> None:
     """`check_laws` takes a schema that was read with its files, whose texts it still has."""
     written = SchemaFiles(
-        xml='<schema name="s"><include href="more/part.xml" prefix="p-"/></schema>',
+        xml='<schema name="s"><include href="more/part.xml"/></schema>',
         files={
             "more/part.xml": '<schema name="s"><module name="a" src="text.txt"/></schema>',
             "more/text.txt": "\ufeff\ufeffLow < high.\r\n",
         },
-        whole='<schema name="s"><module name="p-a"><text>\ufeffLow &lt; high.&#13;\n</text></module></schema>',
+        whole='<schema name="s"><module name="a"><text>\ufeffLow &lt; high.&#13;\n</text></module></schema>',
     )
 
     files_are_one_schema(written)

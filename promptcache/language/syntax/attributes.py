@@ -24,7 +24,7 @@ _WORD = re.compile(r"\S+")
 _CHARACTER = re.compile(r".", re.DOTALL)
 _WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
 _WORDS = {
-    **dict.fromkeys(("requires", "excludes", "after", "modules", "select"), _WORD),
+    **dict.fromkeys(("requires", "excludes", "after", "modules"), _WORD),
     **dict.fromkeys(("if", "then", "test"), TOKEN),
     "pattern": _CHARACTER,
 }

@@ -223,28 +223,3 @@ def _reason(test: Test, present: Set[str], *, expected: bool) -> tuple[frozenset
             if isinstance(test, And) is expected:
                 return min(reasons, key=lambda reason: bool(reason[1]))
             return frozenset().union(*(when for when, _ in reasons)), frozenset().union(*(then for _, then in reasons))
-
-
-def write_condition(test: Test, name: Callable[[str], str]) -> str:
-    """Return a condition that `read_condition` parses as the same test. `name` returns the written path of a module."""
-
-    def part(inner: Test, *kinds: type[Test]) -> str:
-        condition = write_condition(inner, name)
-        return f"({condition})" if isinstance(inner, kinds) else condition
-
-    match test:
-        case Present(module):
-            return name(module)
-        case Not(inner):
-            return f"not {part(inner, And, Or)}"
-        case And(tests):
-            return " and ".join(part(each, And, Or) for each in tests)
-        case Or((Not(condition), consequence)):
-            left = f"({write_condition(condition, name)})" if _is_implication(condition) else part(condition)
-            return f"{left} implies {part(consequence)}"
-        case Or(tests):
-            return " or ".join(part(each, Or) for each in tests)
-
-
-def _is_implication(test: Test) -> bool:
-    return isinstance(test, Or) and len(test.tests) == 2 and isinstance(test.tests[0], Not)

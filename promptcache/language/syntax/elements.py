@@ -61,7 +61,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "message",
     ),
     "scaffold": ("name", "modules"),
-    "include": ("href", "select", "prefix"),
+    "include": ("href",),
     "example": ("name", "valid", "contains", "answer"),
     "answer": ("type", "choices", "pattern", "src"),
     "rules": (),
@@ -90,7 +90,7 @@ def instead(element: str, parent: str) -> str | None:
     """Return a fix for an element that is not allowed inside its parent, or None if there is no specific fix."""
     match parent, element:
         case "union", "include":
-            return "write the union in the file that is included, and select it by its name"
+            return "write the whole union in the file that is included"
         case "union" | "collection", _:
             return f"a {parent} contains only modules: move the element into one of them"
         case "text" | "doc", _:

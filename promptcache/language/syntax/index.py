@@ -240,8 +240,8 @@ class _Walker:
         at = f"at {first.line}:{first.column}" if first.source == span.source else "in another file"
         message = f"{kind} '{name}' is defined twice{where} (first {at})"
         fix = "give one of them another name"
-        if {first.source, span.source} != {self._source}:
-            fix += ", or add prefix= to the include"
+        if kind != "scaffold" and {first.source, span.source} != {self._source}:
+            fix += ", or put the include into a module of its own"
         self.fault(code, message, span, fix, first)
         return False
 

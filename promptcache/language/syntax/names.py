@@ -1,17 +1,13 @@
-"""Check and resolve names, paths and versions.
-
-A version is a list of numbers joined by dots. A `-` and a word after the numbers mark a pre-release.
-"""
+"""Check and resolve names and paths."""
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from xml.parsers import expat
 
 from promptcache.diagnostics import did_you_mean
-from promptcache.language.syntax.markup_faults import is_tag
 from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML
 from promptcache.language.syntax.xml import MAX_DEPTH
@@ -48,24 +44,21 @@ MAX_LISTED = 6
 
 _MAX_FEW = 12
 
-_VERSION = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,9})(?:-([0-9A-Za-z.-]{1,50}))?")
-_BOUND = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*(\S+)")
-_MAX_RANGE = 1_000  # characters
-_Key: TypeAlias = tuple[tuple[int, ...], bool, str]
-
-_COMPARE: dict[str, Callable[[_Key, _Key], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "==": operator.eq,
-    "=": operator.eq,
-    "": operator.eq,
-    "!=": operator.ne,
-}
-
 MAX_SUGGESTIONS = 20
 """Number of faults after which a document gets no more suggestions, because suggestions take time to find."""
+
+
+@lru_cache(maxsize=4096)
+def is_tag(text: str) -> bool:
+    """Return whether expat accepts `text` as the name of a tag or attribute. It accepts colons, too.
+
+    It accepts the names of XML 1.0 before its fifth edition, which lack the letters of some scripts, such as Sinhala.
+    """
+    try:
+        expat.ParserCreate("utf-8").Parse(f"<{text}/>", True)
+    except expat.ExpatError:
+        return False
+    return True
 
 
 def is_name(text: str) -> bool:
@@ -229,34 +222,3 @@ def _listed(here: list[str], parent: str) -> str:
     if not here:
         return f"there are no modules {_place(parent)}"
     return f"modules {_place(parent)}: {few(here)}"
-
-
-def is_version(text: str) -> bool:
-    """Return whether `text` is a version that can be compared with other versions."""
-    return _VERSION.fullmatch(text) is not None
-
-
-def is_range(text: str) -> bool:
-    """Return whether `text` is a list of version bounds, separated by commas."""
-    if len(text) > _MAX_RANGE:
-        return False
-    return all((found := _BOUND.fullmatch(bound.strip())) and is_version(found[2]) for bound in text.split(","))
-
-
-def in_range(version: str, bounds: str) -> bool:
-    """Return whether a version satisfies every bound of a range."""
-    for bound in bounds.split(","):
-        found = _BOUND.fullmatch(bound.strip())
-        assert found is not None, "the range has been checked"
-        if not _COMPARE[found[1] or ""](_key(version), _key(found[2])):
-            return False
-    return True
-
-
-def _key(version: str) -> _Key:
-    found = _VERSION.fullmatch(version)
-    assert found is not None, "the version has been checked"
-    numbers = [int(number) for number in found[1].split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers), found[2] is None, found[2] or ""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Diagnostic, Short, Span
-from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role
 from promptcache.language.syntax.source import diagnostic
 
@@ -62,7 +61,7 @@ class PromptDocument(Short):
         arguments: Arguments for the schema's own parameters (those outside any module).
         messages: The prompt's own turns in order. A bare text (`role` None) is alone, or comes before turns and
             continues the open turn of the schema.
-        version: Range of accepted schema versions, for example ">=1.2,<2".
+        version: The version that the schema must have; None accepts every version.
         answer_format: The format of the answer; None means that of the schema.
         warnings: Problems of the document that do not prevent its use.
     """
@@ -83,9 +82,3 @@ def misplaced_text(messages: tuple[Message, ...]) -> Iterator[Diagnostic]:
         if message.role is None:
             words = "bare text can only come before the turns of a prompt"
             yield diagnostic("PC416", words, message.span, "put the text into a turn, <user>…</user>")
-
-
-def bad_range(version: str, span: Span) -> Diagnostic:
-    """Return the diagnostic for an invalid version range."""
-    message = f"version={quoted(version)} is not allowed: a range of versions is expected"
-    return diagnostic("PC105", message, span, "write bounds separated by commas, such as >=1.2,<2")

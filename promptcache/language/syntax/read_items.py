@@ -1,15 +1,14 @@
 """Read the elements of a schema document into items, with a diagnostic for every fault of structure.
 
-The caller reads the files that an `include` names. `check_schema` checks names, paths and rules later.
+The elements of an included file take the place of the `include`. `check_schema` checks names, paths and rules later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean, in_order
 from promptcache.language.syntax.answers import read_answer
 from promptcache.language.syntax.attributes import AttributeReader, num_words
 from promptcache.language.syntax.elements import (
@@ -22,9 +21,8 @@ from promptcache.language.syntax.elements import (
     read_rule,
 )
 from promptcache.language.syntax.files import Folder, read_src
-from promptcache.language.syntax.include import IncludedItems, IncludeOptions, InheritedOptions, Place
+from promptcache.language.syntax.include import IncludedFile, Includes, included_at, too_much
 from promptcache.language.syntax.member_files import read_members
-from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import (
     Collection,
     Combination,
@@ -42,39 +40,35 @@ from promptcache.language.syntax.nodes import (
     Turn,
     Union,
     Whitespace,
-    join_path,
 )
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.xml import Characters, Element
+from promptcache.language.syntax.xml import MAX_DEPTH, Attribute, Characters, Element
 
 MAX_PATHS = 50_000
 """Maximum number of paths and words of conditions in the attributes of a document."""
 
 
-class Inclusion(NamedTuple):
-    """Contents of an `include` element: the file, the selected items, the place of the element, and its depth."""
+_TURNS = frozenset(Role)
+_OF_THE_FILE = frozenset({"doc", "example", "answer"})
+"""Elements of an included file that describe the file itself; an `include` leaves them out."""
 
-    href: str
-    href_span: Span
-    wanted: IncludeOptions
-    place: Place
-    depth: int
-
-
-Include: TypeAlias = Callable[[Inclusion, list[Diagnostic]], IncludedItems]
-"""Function that returns the items that an `include` adds. Diagnostics are added to the list."""
+_INHERITED = ("whitespace", "separator", "context")
+_INHERITED_BY = {"module": _INHERITED, "collection": ("whitespace", "separator"), "member": ("whitespace",)}
+"""Attributes of `schema` that modules, collections, and members of collections inherit."""
 
 
 class SchemaReader:
     """Reader that converts elements into items and collects diagnostics in `faults`."""
 
-    def __init__(self, folder: Folder | None, include: Include) -> None:
+    def __init__(self, folder: Folder | None, includes: Includes) -> None:
         self.faults = FaultList(SchemaError)
         self._folder = folder
-        self._include = include
-        self._place = Place("", False, InheritedOptions(Whitespace.DEDENT, "\n", Context.PREVIOUS))
+        self._includes = includes
+        self._included_at: dict[tuple[object, ...], Span] = {}
+        self._path: list[str] = []
+        self._include: Span | None = None
         self._depth = self._num_paths = 0
         self._top: list[Item] = []
 
@@ -82,61 +76,63 @@ class SchemaReader:
         """Read a schema document.
 
         Raises:
-            SchemaError: The document is not a schema, or it exceeds a limit.
+            SchemaError: All faults of the document and of the files that it includes, or a limit that is exceeded.
         """
-        if root.name != "schema":
-            advice = (
-                "this document is a prompt, but a schema is expected here"
-                if root.name == "prompt"
-                else did_you_mean(root.name, ["schema"])
-            )
-            message = f"a schema document begins with <schema>, not <{root.name}>"
-            raise SchemaError([diagnostic("PC107", message, root.name_span, advice)])
+        if not self._is_schema(root):
+            raise SchemaError(self.faults)
         attributes = self._attributes(root)
         separator = attributes.escaped("separator")
-        options = InheritedOptions(
-            attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
-            "\n" if separator is None else separator,
-            attributes.choice("context", Context) or Context.PREVIOUS,
-        )
-        with self._inside(Place("", False, options)):
-            children = self._items(root)
-        return SchemaDocument(
+        document = SchemaDocument(
             name=attributes.needed("name"),
-            children=(*children, *self._top),
+            children=(*self._items(root), *self._top),
             span=root.span,
             version=attributes.text("version"),
-            context=options.context,
-            whitespace=options.whitespace,
-            separator=options.separator,
+            context=attributes.choice("context", Context) or Context.PREVIOUS,
+            whitespace=attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
+            separator="\n" if separator is None else separator,
             repair=attributes.repair("repair"),
             positions=attributes.choice("positions", Placement),
             places=attributes.places,
         )
+        if self.faults:  # a file that is included twice has its faults once
+            raise SchemaError(in_order({(each.code, each.span, each.message): each for each in self.faults}.values()))
+        return document
 
-    @contextmanager
-    def _inside(self, place: Place) -> Iterator[None]:
-        before, self._place = self._place, place
-        yield
-        self._place = before
+    def _is_schema(self, root: Element) -> bool:
+        if root.name == "schema":
+            return True
+        advice = (
+            "this document is a prompt, but a schema is expected here"
+            if root.name == "prompt"
+            else did_you_mean(root.name, ["schema"])
+        )
+        self._fault("PC107", f"a schema document begins with <schema>, not <{root.name}>", root.name_span, advice)
+        return False
 
     def _attributes(self, element: Element) -> AttributeReader:
         return AttributeReader(element, ATTRIBUTES[element.name], self.faults)
 
     def _items(self, parent: Element) -> tuple[Item, ...]:
         items: list[Item] = []
-        self._depth += 1
-        for node in parent.children:
-            if isinstance(node, Characters):
-                items.append(Text(text=node.text, span=node.span))
-            elif not self._allowed(node, parent):
-                continue
-            elif node.name == "include":
-                items += self._included(node)
-            else:
-                items.append(self._item(node))
-        self._depth -= 1
+        with self._deeper():
+            for node in parent.children:
+                if isinstance(node, Characters):
+                    items.append(Text(text=node.text, span=node.span))
+                elif not self._allowed(node, parent):
+                    continue
+                elif node.name == "include":
+                    items += self._included(node, parent, {})
+                else:
+                    items.append(self._item(node))
         return tuple(items)
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        self._depth += 1
+        if self._depth > MAX_DEPTH and self._include is not None:
+            raise too_much(f"with this include, elements are nested more than {MAX_DEPTH} deep", self._include)
+        yield
+        self._depth -= 1
 
     def _allowed(self, element: Element, parent: Element) -> bool:
         self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
@@ -191,8 +187,7 @@ class SchemaReader:
                 return read_answer(element, self._folder, "schema", self.faults)
             case role:
                 self._attributes(element)
-                with self._inside(self._place._replace(in_turn=True)):
-                    return Turn(role=Role(role), children=self._items(element), span=element.span)
+                return Turn(role=Role(role), children=self._items(element), span=element.span)
 
     def _module(self, element: Element) -> Module:
         attributes = self._attributes(element)
@@ -200,14 +195,9 @@ class SchemaReader:
         whitespace = attributes.choice("whitespace", Whitespace)
         separator = attributes.escaped("separator")
         context = attributes.choice("context", Context)
-        around = self._place.options
-        options = InheritedOptions(
-            whitespace or around.whitespace,
-            around.separator if separator is None else separator,
-            context or around.context,
-        )
-        with self._inside(Place(join_path(self._place.parent, name), False, options)):
-            children = self._items(element)
+        self._path.append(name)
+        children = self._items(element)
+        self._path.pop()
         if src is not None:
             children += self._source(element, src, children)
         return Module(
@@ -243,22 +233,69 @@ class SchemaReader:
             return ()
         return (Text(text=found, span=span, exact=True),)
 
-    def _included(self, element: Element) -> tuple[Item, ...]:
+    def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+        """Return the items of an included file. `given` are the attributes of the files around it."""
         attributes = self._attributes(element)
         self._hollow(element)
         before = len(self.faults)
-        href, select, prefix = attributes.needed("href"), attributes.words("select"), attributes.text("prefix") or ""
-        places = dict(attributes.places)
-        if prefix and not is_name(prefix):
-            self._fault("PC201", f"no name can begin with {quoted(prefix)}", places["prefix"][0], name_help(prefix))
+        href = attributes.needed("href")
         if len(self.faults) > before:
-            return ()
-        named = tuple(zip(select, places.get("select", ()), strict=True))
-        wanted = IncludeOptions(named or None, prefix, element.span)
-        inclusion = Inclusion(href, places["href"][0], wanted, self._place, self._depth)
-        taken = self._include(inclusion, self.faults)
-        self._top += taken.top
-        return taken.here
+            return []
+        found = self._includes.open(href, dict(attributes.places)["href"][0], self._folder, element.span)
+        items: list[Item] = []
+        if isinstance(found, list):
+            self.faults += found
+        elif not self._is_repeated(found, href, element.span) and self._is_schema(found.root):
+            around = self._folder, self._include
+            self._folder, self._include = found.folder, element.span
+            with self._includes.inside(found.path):
+                items = self._content_of(found.root, parent, given)
+            self._folder, self._include = around
+        self.faults[before:] = [included_at(fault, element.span) for fault in self.faults[before:]]
+        return items
+
+    def _is_repeated(self, file: IncludedFile, href: str, span: Span) -> bool:
+        """Report a file that is included twice in one module, so that all its names would be defined twice."""
+        first = self._included_at.setdefault((file.path, *self._path), span)
+        if first is span:
+            return False
+        message = f"{href} is included twice in the same place, which defines its names twice"
+        fix = "remove one of the includes, or put each of them into a module of its own"
+        self.faults.append(diagnostic("PC203", message, span, fix, ((first, "first included here"),)))
+        return True
+
+    def _content_of(self, root: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
+        """Return the modules, unions, collections, scaffolds and rules of an included file.
+
+        Rules and scaffolds of a file that is included in a turn move to the top level of the schema.
+        """
+        attributes = self._attributes(root)
+        attributes.needed("name")
+        given = {**given, **{each.name: each for each in root.attributes if each.name in _INHERITED}}
+        in_top_turn = parent.name in _TURNS and not self._path
+        items: list[Item] = []
+        for node in root.children:
+            if isinstance(node, Characters):
+                if not node.blank:
+                    self._outside_modules("text", node.span)
+            elif node.name in _OF_THE_FILE:
+                self._item(node)  # for its faults
+            elif node.name in {"text", "parameter"} or node.name in _TURNS:
+                what = {"text": "text", "parameter": "a parameter"}.get(node.name, f"a turn of <{node.name}>")
+                self._outside_modules(what, node.span)
+            elif not self._allowed(node, root if in_top_turn and node.name in {"rules", "scaffold"} else parent):
+                continue
+            elif node.name == "include":
+                items += self._included(node, parent, given)
+            elif in_top_turn and node.name in {"rules", "scaffold"}:
+                self._top.append(self._item(node))
+            else:
+                items.append(self._item(_heir(node, parent, given)))
+        return items
+
+    def _outside_modules(self, what: str, span: Span) -> None:
+        message = f"the included file has {what} outside of its modules"
+        self._fault("PC219", message, span, "put it into a module, or write it in the file with the include")
 
     def _union(self, element: Element) -> Union:
         attributes = self._attributes(element)
@@ -276,13 +313,9 @@ class SchemaReader:
         name = attributes.needed("name")
         whitespace, context = attributes.choice("whitespace", Whitespace), attributes.choice("context", Context)
         separator = attributes.escaped("separator")
-        around = self._place.options
-        options = around._replace(
-            whitespace=whitespace or around.whitespace,
-            separator=around.separator if separator is None else separator,
-        )
-        with self._inside(Place(join_path(self._place.parent, name), self._place.in_turn, options, in_collection=True)):
-            children = self._members(element)
+        self._path.append(name)
+        children = self._members(element)
+        self._path.pop()
         src = attributes.text("src")
         listed = {} if src is None else self._listed(src, dict(attributes.places)["src"][0])
         return Collection(
@@ -358,3 +391,14 @@ class SchemaReader:
 
 def _blank(item: Item) -> bool:
     return isinstance(item, Text) and not item.exact and is_blank(item.text)
+
+
+def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> Element:
+    """Return an element of an included file with the attributes that it inherits from the root of that file."""
+    if element.name == "union":
+        members = (_heir(each, element, given) if isinstance(each, Element) else each for each in element.children)
+        return element._replace(children=tuple(members))
+    names = _INHERITED_BY.get("member" if parent.name == "collection" else element.name, ())
+    own = {each.name for each in element.attributes}
+    more = (given[name] for name in names if name in given and name not in own)
+    return element._replace(attributes=(*element.attributes, *more))

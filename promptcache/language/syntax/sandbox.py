@@ -1,8 +1,7 @@
 """Jinja2 environment for templates: the constructs, filters and methods that they may use, and their limits.
 
-Jinja2's sandbox keeps Python's internals out of reach. This module adds limits. Each operation takes steps for what it
-reads and makes, and each step checks the clock. The limits protect against mistakes; run untrusted templates in a
-separate process.
+Jinja2's sandbox keeps Python's internals out of reach. This module limits the time of a template and the size of all
+that it makes. The limits protect against mistakes; run untrusted templates in a separate process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from functools import wraps
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, nodes, pass_context
-from jinja2.compiler import CodeGenerator
 from jinja2.lexer import Lexer
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -29,9 +27,8 @@ from promptcache.language.syntax.source import MAX_BYTES
 MAX_BITS = 4_000
 """Maximum size of a whole number, in bits."""
 
-_MAX_STEPS = 200_000
 _MAX_SECONDS = 2.0
-_STEP = 200  # characters that are read or made in one step
+_MAX_MADE = 4 * MAX_BYTES
 _ITEM = 20  # an item of a new list counts as twenty characters, because it takes as much memory
 _CONSTRUCTS = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.Operand),
@@ -43,15 +40,10 @@ _CONSTRUCTS = (
 
 _METHODS = ("items", "keys", "values", "get", "upper", "lower", "strip", "startswith", "endswith", "split")
 _TEXT_FILTERS = frozenset({"upper", "lower", "title", "capitalize", "trim", "escape", "e", "string"})
-_DEEP_FILTERS = frozenset({"sort", "unique", "min", "max", "dictsort", "tojson"})
-"""Filters that read the texts in a list or mapping."""
-
-_LIMITED_FILTERS = (
-    *(*_TEXT_FILTERS, *_DEEP_FILTERS, "reverse", "items", "list", "sum", "int"),
-    *("map", "select", "reject", "selectattr", "rejectattr"),
+_FILTERS = (
+    *(*_TEXT_FILTERS, "default", "d", "length", "count", "first", "last", "abs", "float", "int", "sum", "min", "max"),
+    *("sort", "unique", "dictsort", "reverse", "items", "list", "map", "select", "reject", "selectattr", "rejectattr"),
 )
-_FREE_FILTERS = ("default", "d", "length", "count", "first", "last", "abs", "float")
-"""Filters that read at most one item, or read a text once."""
 
 PIECE, _COUNTED, _PART = "write a piece", "count items", "take a part"
 """Internal filters. Templates cannot name them."""
@@ -95,7 +87,6 @@ class PlacedLexer(Lexer):
 
     def __init__(self, environment: Sandbox) -> None:
         super().__init__(environment)
-        self._check_time = environment.check_time
         self.pieces: list[tuple[int, int, bool]] = []
 
     def tokeniter(
@@ -113,40 +104,28 @@ class PlacedLexer(Lexer):
                     self.pieces.append((begin, stop, False))
                 elif kind == "data" and text:
                     self.pieces.append((start, stop, True))
-                self._check_time()
                 yield start + 1, kind, text
         except TemplateSyntaxError as fault:
             raise TemplateSyntaxError(re.sub(r" at \d+$", "", fault.message or ""), stop + 1) from None
 
 
-class _Generator(CodeGenerator):
-    """Generator of a template's Python code that checks the clock at every node."""
-
-    environment: Sandbox
-
-    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        self.environment.check_time()
-        return super().visit(node, *args, **kwargs)
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
     """Sandbox that enforces the limits. One sandbox renders one template, once."""
 
-    code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(autoescape=True, undefined=_Undefined, optimized=False, keep_trailing_newline=True,
                          finalize=written, cache_size=0)  # fmt: skip
-        self._steps = 0
+        self._size = 0
         self._stop = time.thread_time() + _MAX_SECONDS
         self._lexer = PlacedLexer(self)
         self.piece = 0  # index of the text or value that was computed last
         self.globals = {}
-        known: dict[str, Any] = {**filters.FILTERS, "tojson": _to_json}
-        self.filters = {name: known[name] for name in _FREE_FILTERS}
-        self.filters |= {name: self._limited(known[name], name) for name in _LIMITED_FILTERS}
-        self.filters |= {"join": self._join, _PART: self._part, _COUNTED: self._counted, PIECE: self._note}
+        known: dict[str, Any] = {**filters.FILTERS}
+        self.filters = {name: self._limited(known[name], name) for name in _FILTERS}
+        self.filters |= {"join": self._join, "tojson": self._to_json}
+        self.filters |= {_PART: self._part, _COUNTED: self._counted, PIECE: self._note}
         known = {**self.tests}
         self.tests |= {name: self._limited(known[name], name) for name in ("lower", "upper")}
 
@@ -155,15 +134,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Return the lexer of the template."""
         return self._lexer
 
-    def spend(self, size: int = 0) -> None:
-        """Count one step, and more steps for many characters, and check the clock."""
-        self._steps += 1 + size // _STEP
-        if self._steps > _MAX_STEPS:
-            raise TemplateFault(f"the template takes more than {_MAX_STEPS} steps")
-        self.check_time()
-
     def check_time(self) -> None:
-        """Raise an error if the template, from its first token on, has taken longer than it may."""
+        """Raise an error if the template has taken longer than it may. The clock is that of this thread."""
         if time.thread_time() > self._stop:
             raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
 
@@ -172,52 +144,61 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if operator == "%" and isinstance(left, str):
             raise TemplateFault("'%' does not format text in a template", "PC602")
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_size("'**'", bits=left.bit_length() * max(right, 1))
+            _check_bits(left.bit_length() * max(right, 1))
         for many, times in ((left, right), (right, left)) if operator == "*" else ():
             if isinstance(times, int):
-                _check_size("'*'", _weight(many) * times)
+                self._spend(_weight(many) * times)
         return self._made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, method: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a text or a mapping, and count its steps."""
-        owner = getattr(method, "__self__", None)
-        self.spend(_cost(owner if isinstance(owner, str) else None, args))
+        """Call a method of a text or a mapping."""
         return self._made(super().call(context, method, *args, **kwargs))
 
     def _limited(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap a filter or test so that its arguments and its result count steps."""
+        """Wrap a filter or test so that its result counts."""
         first = 1 if hasattr(function, "jinja_pass_arg") else 0  # skip the argument that Jinja2 passes
 
         @wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            value, *others = (*args[first:], *kwargs.values())
             if name in _TEXT_FILTERS:
-                written(value)
-            if name == "sum" and any(isinstance(other, list | tuple) for other in others):
+                written(args[first])
+            if name == "sum" and any(isinstance(each, list | tuple) for each in (*args[first + 1 :], *kwargs.values())):
                 raise TemplateFault("sum adds only numbers, not lists", "PC602")
-            self.spend(_cost(value, others, deep=name in _DEEP_FILTERS))
             return self._made(function(*args, **kwargs))
 
         return limited
 
     def _made(self, result: Any) -> Any:
-        """Count the steps of a result. An iterator becomes a list."""
+        """Count the size of a new value, and check the clock. An iterator becomes a list."""
         if isinstance(result, Iterator):
             result = list(self._counted(result))
-        _check_size("this", _weight(result), result.bit_length() if isinstance(result, int) else 0)
-        self.spend(_weight(result))
+        if isinstance(result, int):
+            _check_bits(result.bit_length())
+        self._spend(_weight(result))
         return result
+
+    def _spend(self, size: int) -> None:
+        self.check_time()
+        self._size += size
+        if self._size > _MAX_MADE:
+            raise TemplateFault(f"the template makes more than {_MAX_MADE} characters, or {_MAX_MADE // _ITEM} items")
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
-            self.spend()
+            self.check_time()
             yield item
 
     def _join(self, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
         texts = [written(item if attribute is None else item[attribute]) for item in self._counted(value)]
-        _check_size("joining", sum(map(_weight, texts)) + len(texts) * _weight(d))
-        joined: str = self._made(escape(written(d)).join(texts))
-        return joined
+        self._spend(sum(map(_weight, texts)) + len(texts) * _weight(d))
+        return escape(written(d)).join(texts)
+
+    def _to_json(self, value: object) -> str:
+        parts = []
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+            self._spend(len(part))
+            parts.append(part)
+        return escape("".join(parts))
 
     def _part(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
         return self._made(value[start:stop:step])
@@ -311,34 +292,11 @@ def written(value: Any) -> Any:
     raise TemplateFault(f"a {kind} cannot be written", "PC602", "use a filter, such as join or tojson")
 
 
-def _to_json(value: object) -> str:
-    return escape(json.dumps(value, ensure_ascii=False))
-
-
-def _check_size(what: str, weight: int = 0, bits: int = 0) -> None:
-    if weight > MAX_BYTES:
-        raise TemplateFault(f"{what} gives more than {MAX_BYTES} characters, or {MAX_BYTES // _ITEM} items")
+def _check_bits(bits: int) -> None:
     if bits > MAX_BITS:
-        raise TemplateFault(f"{what} gives a number of more than {MAX_BITS} bits")
+        raise TemplateFault(f"this gives a number of more than {MAX_BITS} bits")
 
 
 def _weight(value: object) -> int:
     """Return how many characters a new text or list counts as."""
     return len(value) if isinstance(value, str) else len(value) * _ITEM if isinstance(value, list | tuple) else 0
-
-
-def _cost(value: object, others: Iterable[object], *, deep: bool = False) -> int:
-    """Return how many characters and items an operation reads. It may read its value once for each argument's part."""
-    read = _num_characters(value) if deep else _length(value)
-    return read * (10 + sum(map(_length, others))) // 10
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, str | list | tuple | dict) else 1
-
-
-def _num_characters(value: object) -> int:
-    """Return the number of characters and items in a value, at any depth."""
-    if isinstance(value, list | tuple | dict):
-        return sum(map(_num_characters, value.items() if isinstance(value, dict) else value), 1)
-    return _length(value)

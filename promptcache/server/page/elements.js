@@ -28,7 +28,7 @@ export const SCHEMA_ELEMENTS = {
       ...TYPE, message: [] },
   ],
   scaffold: [[], { name: [], modules: [] }],
-  include: [[], { href: [], select: [], prefix: [] }],
+  include: [[], { href: [] }],
   system: [CONTENT, {}],
   user: [CONTENT, {}],
   assistant: [CONTENT, {}],
