@@ -39,7 +39,7 @@ from promptcache.layout.run_states import (
     sees_previous,
 )
 from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
-from promptcache.layout.slot_texts import SlotText, fill_tokens, fit_tokens, longest_text, shortest_text, slot_tokens
+from promptcache.layout.slot_texts import fill_tokens, fit_tokens, slot_tokens
 from promptcache.layout.types import (
     Layout,
     LayoutLeaf,
@@ -80,7 +80,6 @@ __all__ = [
     "RunPiece",
     "RunState",
     "Slot",
-    "SlotText",
     "StateKind",
     "TextPiece",
     "check_length",
@@ -97,7 +96,6 @@ __all__ = [
     "has_combination",
     "in_full_context",
     "lay_out",
-    "longest_text",
     "make_plan",
     "may_be_previous",
     "member_encodings",
@@ -109,7 +107,6 @@ __all__ = [
     "runs_in_use",
     "scaffolds_in_use",
     "sees_previous",
-    "shortest_text",
     "slot_tokens",
     "with_members",
 ]

@@ -9,16 +9,20 @@ from __future__ import annotations
 import operator
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
+from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
+from hypothesis.errors import InvalidArgument, NoSuchExample
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import CheckedParameter, CheckedSchema, ParameterType, Role, python_pattern, refusal
-from promptcache.layout import SlotText, fill_tokens, fit_tokens, shortest_text, slot_tokens
+from promptcache.layout import fill_tokens, fit_tokens, slot_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
 
@@ -56,6 +60,7 @@ TRICKY = (
 )
 _WORDS = ("x", " a", " the", "-", "1", "é", " 日", "\n")
 _BEGINNINGS = ("", "a", "Nine days", *TRICKY)
+_SEARCHED = 300  # texts
 _ARGUMENTS = ("nine", "a", "0", "1", "")
 _LETTERS = f"{string.ascii_letters}{string.digits}{string.punctuation} \n\téß日"
 # Few letters keep counterexamples readable.
@@ -172,18 +177,26 @@ def plain_argument(parameter: CheckedParameter, tokenizer: Tokenizer) -> str:
     Raises:
         InvalidValue: none was found.
     """
-    shortest = shortest_text(parameter, tokenizer)
-    known = (parameter.default, parameter.placeholder, *parameter.choices, *_ARGUMENTS, shortest and shortest.text)
-    found = next((text for text in known if text is not None and fits(parameter, text, tokenizer)), None)
+    found = _short_text(parameter, tokenizer)
     if found is None:
         takes = f", which takes text like {parameter.pattern}" if parameter.pattern is not None else ""
         raise InvalidValue(f"no text was found for the slot '{parameter.name}' of length {parameter.length}{takes}")
     return found
 
 
+@lru_cache(maxsize=256)
+def _short_text(parameter: CheckedParameter, tokenizer: Tokenizer) -> str | None:
+    """Return a short text that a parameter takes and its slot holds, or None if none was found."""
+    known = (parameter.default, parameter.placeholder, *parameter.choices, *_ARGUMENTS)
+    found = next((text for text in known if text is not None and fits(parameter, text, tokenizer)), None)
+    if found is None and parameter.pattern is not None:
+        return _simplest(_matching_texts(parameter.pattern), lambda text: fits(parameter, text, tokenizer))
+    return found
+
+
 def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStrategy[str]:
-    """Draw values of a type or pattern that fit into the slot; a value that does not fit becomes the shortest."""
-    least = shortest_text(parameter, tokenizer)
+    """Draw values of a type or pattern that fit into the slot; a value that does not fit becomes a short one."""
+    short = _short_text(parameter, tokenizer)
     match parameter.type:
         case ParameterType.CHOICE:
             fitting = [text for text in parameter.choices if fits(parameter, text, tokenizer)]
@@ -191,16 +204,18 @@ def _typed_texts(parameter: CheckedParameter, tokenizer: Tokenizer) -> SearchStr
                 raise InvalidValue(f"no choice of '{parameter.name}' fits into its slot of length {parameter.length}")
             return st.sampled_from(fitting)
         case _ if parameter.pattern is not None:
-            drawn = _matching_texts(parameter.pattern, least)
+            drawn = _matching_texts(parameter.pattern)
+            if drawn.is_empty:
+                return drawn if short is None else st.just(short)
         case ParameterType.INT:
             drawn = _whole_numbers(parameter.length)
         case ParameterType.NUMBER:
             drawn = st.one_of(_whole_numbers(parameter.length), _NUMBERS)
         case _:
             drawn = texts(parameter.length).map(lambda text: " ".join(text.splitlines()))
-    if least is None or not fits(parameter, least.text, tokenizer):
+    if short is None:
         return drawn.filter(lambda text: fits(parameter, text, tokenizer))
-    return drawn.map(lambda text: text if fits(parameter, text, tokenizer) else least.text)
+    return drawn.map(lambda text: text if fits(parameter, text, tokenizer) else short)
 
 
 def _whole_numbers(length: int) -> SearchStrategy[str]:
@@ -210,12 +225,31 @@ def _whole_numbers(length: int) -> SearchStrategy[str]:
     return st.builds(operator.add, signs, positive)
 
 
-def _matching_texts(pattern: str, least: SlotText | None) -> SearchStrategy[str]:
-    """Draw texts that match a pattern, over common letters if `least` shows that these are enough."""
+@lru_cache(maxsize=64)
+def _matching_texts(pattern: str) -> SearchStrategy[str]:
+    """Draw texts that match a pattern, over common letters if these are enough."""
     known = python_pattern(pattern)
     try:
-        compiled = re.compile(known)
+        compiled = re.compile(known, re.ASCII)
     except re.error:  # Python has no such syntax
-        return st.nothing() if least is None else st.just(least.text)
+        return st.nothing()
     # Over all of Unicode, Hypothesis makes tables of characters in the first draw, which takes a second.
-    return st.from_regex(compiled, fullmatch=True, alphabet=None if least is None else _LETTERS + known)
+    common = st.from_regex(compiled, fullmatch=True, alphabet=_LETTERS + known)
+    return st.from_regex(compiled, fullmatch=True) if _simplest(common, lambda _: True) is None else common
+
+
+def _simplest(drawn: SearchStrategy[str], fits: Callable[[str], bool]) -> str | None:
+    """Return the simplest text of a strategy that fits, the same one every time, or None if none is found."""
+    search = settings(
+        max_examples=_SEARCHED,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    with ThreadPoolExecutor(1) as other:  # a test may be running in this thread, and Hypothesis does not nest them
+        try:
+            return other.submit(find, drawn, fits, settings=search).result()
+        except (NoSuchExample, InvalidArgument):
+            return None

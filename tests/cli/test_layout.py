@@ -133,6 +133,29 @@ def test_lengths_of_prompts_are_exact_where_all_can_be_tried() -> None:
     assert shown.longest.num_tokens == root + 8 + len(" days\nBy car.\nMiami")
 
 
+def test_lengths_of_slots_with_patterns_are_estimates() -> None:
+    """No text is made for a pattern: its slot counts as one token, or whole; choices and numbers are exact."""
+    slot = '<schema name="s">a<parameter name="p" length="6" required="true" {}/></schema>'
+    lengths = {
+        kind: [(each.num_tokens, each.exact) for each in (shown.shortest, shown.longest)]
+        for kind in (
+            'pattern="[ab]{3}"',
+            'pattern="[ab]{3}" default="aba"',
+            'type="choice" choices="a|bcd"',
+            'type="int"',
+        )
+        for shown in [view(slot.format(kind).replace('required="true" pattern="[ab]{3}" d', 'pattern="[ab]{3}" d'))]
+    }
+
+    root = view('<schema name="s">a</schema>').root.num_tokens
+    assert lengths == {
+        'pattern="[ab]{3}"': [(root + 1, False), (root + 6, False)],
+        'pattern="[ab]{3}" default="aba"': [(root + 3, True), (root + 6, False)],
+        'type="choice" choices="a|bcd"': [(root + 1, True), (root + 3, True)],
+        'type="int"': [(root + 1, True), (root + 6, True)],
+    }
+
+
 def test_combinations_are_counted() -> None:
     """The number of valid combinations is shown: here no plan, a plan, or one with a car, in one of two cities."""
     assert (view().num_combinations, view().combinations_exact) == (6, True)
