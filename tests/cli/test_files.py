@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from promptcache.cli import files
-from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read, write_made
+from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt
@@ -50,39 +49,23 @@ def test_telling_kinds_takes_linear_time() -> None:
     assert document("<!---->" * 9000).kind is DocumentKind.SCHEMA
 
 
-@pytest.mark.parametrize("place", ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"])
+PLACES = ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """A schema may lie beside the prompt, in the folder above, or in a `schemas` folder up to two above; its file name is free."""
-    (tmp_path / "o" / "p").mkdir(parents=True)
-    (tmp_path / place).mkdir(exist_ok=True)
+    """A schema may be beside the prompt, in the folder above, or in a `schemas` folder up to two above; the nearest counts."""
+    for each in PLACES[PLACES.index(place) :]:
+        (tmp_path / each).mkdir(parents=True, exist_ok=True)
+        (tmp_path / each / "any.xml").write_text(SCHEMA)
+    (tmp_path / "o" / "p").mkdir(parents=True, exist_ok=True)
     (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
-    (tmp_path / place / "any.xml").write_text(SCHEMA)
     monkeypatch.chdir(tmp_path)
     sources = Sources()
 
     found = find_schema(Prompt("s"), read("o/p/prompt.xml", sources), (), (), sources)
 
     assert found.path == Path(place) / "any.xml"
-
-
-def test_other_schemas_of_the_name_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If a draft above the prompt and a schema further away have the name, a note has the file that is used and the other."""
-    for place in ("o/p", "o/schemas"):
-        (tmp_path / place).mkdir(parents=True)
-    (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
-    (tmp_path / "o" / "draft.xml").write_text(SCHEMA)
-    (tmp_path / "o" / "schemas" / "s.xml").write_text(SCHEMA)
-    sources = Sources()
-
-    found = find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
-
-    draft, other = tmp_path / "o" / "draft.xml", tmp_path / "o" / "schemas" / "s.xml"
-    assert found.path == draft
-    assert f"note: schema 's' is read from {draft}, the nearest to the prompt; {other} has" in capsys.readouterr().err
-
-    other.unlink()
-    find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
-    assert capsys.readouterr().err == ""
 
 
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
@@ -214,37 +197,6 @@ def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) ->
 
     assert (result.exit_code, result.stderr) == (3, "error: File exists: code\n")
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk, a new file is removed."""
-    opened = Path.open
-
-    class Full:
-        """A file on a full disk."""
-
-        def __init__(self, path: Path) -> None:
-            self._file = opened(path, "xb")
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._file.close()
-
-        def write(self, data: bytes) -> None:
-            self._file.write(data[:1])
-            _no_space()
-
-    monkeypatch.setattr(Path, "open", lambda path, *_: Full(path))
-
-    with pytest.raises(OSError, match="No space"):
-        write_made({folder / "new.svg": "picture"}, ())
-    assert not (folder / "new.svg").exists()
-
-
-def _no_space() -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_read_only_files_are_left_alone(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
