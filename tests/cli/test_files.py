@@ -68,6 +68,14 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.path == Path(place) / "any.xml"
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_beside_a_prompt_is_skipped(command: Command, folder: Path) -> None:
+    """The search for a schema does not wait for a pipe with the name of an XML file."""
+    os.mkfifo(folder / "prompts" / "a.xml")
+
+    assert command("check", "prompts/miami.xml").stdout == "1 prompt and 1 schema checked: no findings\n"
+
+
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
     """If a folder has two schemas of the name, the message names both."""
     for name, text in {"p.xml": PROMPT, "a.xml": SCHEMA, "b.xml": SCHEMA}.items():
@@ -78,27 +86,25 @@ def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
         find_schema(Prompt("s"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
 
-def test_similar_name_is_suggested(tmp_path: Path) -> None:
-    """A schema nearby whose name is almost the one is named."""
-    (tmp_path / "p.xml").write_text('<prompt schema="travell"/>')
-    (tmp_path / "t.xml").write_text('<schema name="travel"/>')
-    sources = Sources()
-
-    with pytest.raises(PromptError, match="did you mean 'travel'"):
-        find_schema(Prompt("travell"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
-
-
-def test_file_of_a_schema_is_answered_by_its_name(tmp_path: Path) -> None:
-    """A prompt that names the file of a schema gets the name in it."""
-    (tmp_path / "p.xml").write_text('<prompt schema="schemas/trips.xml"/>')
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("travell", "did you mean 'travel'?"),
+        ("schemas/trips.xml", 'write the name of the schema, not its file: schema="travel"'),
+        ("other", "say where it is with --schema FILE"),
+    ],
+)
+def test_a_schema_that_is_not_found_has_a_fix(tmp_path: Path, name: str, fix: str) -> None:
+    """The nearest name of a schema nearby, or the name in the file that a prompt names."""
+    (tmp_path / "p.xml").write_text(f'<prompt schema="{name}"/>')
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "trips.xml").write_text('<schema name="travel"/>')
     sources = Sources()
 
     with pytest.raises(PromptError) as caught:
-        find_schema(Prompt("schemas/trips.xml"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
+        find_schema(Prompt(name), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
-    assert caught.value.diagnostics[0].help == 'write the name of the schema, not its file: schema="travel"'
+    assert caught.value.diagnostics[0].help == fix
 
 
 def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
