@@ -33,10 +33,8 @@ test-slow: $(STAMP)  ## very many examples, fuzzing, and tests that take long
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt accelerate --editable ".[dev,ray]"
 	PROMPTCACHE_EXAMPLES=slow $(PYTEST) $(WORKERS) -m "(law or slow) and not gpu and not network"
 
-test-clients: $(STAMP)  ## frameworks that use the library, and clients of its server, with their own packages
+test-clients: $(STAMP)  ## LangChain and LlamaIndex, with their own packages
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .clients --requirement tests/clients/requirements.txt
-	@cp tests/clients/package.json .clients/
-	@if command -v npm > /dev/null; then npm install --prefix .clients --no-package-lock --silent; fi
 	PYTHONPATH=.clients $(PYTEST) tests/clients
 
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.

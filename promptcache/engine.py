@@ -22,9 +22,7 @@ from promptcache.diagnostics import (
     TEXT,
     InvalidValue,
     Kind,
-    NamedElsewhere,
     Unpicklable,
-    elsewhere,
     is_text,
     shown,
     whole,
@@ -98,7 +96,7 @@ _PLACES = whole(1, unit="tokens")
 _PACK = FLAG | None
 
 
-class Engine(NamedElsewhere, Unpicklable):
+class Engine(Unpicklable):
     """Serves prompts written against schemas. The KV of every module is computed once.
 
     `close` ends an engine, and so does the end of its `with` block.
@@ -111,18 +109,6 @@ class Engine(NamedElsewhere, Unpicklable):
     """
 
     _instead = "make one in each process; processes share a folder, Engine(…, store=…)"
-    _elsewhere = elsewhere(
-        generate="complete completion create create_completion chat_completion chat_complete predict invoke run ask",
-        agenerate="acomplete acompletion achat ainvoke apredict",
-        generate_batch="batch generate_many",
-        stream="stream_complete stream_chat stream_generate",
-        astream="astream_complete astream_chat",
-        chat="start_chat conversation",
-        score="loglikelihood rank",
-        add_schema="load_schema register_schema",
-        warm="prefill preload precompute encode",
-        close="shutdown stop unload",
-    )
 
     def __init__(
         self,

@@ -350,15 +350,3 @@ def test_identity_is_no_address() -> None:
     ]
 
     assert called == []
-
-
-def test_the_command_line_leaves_rules_and_the_demo_model_to_others() -> None:
-    """The cli room imports neither python-sat nor the demo room."""
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
-        for room, path in modules()
-        for name in imported(path)
-        if room == "cli" and (name.split(".")[0] == "pysat" or name.startswith("promptcache.demo"))
-    ]
-
-    assert wrong == []

@@ -1,6 +1,6 @@
 """The command line. `app` lists the commands; each command is one file: its options, its work, its text and JSON.
 
-Shared files: `options`, `answer_options`, `completion`, `exits` (exit codes and errors), `output` (plain text),
+Shared files: `options`, `answer_options`, `exits` (exit codes and errors), `output` (plain text),
 `console` (styled text), `plan_counts`, `files` and `sources` (documents and written files), `request` (a prompt with
 its schema, and the tokenizer that measures both), `engine` (model and store). `against` and `prompt_lengths` belong
 to `layout`.

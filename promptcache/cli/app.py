@@ -12,11 +12,14 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.shell_completion import shell_complete
 
-from promptcache.cli.completion import COMPLETE, NAME, complete, install, script
 from promptcache.cli.options import HELP, CommandGroup
-from promptcache.cli.output import tell
 from promptcache.diagnostics import did_you_mean
+
+NAME = "promptcache"
+COMPLETE = "_PROMPTCACHE_COMPLETE"
+"""The environment variable in which the script of a shell asks for completions."""
 
 COMMANDS = {
     "new": "Write a schema to start from, and a prompt beside it.",
@@ -76,7 +79,7 @@ def main() -> None:
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it on import
     if asked := os.environ.get(COMPLETE):
-        complete(app, asked)
+        sys.exit(shell_complete(app, {}, NAME, COMPLETE, asked))
     app()
 
 
@@ -88,42 +91,9 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-def _show_completion(ctx: click.Context, _parameter: click.Parameter, shell: str | None) -> None:
-    if shell is not None and not ctx.resilient_parsing:
-        click.echo(script(app, shell), nl=False)
-        ctx.exit()
-
-
-def _install_completion(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        tell(*install(app))
-        ctx.exit()
-
-
-@click.group(
-    cls=_Commands,
-    name=NAME,
-    no_args_is_help=True,
-    context_settings=HELP,
-)
+@click.group(cls=_Commands, name=NAME, no_args_is_help=True, context_settings=HELP)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
-@click.option(
-    "--show-completion",
-    metavar="SHELL",
-    is_eager=True,
-    expose_value=False,
-    callback=_show_completion,
-    help="Print the completion script of a shell: bash, zsh, fish or powershell.",
-)
-@click.option(
-    "--install-completion",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_install_completion,
-    help="Set up completion for the current shell.",
 )
 def app() -> None:
     """Modular prompts whose attention states are computed once."""

@@ -6,7 +6,6 @@ Answers go to stdout and everything else to stderr. All checks that need no mode
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +17,6 @@ import click
 from click.exceptions import Exit
 
 from promptcache.cli.answer_options import AnswerOptions, answer_options
-from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import (
     EnvironmentMissing,
     ExitCode,
@@ -29,7 +27,7 @@ from promptcache.cli.exits import (
     system_message,
 )
 from promptcache.cli.files import check_target, files_read
-from promptcache.cli.options import FILE, context_option, schemas_option
+from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
 from promptcache.cli.output import ROOT, tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
@@ -41,23 +39,20 @@ if TYPE_CHECKING:
     from promptcache.structured import ToolCall
 
 _BLOCK = '"""'
-_WHOLE = re.compile(r"0*[1-9]\d{0,8}")
 _HELP = f"""\
 /usage       what the last answer reused and prefilled
 /rewind [N]  forget the last question with its answer, or the last N
-/fork        go on in a copy of this chat
-/switch N    go to chat N; the number is in front of the prompt once there are two
 /save FILE   write this chat to a file; promptcache chat --load FILE continues it
 /help        show this list
 /quit        end; so does Ctrl-D
 
 Ctrl-C stops an answer, and the chat is as before its question. At the prompt, Ctrl-C clears the line.
-A line that ends with \\ goes on in the next line. Text between two lines {_BLOCK} is one question, as it is.
+Text between two lines {_BLOCK} is one question, as it is. A question that begins with / needs a space before it.
 After an answer that calls tools, the next entry is what the tool returns; /rewind forgets the call."""
 
 
 @click.command("chat")
-@click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, shell_complete=complete_documents)
+@click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, type=DOCUMENT)
 @schemas_option
 @click.option("--load", metavar="FILE", type=FILE, help="Continue a chat that /save wrote.")
 @answer_options
@@ -83,6 +78,7 @@ def command(
             request, prompt, question = _read_saved(load, schema, sources), None, None
         else:
             raise UsageMistake("--load: a saved chat has its prompt, arguments and repair; leave them out")
+        sources.check_context()
         if request is not None and prompt is not None:
             asked = replace(request, prompt=prompt.user(question or "?"))
             check_lengths(asked, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
@@ -130,10 +126,7 @@ def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedR
 
 
 class _Conversation:
-    """The chats of a session, and the commands that the user can give.
-
-    Errors of a question or a command are shown, and the session goes on.
-    """
+    """A chat, and the commands that the user can give. Errors of a question or a command are shown, and it goes on."""
 
     def __init__(self, chat: Chat, options: dict[str, Any], read: frozenset[str]) -> None:
         """Create a session.
@@ -142,18 +135,13 @@ class _Conversation:
             options: Options of generation.
             read: Names of the files that `/save` must not replace.
         """
-        self._chats = [chat]
-        self._number = 0
+        self._chat = chat
         self._options = options
         self._read = read
         self._answer: Completion | None = None
         self._results = list[str]()  # of calls of the last answer, as far as they were entered
         self._code = ExitCode.OK
         self._on_terminal = sys.stdin.isatty()
-
-    @property
-    def _chat(self) -> Chat:
-        return self._chats[self._number]
 
     def hold(self, first: str | None) -> ExitCode:
         """Answer questions until the input ends.
@@ -172,34 +160,23 @@ class _Conversation:
         if first is not None:
             if self._on_terminal:
                 tell(f"> {first}")
-            self._guarded(self._ask, first)
-        while (entry := lines.read(self._prompt)) is not None:
-            if entry == _QUIT:
-                break
+            self._guarded(self._take, first)
+        while (entry := lines.read(self._prompt)) is not None and entry != _QUIT:
             if entry.is_command:
                 self._guarded(self._obey, entry.text)
             elif entry.text.strip():
-                self._guarded(self._give if self._open_calls else self._ask, entry.text)
+                self._guarded(self._take, entry.text)
         return ExitCode.OK if self._on_terminal else self._code
 
     @property
     def _prompt(self) -> str:
-        number = f"{self._number + 1}" if len(self._chats) > 1 else ""
-        calls = self._open_calls
-        return f"{number}> " if not calls else f"{number}result of {calls[0].name}> "
+        return f"result of {calls[0].name}> " if (calls := self._open_calls) else "> "
 
     @property
     def _open_calls(self) -> Sequence[ToolCall]:
         """The calls of the last answer whose results were not entered yet."""
         turns = self._chat.turns
         return turns[-1].tool_calls[len(self._results) :] if turns else ()
-
-    def _give(self, result: str) -> None:
-        """Take the result of a call; the last one is answered."""
-        self._results.append(_checked_text(result))
-        if not self._open_calls:
-            results, self._results = self._results, []
-            self._answer_to(None, results)
 
     def _guarded(self, act: Callable[[str], None], text: str) -> None:
         """Answer a question or obey a command; show its error."""
@@ -214,8 +191,20 @@ class _Conversation:
             tell(f"error: {system_message(error)}")
             self._code = self._code or ExitCode.ENVIRONMENT
 
-    def _ask(self, question: str) -> None:
-        self._answer_to(_checked_text(question))
+    def _take(self, text: str) -> None:
+        """Answer a question, or take the result of a call; the last one is answered."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as fault:
+            byte = ord(text[fault.start]) & 0xFF  # surrogateescape: 0xDC00 and the byte
+            raise UsageMistake(f"byte 0x{byte:02x} of the input is not UTF-8; convert the question to UTF-8") from None
+        if not self._open_calls:
+            self._answer_to(text)
+            return
+        self._results.append(text)
+        if not self._open_calls:
+            results, self._results = self._results, []
+            self._answer_to(None, results)
 
     def _answer_to(self, question: str | None, results: Sequence[str] = ()) -> None:
         before = self._chat.turns
@@ -243,16 +232,11 @@ class _Conversation:
         commands: dict[str, Callable[[str], None]] = {
             "/usage": self._usage,
             "/rewind": self._rewind,
-            "/fork": self._fork,
-            "/switch": self._switch,
             "/save": self._save,
             "/help": lambda _: tell(*_HELP.splitlines()),
         }
         if name not in commands:
-            fix = (
-                did_you_mean(name, [*commands, _QUIT.text])
-                or "/help shows the commands; a question may begin with a space"
-            )
+            fix = did_you_mean(name, [*commands, _QUIT.text]) or "a question may begin with a space"
             raise UsageMistake(f"there is no command '{name}'; {fix}")
         commands[name](rest.strip())
 
@@ -262,30 +246,12 @@ class _Conversation:
         tell(*usage_lines(self._answer))
 
     def _rewind(self, rest: str) -> None:
-        number, asked = _whole("/rewind", rest or "1", "of questions"), len(self._chat.turns)
-        if number > asked:
-            raise UsageMistake(f"/rewind {number}: the chat has {counted(asked, 'question')}")
-        self._chat.rewind(number)
+        number, asked = rest or "1", len(self._chat.turns)
+        if not (number.isdecimal() and len(number) < 10 and 1 <= int(number) <= asked):
+            raise UsageMistake(f"/rewind {number}: a number of questions is expected; the chat has {asked}")
+        self._chat.rewind(int(number))
         self._results = []
-        tell(f"forgot {counted(number, 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
-
-    def _fork(self, _rest: str) -> None:
-        forked = self._number + 1
-        self._chats.append(self._chat.fork())
-        self._number = len(self._chats) - 1
-        self._results = []
-        tell(f"this is chat {len(self._chats)}, a fork of chat {forked}; /switch {forked} goes back")
-
-    def _switch(self, rest: str) -> None:
-        number = _whole("/switch", rest, "of a chat")
-        if number > len(self._chats):
-            raise UsageMistake(
-                f"/switch {number}: there {'are' if len(self._chats) > 1 else 'is'} "
-                f"{counted(len(self._chats), 'chat')}; /fork makes one"
-            )
-        self._number = number - 1
-        self._results = []
-        tell(f"chat {number}: {counted(len(self._chat.turns), 'question')}")
+        tell(f"forgot {counted(int(number), 'question')}; the chat has {counted(len(self._chat.turns), 'question')}")
 
     def _save(self, rest: str) -> None:
         if not rest:
@@ -294,22 +260,6 @@ class _Conversation:
         check_target(path, self._read)
         self._chat.save(path)
         tell(f"saved {counted(len(self._chat.turns), 'question')} to {path}")
-
-
-def _checked_text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as fault:
-        byte = ord(text[fault.start]) & 0xFF  # surrogateescape: 0xDC00 and the byte
-        raise UsageMistake(f"byte 0x{byte:02x} of the input is not UTF-8; convert the question to UTF-8") from None
-    return text
-
-
-def _whole(command: str, text: str, what: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        got = f", not '{text}'" if text else ""
-        raise UsageMistake(f"{command}: the number {what} is expected{got}")
-    return int(text)
 
 
 def usage_lines(answer: Completion) -> list[str]:
@@ -330,10 +280,10 @@ def usage_lines(answer: Completion) -> list[str]:
 
 
 class _UserInput(NamedTuple):
-    """Input of the user: a command or a question."""
+    """A command or a question."""
 
     text: str
-    is_command: bool
+    is_command: bool = False
 
 
 _QUIT = _UserInput("/quit", is_command=True)
@@ -349,12 +299,11 @@ class _Lines:
             encoding = None if self._on_terminal else "utf-8"
             sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape")  # a question that is not text is refused
         if self._editing:
-            try:
+            with suppress(ModuleNotFoundError):  # then lines are read without editing
                 import readline
-            except ModuleNotFoundError:
-                return  # lines are read without editing
-            if "libedit" not in (readline.__doc__ or ""):
-                readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
+
+                if "libedit" not in (readline.__doc__ or ""):
+                    readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one entry
 
     def read(self, prompt: str) -> _UserInput | None:
         """Return the next entry, or None at the end of the input. Its text may be empty.
@@ -362,7 +311,14 @@ class _Lines:
         Ctrl-C on a terminal drops what was entered.
         """
         try:
-            return self._entry(prompt)
+            line = self._line(prompt)
+            if line.strip() != _BLOCK:
+                return _UserInput(line.strip(), is_command=line.startswith("/") and "\n" not in line)
+            lines = list[str]()
+            with suppress(EOFError):  # the end of the input also ends a block
+                while (line := self._line("... ")).strip() != _BLOCK:
+                    lines.append(line)
+            return _UserInput("\n".join(lines))
         except EOFError:
             if self._on_terminal:
                 tell("")
@@ -371,22 +327,7 @@ class _Lines:
             if not self._on_terminal:
                 raise
             tell("")
-            return _UserInput("", is_command=False)
-
-    def _entry(self, prompt: str) -> _UserInput:
-        first = self._line(prompt)
-        lines = list[str]()
-        with suppress(EOFError):  # the end of the input also ends an entry
-            if first.strip() == _BLOCK:
-                while (line := self._line("... ")).strip() != _BLOCK:
-                    lines.append(line)
-                return _UserInput("\n".join(lines), is_command=False)
-            lines.append(first)
-            while lines[-1].endswith("\\"):
-                lines[-1] = lines[-1][:-1]
-                lines.append(self._line("... "))
-        text = "\n".join(lines)
-        return _UserInput(text.strip(), is_command=text == first and text.startswith("/") and "\n" not in text)
+            return _UserInput("")
 
     def _line(self, prompt: str) -> str:
         """Return a line without its end.

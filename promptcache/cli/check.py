@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import UsageMistake, ending, findings_code
 from promptcache.cli.files import (
     DocumentKind,
@@ -25,7 +24,7 @@ from promptcache.cli.files import (
     parsed_prompt,
     read,
 )
-from promptcache.cli.options import context_option, model_option, schemas_option
+from promptcache.cli.options import DOCUMENT, context_option, model_option, schemas_option
 from promptcache.cli.output import write_json, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, as_data, counted
@@ -75,7 +74,7 @@ class CheckReport:
 
 
 @click.command("check")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_documents)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
 @schemas_option
 @context_option
 @model_option("Also count tokens, as demo, a model's folder, or a hub id does.", default=None)
@@ -99,13 +98,15 @@ def command(
         if as_json and form not in {None, "json"}:
             raise UsageMistake(f"--json and --format {form} ask for different forms")
         report = check_files(documents_in(files), schema, sources, model)
+        failed = report.num_errors + strict * report.num_warnings > 0
+        if not failed:
+            sources.check_context()
         if as_json or form == "json":
             write_json(_data(report))
         elif form == "github":
             write_text("".join(f"{line}\n" for line in _github_lines(report)))
         else:
             _print(report)
-        failed = report.num_errors + strict * report.num_warnings > 0
         raise Exit(findings_code(report.diagnostics, failed=failed))
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from promptcache.cli.completion import complete_collections, complete_members
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import read_collections, write_made
-from promptcache.cli.options import Output, context_option, schema_argument, with_json
+from promptcache.cli.files import checked_schema, read, write_made
+from promptcache.cli.options import DOCUMENT, Output, context_option, schema_argument, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import LanguageError, did_you_mean
@@ -19,22 +18,18 @@ from promptcache.language import (
     MAX_BYTES,
     Collection,
     as_name,
+    join_path,
     parse_members,
+    walk,
     write_members,
 )
 
 
 @click.command("collect")
 @schema_argument
-@click.argument("collection", metavar="COLLECTION", shell_complete=complete_collections)
-@click.argument("files", metavar="[FILE...]", nargs=-1)
-@click.option(
-    "--remove",
-    metavar="NAME",
-    multiple=True,
-    help="A member to take out; can be repeated.",
-    shell_complete=complete_members,
-)
+@click.argument("collection", metavar="COLLECTION")
+@click.argument("files", metavar="[FILE...]", nargs=-1, type=DOCUMENT)
+@click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; can be repeated.")
 @context_option
 @with_json
 def command(sources: Sources, schema: str, collection: str, files: Sequence[str], remove: Sequence[str]) -> Output:
@@ -73,7 +68,9 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
         LanguageError: The schema has faults.
         UsageMistake: It has no such collection, or the collection has no file.
     """
-    document, known = read_collections(schema, sources)
+    document = read(schema, sources)
+    items = walk(checked_schema(document).source.children)
+    known = {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
     if document.path is None:
         raise UsageMistake("the file of members is in the folder of the schema: name the schema's file")
     found = known.get(path.strip("/"))

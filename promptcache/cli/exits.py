@@ -15,7 +15,7 @@ from pathlib import Path
 from click.exceptions import Exit, UsageError
 
 from promptcache.cli.output import tell, write_json
-from promptcache.cli.sources import ContextMistake, Sources, read_context
+from promptcache.cli.sources import Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
     Diagnostic,
@@ -84,8 +84,7 @@ def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
     try:
         if context is not None:
             sources.context = read_context(context)
-        with _checked_context(sources):
-            yield sources
+        yield sources
         sys.stdout.flush()
     except PromptCacheError as error:
         show_error(error, as_json=as_json)
@@ -119,25 +118,6 @@ def show_error(error: PromptCacheError, *, as_json: bool = False) -> None:
         from promptcache.cli.console import print_diagnostics
 
         print_diagnostics(error.diagnostics, beside=True)
-
-
-@contextmanager
-def _checked_context(sources: Sources) -> Iterator[None]:
-    """Refuse an unused `--context` after a command that succeeded; its data are on stdout already."""
-    end = None
-    try:
-        yield
-    except Exit as exit_:
-        end = exit_
-    if not (end and end.exit_code):
-        try:
-            sources.check_context()
-        except ContextMistake as mistake:
-            sys.stdout.flush()
-            tell(f"error: {mistake}")
-            raise Exit(ExitCode.USAGE) from None
-    if end is not None:
-        raise end
 
 
 def system_message(error: OSError) -> str:

@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -17,25 +17,21 @@ from pathlib import Path
 import promptcache
 from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import (
     HEAD_BYTES,
     MAX_BYTES,
     CheckedSchema,
-    Collection,
     Prompt,
     Schema,
     check_schema,
     is_template,
-    join_path,
     parse_prompt,
     parse_schema,
     read_document,
     read_schema_file,
     root_tag,
-    walk,
 )
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -132,17 +128,6 @@ def checked_schema(document: InputDocument) -> CheckedSchema:
     return check_schema(Schema.of(read.document))
 
 
-def read_collections(schema: str, sources: Sources) -> tuple[InputDocument, Mapping[str, Collection]]:
-    """Return the document of a schema, and its collections by path.
-
-    Raises:
-        LanguageError: The schema has faults.
-    """
-    document = read(schema, sources)
-    items = walk(checked_schema(document).source.children)
-    return document, {join_path(parent, item.name): item for parent, item in items if isinstance(item, Collection)}
-
-
 def read_schemas(names: Iterable[str], sources: Sources) -> tuple[CheckedSchema, ...]:
     """Read and check schemas, and refuse a `--context` that none of them uses.
 
@@ -183,7 +168,7 @@ def find_schema(
     offered: Sequence[InputDocument],
     sources: Sources,
 ) -> InputDocument:
-    """Return the document of the schema that a prompt names. A line on stderr names the others of that name.
+    """Return the document of the schema that a prompt names.
 
     Args:
         prompt: Names the schema.
@@ -196,43 +181,33 @@ def find_schema(
     Raises:
         PromptError: PC422, there is no such schema, or several in one folder.
     """
-    folders = [folder.resolve() for folder in _near(document)]
+    folders = _near(document)
+    near = [folder.resolve() for folder in folders]
     for documents in (given, offered):
         named = [each for each in documents if each.schema_name == prompt.schema]
         if named:
-            taken = min(named, key=lambda each: _rank(each.folder.resolve(), folders))
-            _tell_others(taken, [each for each in named if each is not taken])
-            return taken
-    return offered[0] if offered else _look_for(prompt, document, sources)
+            return min(named, key=lambda each: [*near, folder := each.folder.resolve()].index(folder))
+    return offered[0] if offered else _look_for(prompt, document, folders, sources)
 
 
-def _look_for(prompt: Prompt, near: InputDocument, sources: Sources) -> InputDocument:
+def _look_for(prompt: Prompt, near: InputDocument, folders: Iterable[Path], sources: Sources) -> InputDocument:
     name = prompt.schema
-    schemas = [[*_schemas_in(folder)] for folder in _near(near)]
-    found = [named for each in schemas if (named := [one for one in each if one.schema_name == name])]
-    if not found:
-        seen = [document.schema_name or "" for each in schemas for document in each]
-        names = {document.path: document.schema_name for each in schemas for document in each}
-        by_file = next((known for path, known in names.items() if path and path.name == Path(name).name), None)
-        fix = did_you_mean(name, seen) or "say where it is with --schema FILE"
-        fix = f'write the name of the schema, not its file: schema="{by_file}"' if by_file else fix
-        raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
-    (taken, *more), *others = found
-    if more:
-        files = " and ".join(document.name for document in found[0])
-        raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
-    _tell_others(taken, [document for each in others for document in each])
-    return read(taken.name, sources)
-
-
-def _tell_others(taken: InputDocument, others: Sequence[InputDocument]) -> None:
-    """Say which schema of a name is used, if there are others."""
-    if others:
-        files = " and ".join(document.name for document in others)
-        tell(
-            f"note: schema '{taken.schema_name}' is read from {taken.name}, the nearest to the prompt; "
-            f"{files} has this name, too: choose with --schema FILE"
-        )
+    seen: list[InputDocument] = []
+    for folder in folders:
+        schemas = [*_schemas_in(folder)]
+        named = [each for each in schemas if each.schema_name == name]
+        if len(named) > 1:
+            files = " and ".join(each.name for each in named)
+            raise _not_found(prompt, f"there are several schemas called '{name}': {files}", "choose with --schema FILE")
+        if named:
+            return read(named[0].name, sources)
+        seen += schemas
+    by_file = next((each.schema_name for each in seen if each.path and each.path.name == Path(name).name), None)
+    if by_file is not None:
+        fix = f'write the name of the schema, not its file: schema="{by_file}"'
+    else:
+        fix = did_you_mean(name, (each.schema_name or "" for each in seen)) or "say where it is with --schema FILE"
+    raise _not_found(prompt, f"no schema called '{name}' was found near {near.name}", fix)
 
 
 def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
@@ -250,20 +225,14 @@ def _above(folder: Path) -> Path:
     return folder / ".." if folder.name in {"", ".."} else folder.parent
 
 
-def _rank(folder: Path, folders: Sequence[Path]) -> int:
-    return folders.index(folder) if folder in folders else len(folders)
-
-
 def _schemas_in(folder: Path) -> Iterator[InputDocument]:
     """Yield the heads of the schema documents in a folder, by file name."""
     try:
         paths = sorted([*folder.glob("*.xml"), *folder.glob("*.xml.j2")])[:_MAX_FILES]
     except OSError:
         return  # the folder cannot be listed
-    for path in paths:
-        document = head_of(path)
-        if document.schema_name is not None:
-            yield document
+    heads = map(_head_of, paths)
+    yield from (each for each in heads if each.schema_name is not None)
 
 
 def documents_in(names: Iterable[str]) -> tuple[str, ...]:
@@ -278,7 +247,7 @@ def documents_in(names: Iterable[str]) -> tuple[str, ...]:
             found.append(name)
             continue
         paths = sorted([*Path(name).rglob("*.xml"), *Path(name).rglob("*.xml.j2")])
-        roots = {path: root_tag(head_of(path).data) for path in paths}
+        roots = {path: root_tag(_head_of(path).data) for path in paths}
         documents = [str(path) for path, root in roots.items() if root is None or root.name in _ROOTS]
         if not documents:
             raise UsageMistake(f"folder {name} has no schema and no prompt, *.xml or *.xml.j2")
@@ -286,7 +255,7 @@ def documents_in(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def head_of(path: Path) -> InputDocument:
+def _head_of(path: Path) -> InputDocument:
     """Return a document with the beginning of its data, or with no data if it cannot be read."""
     data = b""
     with suppress(OSError):
@@ -316,7 +285,7 @@ def write_new(files: Mapping[Path, str]) -> None:
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _create(path, text.encode())
+            replace_file(path, text.encode())
             written.append(path)
     except BaseException:
         for path in written:
@@ -334,10 +303,7 @@ def write_made(files: Mapping[Path, str], read: Set[str]) -> None:
     for path in files:
         check_target(path, read)
     for path, text in files.items():
-        if path.exists():
-            replace_file(path, text.encode())
-        else:
-            _create(path, text.encode())
+        replace_file(path, text.encode())
 
 
 def check_target(path: Path, read: Set[str]) -> None:
@@ -347,7 +313,7 @@ def check_target(path: Path, read: Set[str]) -> None:
         UsageMistake: It is one of the files in `read`, or a pipe or a device.
         OSError: It is a folder, or its folder does not exist.
     """
-    if any(_same(path, Path(name)) for name in read):
+    if path.exists() and any(other.exists() and path.samefile(other) for other in map(Path, read)):
         raise UsageMistake(f"{path} is what is read: write to another file")
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -359,32 +325,12 @@ def check_target(path: Path, read: Set[str]) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically. It keeps its mode, a link keeps its target, and a read-only file is refused."""
+    """Write or replace a file atomically. It keeps its mode, a link its target, and a read-only file is refused."""
     target = path.resolve()
-    if not os.access(target, os.W_OK):
+    if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    with _named(path), atomic_write(target) as file:
-        file.write(data)
-
-
-def _create(path: Path, data: bytes) -> None:
-    with _named(path), path.open("xb") as file:
-        try:
-            file.write(data)
-            file.flush()
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Make errors name the file that the user named, not a temporary one."""
     try:
-        yield
-    except OSError as error:
+        with atomic_write(target) as file:
+            file.write(data)
+    except OSError as error:  # names the file as the user did
         raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _same(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)

@@ -17,10 +17,9 @@ from typing import Any
 
 import click
 
-from promptcache.cli.completion import complete_documents
 from promptcache.cli.exits import ExitCode, UsageMistake, findings_code, system_message
 from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
-from promptcache.cli.options import Output, context_option, with_json
+from promptcache.cli.options import DOCUMENT, Output, context_option, with_json
 from promptcache.cli.output import tell, write_text
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, LanguageError, as_data
@@ -52,7 +51,7 @@ class Formatted:
 
 
 @click.command("fmt")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_documents)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
 @context_option

@@ -17,11 +17,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from promptcache.cli.against import compare_layouts
-from promptcache.cli.completion import complete_prompts, complete_schemas
 from promptcache.cli.console import print_diagnostics, print_lines, stdout
 from promptcache.cli.exits import ExitCode, UsageMistake
 from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.options import (
+    DOCUMENT,
     Output,
     context_option,
     model_option,
@@ -73,13 +73,13 @@ _ABSENT = "dim"
 )
 @output_file("--svg", words="Draw the layout into an SVG file.")
 @output_file("--html", words="Draw it into a page, with a slot table.")
-@click.option("--prompt", metavar="PROMPT", help="Show what this prompt reuses.", shell_complete=complete_prompts)
+@click.option("--prompt", metavar="PROMPT", type=DOCUMENT, help="Show what this prompt reuses.")
 @repair_option
 @click.option(
     "--against",
     metavar="OLD",
+    type=DOCUMENT,
     help="Show only what has changed since this earlier version: encodings that stay, and those to make.",
-    shell_complete=complete_schemas,
 )
 @context_option
 @with_json

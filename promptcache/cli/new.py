@@ -12,13 +12,11 @@ from xml.sax.saxutils import quoteattr
 
 import click
 
-from promptcache.cli.completion import complete_starters
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import shipped_schemas, write_new
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import did_you_mean
 from promptcache.language import example_prompt, format_document, parse_schema
 
 _STARTER = Path(__file__).with_name("starter.xml")
@@ -49,9 +47,8 @@ class Starter:
 @click.option(
     "--from",
     "origin",
-    metavar="SCHEMA",
+    type=click.Choice([*shipped_schemas()]),
     help="A schema that comes with promptcache; default: a small one with comments.",
-    shell_complete=complete_starters,
 )
 @output_option
 @with_json
@@ -77,12 +74,8 @@ def command(_sources: Sources, name: str, origin: str | None, output: Path | Non
 
 
 def starter(name: str, origin: str | None) -> Starter:
-    """Return a schema called `name`, made from the shipped schema `origin`, or from the starter for None.
-
-    Raises:
-        UsageMistake: There is no shipped schema `origin`.
-    """
-    path = _STARTER if origin is None else _shipped(origin)
+    """Return a schema called `name`, made from the shipped schema `origin`, or from the starter for None."""
+    path = _STARTER if origin is None else shipped_schemas()[origin]
     text = path.read_text(encoding="utf-8")
     old, new = f'"{path.stem}"', quoteattr(name)
     for place in ("<schema name=", "<prompt schema="):
@@ -93,14 +86,6 @@ def starter(name: str, origin: str | None) -> Starter:
         prompt=format_document(replace(example_prompt(shown), schema=name).to_xml()),
         sources={each: (path.parent / each).read_text(encoding="utf-8") for each in _SOURCE.findall(text)},
     )
-
-
-def _shipped(origin: str) -> Path:
-    schemas = shipped_schemas()
-    if origin not in schemas:
-        fix = did_you_mean(origin, schemas) or f"there are {', '.join(schemas) or 'none'}"
-        raise UsageMistake(f"no schema '{origin}' comes with promptcache; {fix}")
-    return schemas[origin]
 
 
 def checked_name(name: str, fix: str = "write it as in `promptcache new travel-planner`") -> str:

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.completion import complete_arguments, complete_models, complete_prompts, complete_schemas
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.output import write_json, write_text
 from promptcache.diagnostics import BYTES, InvalidValue, Kind
@@ -21,6 +20,7 @@ from promptcache.language import Repair
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
+DOCUMENT = click.Path(readable=False)  # the name as given; - is standard input
 HELP = {"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]}
 """Settings of the help of all commands."""
 DEFAULT_STORE = "~/.cache/promptcache/store"
@@ -114,7 +114,7 @@ def model_option(
     words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
 ) -> Callable[[Decorated], Decorated]:
     """Return the option that names a model."""
-    return click.option("--model", default=default, help=words, shell_complete=complete_models)
+    return click.option("--model", default=default, type=DOCUMENT, help=words)
 
 
 def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
@@ -143,25 +143,22 @@ temperature_option = click.option(
     type=click.FloatRange(min=0.0),
     help="0 takes the likeliest token; default: as the model declares.",
 )
-schema_argument = click.argument("schema", metavar="SCHEMA", shell_complete=complete_schemas)
-schemas_argument = click.argument(
-    "schemas", metavar="SCHEMA...", nargs=-1, required=True, shell_complete=complete_schemas
-)
-prompt_argument = click.argument("prompt", metavar="PROMPT", shell_complete=complete_prompts)
+schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
+schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)
+prompt_argument = click.argument("prompt", metavar="PROMPT", type=DOCUMENT)
 output_option = output_file("-o", "--output", words="Default: NAME.xml.")
 schemas_option = click.option(
     "--schema",
     metavar="FILE",
     multiple=True,
+    type=DOCUMENT,
     help="The prompt's schema; default: the schema of that name near the prompt.",
-    shell_complete=complete_schemas,
 )
 arguments_option = click.option(
     "--arg",
     metavar="[MODULE.]NAME=VALUE",
     multiple=True,
     help="Fill a parameter of the prompt, or replace its argument.",
-    shell_complete=complete_arguments,
 )
 limit_option = click.option(
     "--limit", metavar="SIZE", type=Size(), help='Maximum size of the folder, such as "8 GB"; default: no limit.'
@@ -203,6 +200,8 @@ def with_json(command: Callable[..., Output]) -> Callable[..., None]:
     def written(*, as_json: bool, context: Path | None = None, **own: object) -> None:
         with ending(as_json=as_json, context=context) as sources:
             output = command(sources, **own)
+            if not output.code:
+                sources.check_context()
             if as_json:
                 write_json(output.data() if callable(output.data) else output.data)
             elif isinstance(output.text, str):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.output import slot_name
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import PromptError, counted, did_you_mean, listed
+from promptcache.diagnostics import PromptError, did_you_mean
 from promptcache.language import (
     Argument,
     CheckedSchema,
-    Parameter,
-    ParameterType,
     Prompt,
     Reference,
     Repair,
@@ -33,13 +30,6 @@ from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
 
 LaidOut: TypeAlias = tuple[Layout, tuple[RunState, ...]]
 """A layout, and what `run_states` returns for it."""
-
-_TYPES = {
-    ParameterType.LINE: "one line",
-    ParameterType.INT: "a whole number",
-    ParameterType.NUMBER: "a number",
-}
-_MAX_CHOICES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,26 +151,13 @@ def with_schema(prompt: Prompt, near: str, schema_files: Sequence[str], sources:
 
 
 def _filled_in(request: CheckedRequest, words: Sequence[str], sources: Sources) -> CheckedRequest:
-    """Fill in the arguments of `--arg`, and check the prompt. Its faults come before those of options."""
+    """Fill in the arguments of `--arg`, and check the prompt."""
     prompt, schema = request.prompt, request.schema
-    try:
-        if prompt.schema == schema.name:
-            prompt = with_arguments(prompt, schema, words)
-    except UsageMistake:
-        _check_without_arguments(prompt, schema)
-        raise
+    if prompt.schema == schema.name:
+        prompt = with_arguments(prompt, schema, words)
     resolve_prompt(prompt, schema)
     sources.check_context()
     return replace(request, prompt=prompt)
-
-
-def _check_without_arguments(prompt: Prompt, schema: CheckedSchema) -> None:
-    """Raise the faults of a prompt, unless they are only arguments that `--arg` may be meant to give."""
-    try:
-        resolve_prompt(prompt, schema)
-    except PromptError as error:
-        if any(each.code != "PC404" for each in error.diagnostics):
-            raise
 
 
 def plan_request(
@@ -200,17 +177,6 @@ def check_lengths(request: CheckedRequest, model: str, *, max_new_tokens: int | 
     folder = model_folder(model)
     if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
         plan_request(request, TokenLimits.of(model, folder), max_new_tokens or 1, repair)
-
-
-def open_parameters(file: str, schema_files: Sequence[str], sources: Sources) -> list[tuple[str, Parameter]]:
-    """Return the parameters of a prompt by the names that `--arg` takes.
-
-    Raises:
-        PromptCacheError: A document is missing or has faults.
-    """
-    request = _read_base(file, schema_files, sources)
-    sources.check_context()
-    return list(parameter_names(request.prompt, request.schema))
 
 
 def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:
@@ -261,7 +227,7 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) 
         return prompt
     targets = _targets(present, schema)
     for word in words:
-        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+        if any("\ud800" <= character <= "\udfff" for character in word):
             raise UsageMistake("--arg: the text is not UTF-8")
         name, equals, value = word.partition("=")
         if not equals:
@@ -271,15 +237,6 @@ def with_arguments(prompt: Prompt, schema: CheckedSchema, words: Sequence[str]) 
         span = source_of(word, source).span(len(name) + 1, len(word))
         prompt = _fill(prompt, target.module, Argument(name=target.parameter, text=value, span=span))
     return prompt
-
-
-def parameter_names(prompt: Prompt, schema: CheckedSchema) -> Iterator[tuple[str, Parameter]]:
-    """Yield the parameters of a prompt with the shortest names that `--arg` takes, in document order."""
-    targets = _targets(_present(prompt, schema) or (), schema)
-    names = Counter(target.parameter for target in targets)
-    for target in targets:
-        name = target.parameter if names[target.parameter] == 1 else str(target)
-        yield name, schema.parameters[target.module][target.parameter]
 
 
 def _targets(present: Iterable[str], schema: CheckedSchema) -> list[_Target]:
@@ -343,31 +300,3 @@ def _filled(references: Iterable[Reference], parent: str, module: str, argument:
 
 def _replaced(arguments: tuple[Argument, ...], argument: Argument) -> tuple[Argument, ...]:
     return (*(each for each in arguments if each.name != argument.name), argument)
-
-
-class TextLimits(Protocol):
-    """The values that a parameter accepts, as `Parameter` and `explain` declare them."""
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def type(self) -> ParameterType: ...
-    @property
-    def choices(self) -> Sequence[str]: ...
-    @property
-    def pattern(self) -> str | None: ...
-
-
-def described(parameter: TextLimits) -> str:
-    """Describe what an argument may be: "at most 4 tokens, one of first, second"."""
-    return ", ".join((f"at most {counted(parameter.length, 'token')}", *accepted(parameter)))
-
-
-def accepted(parameter: TextLimits) -> tuple[str, ...]:
-    """Describe the type or choices, and the pattern of a parameter; nothing for plain text."""
-    words = [_TYPES[parameter.type]] if parameter.type in _TYPES else []
-    if parameter.choices:
-        words.append(f"one of {listed(parameter.choices, _MAX_CHOICES)}")
-    if parameter.pattern is not None:
-        words.append(f"matches {parameter.pattern}")
-    return tuple(words)

@@ -19,7 +19,6 @@ import click
 from click.core import ParameterSource
 from click.exceptions import Exit
 
-from promptcache.cli.completion import complete_schemas
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.engine import load_engine, optional_store
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
@@ -150,7 +149,6 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     type=click.Path(),  # in the environment, files are separated as in PATH
     multiple=True,
     help="A schema to serve; may be given several times.",
-    shell_complete=complete_schemas,
 )
 @click.option(
     "--schema-folder",

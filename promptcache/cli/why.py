@@ -13,7 +13,6 @@ import click
 from rich.text import Text
 
 import promptcache
-from promptcache.cli.completion import complete_codes
 from promptcache.cli.console import COLOURS, stdout
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, with_json
@@ -56,7 +55,7 @@ class Term:
 
 
 @click.command("why")
-@click.argument("what", metavar="[CODE]", nargs=-1, shell_complete=complete_codes)
+@click.argument("what", metavar="[CODE]", nargs=-1)
 @with_json
 def command(_sources: Sources, what: tuple[str, ...]) -> Output:
     """Explain a diagnostic code: what it means, an example, and how to fix it.

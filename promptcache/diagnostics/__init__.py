@@ -4,7 +4,6 @@ This room knows no XML, no tensors and no terminal.
 """
 
 from promptcache.diagnostics.codes import CODES, Code
-from promptcache.diagnostics.elsewhere import NamedElsewhere, elsewhere
 from promptcache.diagnostics.errors import (
     MAX_FAULTS,
     Cancelled,
@@ -95,7 +94,6 @@ __all__ = [
     "LanguageError",
     "ModelError",
     "ModelNotFound",
-    "NamedElsewhere",
     "NotFinite",
     "PromptCacheError",
     "PromptError",
@@ -117,7 +115,6 @@ __all__ = [
     "as_data",
     "counted",
     "did_you_mean",
-    "elsewhere",
     "excerpt",
     "excerpt_pieces",
     "first_line",

@@ -16,10 +16,8 @@ from promptcache.diagnostics import (
     Diagnostic,
     InvalidValue,
     Kind,
-    NamedElsewhere,
     PromptError,
     Span,
-    elsewhere,
     instance,
     is_text,
     number,
@@ -58,7 +56,7 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Prompt(NamedElsewhere, PromptDocument):
+class Prompt(PromptDocument):
     """One request against a schema, as written.
 
     `Prompt("travel").use("cities/miami", days="three").user("…")` builds a prompt without XML. Every method
@@ -69,16 +67,6 @@ class Prompt(NamedElsewhere, PromptDocument):
     Raises:
         PromptError: bare text is combined with turns.
     """
-
-    _elsewhere = elsewhere(
-        use="add_module module select include",
-        fill="set format set_argument add_argument with_arguments",
-        text="add_text append",
-        system="add_system system_message add_system_message",
-        user="add_user user_message add_user_message say",
-        assistant="add_assistant assistant_message add_assistant_message",
-        to_xml="to_string dump render xml",
-    )
 
     def __post_init__(self) -> None:
         for name, kind in _FIELDS.items():

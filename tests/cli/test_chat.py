@@ -57,26 +57,17 @@ def test_usage_shows_what_an_answer_reused(command: Command) -> None:
     assert re.search(r"miami \d+ hit\nhistory +[1-9]\d* tokens", second)
 
 
-def test_forks_go_on_by_themselves(command: Command) -> None:
-    """/fork copies the turns, /switch goes back, /rewind forgets, and /save writes the chat that is in use."""
-    result = command(
-        *CHAT, stdin=f"{DISH}/fork\n{BEACH}/save two.json\n/switch 1\n/save one.json\n/rewind\n/save no.json\n"
-    )
+def test_a_chat_forgets_questions(command: Command) -> None:
+    """/rewind forgets the last question with its answer, and /save writes the chat as it is."""
+    result = command(*CHAT, stdin=f"{DISH}{BEACH}/save two.json\n/rewind\n/save one.json\n")
 
-    turns = [json.loads(Path(name).read_text())["turns"] for name in ("no.json", "one.json", "two.json")]
-    assert [[turn["question"] for turn in each] for each in turns] == [
-        [],
-        [DISH.strip()],
-        [DISH.strip(), BEACH.strip()],
-    ]
-    assert turns[1][0] == turns[2][0]
+    turns = [json.loads(Path(name).read_text())["turns"] for name in ("one.json", "two.json")]
+    assert [[turn["question"] for turn in each] for each in turns] == [[DISH.strip()], [DISH.strip(), BEACH.strip()]]
+    assert turns[0][0] == turns[1][0]
     assert result.stderr.splitlines() == [
-        "this is chat 2, a fork of chat 1; /switch 1 goes back",
         "saved 2 questions to two.json",
-        "chat 1: 1 question",
+        "forgot 1 question; the chat has 1 question",
         "saved 1 question to one.json",
-        "forgot 1 question; the chat has 0 questions",
-        "saved 0 questions to no.json",
     ]
 
 
@@ -100,38 +91,24 @@ def test_the_model_alone_can_be_asked(command: Command) -> None:
 
 
 def test_a_question_can_have_several_lines(command: Command, folder: Path) -> None:
-    """A backslash continues a line, a block is one question as it is, and a space makes a question of a command."""
-    asked = 'One\\\ntwo\n"""\n/usage\n\nlast\\\n"""\n /help\nend\\'
+    """A block is one question as it is; one of blanks is none. A space makes a question of a command."""
+    asked = '"""\n/usage\n\n  last\n"""\n """ \n    x = 1\n\n"""\n"""\n  \n"""\n /help\n'
 
-    command("chat", "--max-new-tokens", "1", stdin=f"{asked}\n")
-    saved = command("chat", "--max-new-tokens", "1", stdin=f"{asked}\n\n/save talk.json\n")
+    saved = command("chat", "--max-new-tokens", "1", stdin=f'{asked}/save talk.json\n"""\nend')
+    ended = command("chat", "--max-new-tokens", "1", stdin='"""\nend')
 
-    assert saved.exit_code == 0
+    assert (saved.exit_code, ended.exit_code) == (0, 0)
+    assert ended.stdout != ""  # the end of the input ends a block
     questions = [turn["question"] for turn in json.loads((folder / "talk.json").read_text())["turns"]]
-    assert questions == ["One\ntwo", "/usage\n\nlast\\", "/help", "end"]
-
-
-def test_a_block_keeps_its_blanks(command: Command, folder: Path) -> None:
-    """Text between two lines of quotation marks is not stripped; a block of blanks is no question."""
-    block = '"""\n    x = 1\n  y\n\n"""\n"""\n  \n"""\n'
-    command("chat", "--max-new-tokens", "1", stdin=f"{block}/save talk.json\n")
-
-    assert [turn["question"] for turn in json.loads((folder / "talk.json").read_text())["turns"]] == [
-        "    x = 1\n  y\n"
-    ]
+    assert questions == ["/usage\n\n  last", "    x = 1\n", "/help"]
 
 
 @pytest.mark.parametrize(
     ("line", "message", "code"),
     [
         ("/usages", "there is no command '/usages'; did you mean '/usage'?", 2),
-        ("/rewind 5", "/rewind 5: the chat has 0 questions", 2),
-        ("/rewind 0", "/rewind: the number of questions is expected, not '0'", 2),
-        pytest.param(f"/rewind {'9' * 5000}", "/rewind: the number of questions is expected, not", 2, id="digits"),
-        ("/switch 0", "/switch: the number of a chat is expected, not '0'", 2),
-        ("/rewind x", "/rewind: the number of questions is expected, not 'x'", 2),
-        ("/switch", "/switch: the number of a chat is expected", 2),
-        ("/switch 2", "there is 1 chat; /fork makes one", 2),
+        *((f"/rewind {number}", "a number of questions is expected; the chat has 0", 2) for number in ("1", "0", "x")),
+        pytest.param(f"/rewind {'9' * 5000}", "a number of questions is expected; the chat has 0", 2, id="digits"),
         ("/save", "the name of a file is expected", 2),
         ("/save travel.xml", "travel.xml is what is read", 2),
         ("/save gone/x.json", "No such file or directory: gone", 3),
@@ -153,16 +130,6 @@ def test_questions_are_utf_8(command: Command) -> None:
 
     assert result.stderr == "error: byte 0xe9 of the input is not UTF-8; convert the question to UTF-8\n"
     assert (result.exit_code, result.stdout.count("\n")) == (2, 1)
-
-
-def test_no_more_questions_are_forgotten_than_there_are(command: Command) -> None:
-    """/rewind says how many questions there are, also for one."""
-    result = command(*CHAT, stdin=f"{DISH}/rewind 5\n/rewind\n")
-
-    assert result.stderr.splitlines() == [
-        "error: /rewind 5: the chat has 1 question",
-        "forgot 1 question; the chat has 0 questions",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +265,7 @@ def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     terminal.type("\x1b[200~Three\rfour?\x1b[201~\r")
     terminal.wait_for(PROMPT)
     terminal.type("/rewind 9\r")
-    terminal.wait_for(f"error: .*the chat has 3 questions\\s+{PROMPT}")
+    terminal.wait_for(f"error: .*the chat has 3\\s+{PROMPT}")
     terminal.type("/save talk.json\r")
     terminal.wait_for(PROMPT)
     terminal.type("\x04")

@@ -15,13 +15,6 @@ from tests.cli.conftest import DOCUMENTS, Command
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_faultless_documents_exit_with_0(command: Command) -> None:
-    """Valid documents are summed up in one line."""
-    result = command("check", "travel.xml", "support.xml", "prompts/miami.xml")
-
-    assert (result.exit_code, result.stdout) == (0, "2 schemas and 1 prompt checked: no findings\n")
-
-
 def test_folder_is_all_its_documents(command: Command, folder: Path) -> None:
     """A folder stands for the schemas and prompts in it and below; other XML files are left out."""
     (folder / "a" / "prompts").mkdir(parents=True)
@@ -85,9 +78,10 @@ def test_formats_of_answers_are_read_beside_their_document(command: Command, fol
     ]
 
 
-def test_json_has_every_finding_with_its_place(command: Command) -> None:
+@pytest.mark.parametrize("form", ["--json", "--format=json"])
+def test_json_has_every_finding_with_its_place(command: Command, form: str) -> None:
     """With --json the same findings come as data."""
-    result = command("check", "prompts/typo.xml", "--json")
+    result = command("check", "prompts/typo.xml", form)
 
     prompt, schema = json.loads(result.stdout)["documents"]
     (finding,) = prompt["diagnostics"]
@@ -103,28 +97,6 @@ def test_json_has_every_finding_with_its_place(command: Command) -> None:
         "stop_line": 2,
         "stop_column": 8,
     }
-
-
-def test_warnings_alone_exit_with_0(command: Command) -> None:
-    """A warning is shown, but it is no finding that stops anyone."""
-    result = command("check", "dead.xml")
-
-    assert result.exit_code == 0
-    assert result.stdout.startswith("warning[PC302]: ")
-
-
-def test_file_that_is_missing_exits_with_3(command: Command) -> None:
-    """A file that cannot be read outweighs findings, and the others are checked all the same."""
-    result = command("check", "gone.xml", "prompts/typo.xml")
-
-    assert result.exit_code == 3
-    assert "PC010" in result.stdout
-    assert "PC401" in result.stdout
-
-
-def test_no_file_exits_with_2(command: Command) -> None:
-    """Without files there is nothing to check."""
-    assert command("check").exit_code == 2
 
 
 def test_standard_input_is_a_document(command: Command) -> None:
@@ -151,45 +123,55 @@ def test_schema_option_is_used(command: Command, folder: Path) -> None:
     result = command("check", "prompts/miami.xml", "--schema", "elsewhere/travel.xml")
 
     assert (result.exit_code, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+    assert "PC413" in command("check", "prompts/miami.xml", "--schema", "support.xml").stdout
 
 
-def test_schema_option_of_another_name_is_told(command: Command) -> None:
-    """A schema named with --schema that the prompt is not for is a finding of the prompt."""
-    result = command("check", "prompts/miami.xml", "--schema", "support.xml")
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+@pytest.mark.parametrize(
+    ("files", "code", "strict", "found"),
+    [
+        ("travel.xml", 0, 0, ""),
+        ("dead.xml", 0, 1, "PC302"),
+        ("prompts/typo.xml", 1, 1, "PC401"),
+        ("prompts/lost.xml", 1, 1, "PC422"),
+        ("gone.xml prompts/typo.xml", 3, 3, "PC401"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_findings(
+    command: Command, form: str, files: str, code: int, strict: int, found: str
+) -> None:
+    """Warnings count with --strict only, and a file that cannot be read outweighs the findings of the others."""
+    result = command("check", *files.split(), "--format", form)
 
-    assert "PC413" in result.stdout
-
-
-def test_a_prompt_whose_schema_is_not_found_is_an_error(command: Command, folder: Path) -> None:
-    """If no schema is found, the message has the prompt's place, the searched name and the nearest known name."""
-    (folder / "prompts" / "slip.xml").write_text('<prompt schema="travell"><miami/></prompt>')
-
-    result = command("check", "prompts/lost.xml", "prompts/slip.xml")
-
-    assert result.exit_code == 1
-    assert result.stdout == (
-        "error[PC422]: no schema called 'nowhere' was found near prompts/lost.xml\n"
-        "  --> prompts/lost.xml:1:1\n"
-        '  1 | <prompt schema="nowhere"><a/></prompt>\n'
-        "    | ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        "  = help: say where it is with --schema FILE\n"
-        "\n"
-        "error[PC422]: no schema called 'travell' was found near prompts/slip.xml\n"
-        "  --> prompts/slip.xml:1:1\n"
-        '  1 | <prompt schema="travell"><miami/></prompt>\n'
-        "    | ^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-        "  = help: did you mean 'travel'?\n"
-        "\n"
-        "2 prompts checked: 2 errors\n"
-    )
+    assert (result.exit_code, found in result.stdout) == (code, True)
+    assert command("check", *files.split(), "--format", form, "--strict").exit_code == strict
 
 
 @pytest.mark.parametrize(
-    ("file", "code"), [("travel.xml", 0), ("dead.xml", 1), ("prompts/typo.xml", 1), ("gone.xml", 3)]
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError(), 3, "error: not enough memory\n"),
+        (
+            ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"),
+            3,
+            "error: this needs 'torch', which is not installed: pip install promptcache brings it\n",
+        ),
+    ],
 )
-def test_strict_makes_findings_of_warnings(command: Command, file: str, code: int) -> None:
-    """With --strict a warning has the exit code of an error; valid documents still pass."""
-    assert command("check", file, "--strict").exit_code == code
+def test_what_stops_a_command_is_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, told: str
+) -> None:
+    """Ctrl-C ends a command without a word; lack of memory or of a package is an error of the environment."""
+
+    def stopped(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(promptcache.cli.check, "check_files", stopped)
+
+    result = command("check", "travel.xml")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", told)
 
 
 LONG = "as long as the weather stays as fine as it is"
@@ -260,84 +242,18 @@ def test_prompt_of_a_broken_schema_says_what_was_not_checked(command: Command) -
     assert "note: prompts/broken.xml: schema broken.xml has errors" in result.stdout
 
 
-def test_interrupt_exits_with_130(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C ends a command without a word."""
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(promptcache.cli.check, "check_files", interrupted)
-
-    result = command("check", "travel.xml")
-
-    assert (result.exit_code, result.output) == (130, "")
-
-
-def test_lack_of_memory_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing file or package is reported in one line."""
-
-    def starved(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(promptcache.cli.check, "check_files", starved)
-
-    result = command("check", "travel.xml")
-
-    assert (result.exit_code, result.stderr) == (3, "error: not enough memory\n")
-
-
-def test_a_package_that_is_not_installed_exits_with_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch, documents are still checked, and other commands name the missing package."""
-
-    def incomplete(*_: object) -> None:
-        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
-
-    monkeypatch.setattr(promptcache.cli.check, "check_files", incomplete)
-
-    result = command("check", "travel.xml")
-
-    told = "error: this needs 'torch', which is not installed: pip install promptcache brings it\n"
-    assert (result.exit_code, result.stderr) == (3, told)
-
-
-def test_json_is_a_format(command: Command) -> None:
-    """--json and --format json are the same."""
-    assert (
-        command("check", "prompts/typo.xml", "--json").stdout
-        == command("check", "prompts/typo.xml", "--format", "json").stdout
-    )
-
-
-@pytest.mark.parametrize("form", ["text", "json", "github"])
-@pytest.mark.parametrize(("file", "code"), [("travel.xml", 0), ("dead.xml", 0), ("prompts/typo.xml", 1), ("gone", 3)])
-def test_exit_code_does_not_depend_on_the_form(command: Command, form: str, file: str, code: int) -> None:
-    """The exit code is the same in every output format."""
-    assert command("check", file, "--format", form).exit_code == code
-
-
-def test_two_forms_are_refused(command: Command) -> None:
-    """--json together with another format is a mistake of usage."""
-    result = command("check", "travel.xml", "--json", "--format", "github")
-
-    assert result.exit_code == 2
-
-
 def test_github_annotates_each_finding(command: Command) -> None:
     """A finding is one workflow command with its file, lines and columns, the last column being part of the place."""
     result = command("check", "prompts/typo.xml", "--format", "github")
 
+    assert command("check", "dead.xml", "--format", "github").stdout.startswith("::warning title=PC302,")
+    notes = command("check", "prompts/broken.xml", "--format", "github").stdout
+    assert "::notice file=prompts/broken.xml::schema broken.xml has errors" in notes
+    assert command("check", "travel.xml", "--format", "github").stdout == ""
     assert result.stdout == (
         "::error title=PC401,file=prompts/typo.xml,line=2,endLine=2,col=4,endColumn=7"
         "::there is no module 'plam' at the top level%0Adid you mean <plan>?\n"
     )
-
-
-def test_github_knows_warnings_and_notes(command: Command) -> None:
-    """Warnings and notes have commands of their own, and no findings are no output."""
-    assert command("check", "dead.xml", "--format", "github").stdout.startswith("::warning title=PC302,")
-    lines = command("check", "prompts/broken.xml", "--format", "github").stdout.splitlines()
-    assert any(line.startswith("::notice file=prompts/broken.xml::schema broken.xml has errors") for line in lines)
-    assert command("check", "travel.xml", "--format", "github").stdout == ""
 
 
 def test_github_commands_cannot_be_forged(command: Command, folder: Path) -> None:

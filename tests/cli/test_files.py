@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from promptcache.cli import files
-from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read, write_made
+from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt
@@ -50,13 +49,17 @@ def test_telling_kinds_takes_linear_time() -> None:
     assert document("<!---->" * 9000).kind is DocumentKind.SCHEMA
 
 
-@pytest.mark.parametrize("place", ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"])
+PLACES = ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """A schema may lie beside the prompt, in the folder above, or in a `schemas` folder up to two above; its file name is free."""
-    (tmp_path / "o" / "p").mkdir(parents=True)
-    (tmp_path / place).mkdir(exist_ok=True)
+    """A schema may be beside the prompt, in the folder above, or in a `schemas` folder up to two above; the nearest counts."""
+    for each in PLACES[PLACES.index(place) :]:
+        (tmp_path / each).mkdir(parents=True, exist_ok=True)
+        (tmp_path / each / "any.xml").write_text(SCHEMA)
+    (tmp_path / "o" / "p").mkdir(parents=True, exist_ok=True)
     (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
-    (tmp_path / place / "any.xml").write_text(SCHEMA)
     monkeypatch.chdir(tmp_path)
     sources = Sources()
 
@@ -65,24 +68,12 @@ def test_schema_is_found_near_the_prompt(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.path == Path(place) / "any.xml"
 
 
-def test_other_schemas_of_the_name_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If a draft above the prompt and a schema further away have the name, a note has the file that is used and the other."""
-    for place in ("o/p", "o/schemas"):
-        (tmp_path / place).mkdir(parents=True)
-    (tmp_path / "o" / "p" / "prompt.xml").write_text(PROMPT)
-    (tmp_path / "o" / "draft.xml").write_text(SCHEMA)
-    (tmp_path / "o" / "schemas" / "s.xml").write_text(SCHEMA)
-    sources = Sources()
+@pytest.mark.timeout(60)
+def test_a_pipe_beside_a_prompt_is_skipped(command: Command, folder: Path) -> None:
+    """The search for a schema does not wait for a pipe with the name of an XML file."""
+    os.mkfifo(folder / "prompts" / "a.xml")
 
-    found = find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
-
-    draft, other = tmp_path / "o" / "draft.xml", tmp_path / "o" / "schemas" / "s.xml"
-    assert found.path == draft
-    assert f"note: schema 's' is read from {draft}, the nearest to the prompt; {other} has" in capsys.readouterr().err
-
-    other.unlink()
-    find_schema(Prompt("s"), read(str(tmp_path / "o/p/prompt.xml"), sources), (), (), sources)
-    assert capsys.readouterr().err == ""
+    assert command("check", "prompts/miami.xml").stdout == "1 prompt and 1 schema checked: no findings\n"
 
 
 def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
@@ -95,27 +86,25 @@ def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
         find_schema(Prompt("s"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
 
-def test_similar_name_is_suggested(tmp_path: Path) -> None:
-    """A schema nearby whose name is almost the one is named."""
-    (tmp_path / "p.xml").write_text('<prompt schema="travell"/>')
-    (tmp_path / "t.xml").write_text('<schema name="travel"/>')
-    sources = Sources()
-
-    with pytest.raises(PromptError, match="did you mean 'travel'"):
-        find_schema(Prompt("travell"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
-
-
-def test_file_of_a_schema_is_answered_by_its_name(tmp_path: Path) -> None:
-    """A prompt that names the file of a schema gets the name in it."""
-    (tmp_path / "p.xml").write_text('<prompt schema="schemas/trips.xml"/>')
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("travell", "did you mean 'travel'?"),
+        ("schemas/trips.xml", 'write the name of the schema, not its file: schema="travel"'),
+        ("other", "say where it is with --schema FILE"),
+    ],
+)
+def test_a_schema_that_is_not_found_has_a_fix(tmp_path: Path, name: str, fix: str) -> None:
+    """The nearest name of a schema nearby, or the name in the file that a prompt names."""
+    (tmp_path / "p.xml").write_text(f'<prompt schema="{name}"/>')
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "trips.xml").write_text('<schema name="travel"/>')
     sources = Sources()
 
     with pytest.raises(PromptError) as caught:
-        find_schema(Prompt("schemas/trips.xml"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
+        find_schema(Prompt(name), read(str(tmp_path / "p.xml"), sources), (), (), sources)
 
-    assert caught.value.diagnostics[0].help == 'write the name of the schema, not its file: schema="travel"'
+    assert caught.value.diagnostics[0].help == fix
 
 
 def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
@@ -214,37 +203,6 @@ def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) ->
 
     assert (result.exit_code, result.stderr) == (3, "error: File exists: code\n")
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_new_file_is_whole_or_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk, a new file is removed."""
-    opened = Path.open
-
-    class Full:
-        """A file on a full disk."""
-
-        def __init__(self, path: Path) -> None:
-            self._file = opened(path, "xb")
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self._file.close()
-
-        def write(self, data: bytes) -> None:
-            self._file.write(data[:1])
-            _no_space()
-
-    monkeypatch.setattr(Path, "open", lambda path, *_: Full(path))
-
-    with pytest.raises(OSError, match="No space"):
-        write_made({folder / "new.svg": "picture"}, ())
-    assert not (folder / "new.svg").exists()
-
-
-def _no_space() -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_read_only_files_are_left_alone(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

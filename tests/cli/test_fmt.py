@@ -111,20 +111,8 @@ def test_a_file_that_cannot_be_written_hinders_no_other(
     assert not any(each["changed"] for each in documents)
 
 
-def test_templates_are_refused(command: Command) -> None:
-    """A template is not XML yet; to format it is a mistake of usage."""
-    assert command("fmt", "s.xml.j2").exit_code == 2
-
-
 def test_json(command: Command, loose: Path) -> None:
     """--json says for each document whether it changed."""
     documents = json.loads(command("fmt", "--json", "--check", "s.xml", "none.xml").stdout)["documents"]
     assert [(each["file"], each["changed"]) for each in documents] == [("s.xml", True), ("none.xml", False)]
     assert documents[1]["diagnostics"][0]["code"] == "PC010"
-
-
-@pytest.mark.parametrize("text", [LOOSE, LOOSE[:-1]], ids=["good", "bad"])
-def test_standard_input_has_one_name(command: Command, text: str) -> None:
-    """--json calls standard input as its diagnostics do, with and without errors."""
-    (document,) = json.loads(command("fmt", "-", "--json", stdin=text).stdout)["documents"]
-    assert {document["file"], *(each["file"] for each in document["diagnostics"])} == {"<stdin>"}

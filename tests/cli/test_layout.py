@@ -156,11 +156,6 @@ def test_lengths_of_slots_with_patterns_are_estimates() -> None:
     }
 
 
-def test_combinations_are_counted() -> None:
-    """The number of valid combinations is shown: here no plan, a plan, or one with a car, in one of two cities."""
-    assert (view().num_combinations, view().combinations_exact) == (6, True)
-
-
 def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
     """With --json the tree comes as data, with the same ranges and totals."""
     text = command("layout", "travel.xml").stdout
@@ -200,26 +195,13 @@ def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
     """A schema with faults has no layout: its diagnostics go to stderr, the exit code is 1."""
     result = command("layout", "broken.xml")
 
+    data = command("layout", "broken.xml", "--json")
+    prompt = command("layout", "travel.xml", "--prompt", "prompts/typo.xml")
+
     assert (result.exit_code, result.stdout) == (1, "")
     assert "error[PC208]" in result.stderr
-
-
-def test_faults_are_data_too(command: Command, folder: Path) -> None:
-    """With --json diagnostics that stop a command are data on stdout."""
-    result = command("layout", "broken.xml", "--json")
-
-    assert result.exit_code == 1
-    assert json.loads(result.stdout)["diagnostics"][0]["code"] == "PC208"
-
-
-@pytest.mark.parametrize("model", ["./nowhere", "someone/something", "prompts"])
-def test_missing_model_exits_with_3(command: Command, folder: Path, model: str) -> None:
-    """A model that is no folder, or a folder without a model, is reported in one line."""
-    result = command("layout", "travel.xml", "--model", model)
-
-    assert result.exit_code == 3
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
+    assert (data.exit_code, json.loads(data.stdout)["diagnostics"][0]["code"]) == (1, "PC208")
+    assert (prompt.exit_code, "PC401" in prompt.stderr) == (1, True)
 
 
 def test_repair_needs_a_prompt(command: Command, folder: Path) -> None:

@@ -56,17 +56,24 @@ def test_run_takes_a_hub_id_without_network(command: Command, folder: Path, monk
     assert [each["local_files_only"] for each in asked] == [True]  # asking the hub took 20 seconds
 
 
-@pytest.mark.parametrize("words", [*LIGHT, "run prompts/miami.xml", "warm travel.xml --store kept"])
+EVERY = [*LIGHT, "run prompts/miami.xml", "warm travel.xml --store kept"]
+
+
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("words", "model", "message"),
     [
+        *((words, "./nosuch", "error: model folder './nosuch' does not exist; give a folder with ") for words in EVERY),
         (
+            EVERY[0],
             "nosuch",
             "error: model 'nosuch' is neither 'demo', nor a folder here, nor in the local cache; the hub cannot ",
         ),
-        ("./nosuch", "error: model folder './nosuch' does not exist; give a folder with config.json, or a hub id"),
-        ("some/where.gguf", "error: 'some/where.gguf' is a model for llama.cpp, which this library does not read; "),
-        ("travel.xml", "error: model 'travel.xml' is a file; give the folder with config.json, or a hub id"),
+        (
+            EVERY[0],
+            "some/where.gguf",
+            "error: 'some/where.gguf' is a model for llama.cpp, which this library does not read; ",
+        ),
+        (EVERY[0], "travel.xml", "error: model 'travel.xml' is a file; give the folder with config.json, or a hub id"),
     ],
 )
 def test_a_model_that_is_not_there_is_reported_alike_by_all(

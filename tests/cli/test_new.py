@@ -77,7 +77,6 @@ def test_the_next_command_is_quoted_for_the_shell(command: Command, folder: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mine", "--from", "travle"], "no schema 'travle' comes with promptcache; did you mean 'travel'?"),
         (["my schema"], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
         ([""], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
         (["a/b"], "'a/b' cannot be a file's name: say where to write with -o FILE"),

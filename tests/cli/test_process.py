@@ -71,17 +71,6 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
     }
 
 
-def test_module_is_the_command_and_colours_need_a_terminal() -> None:
-    """`python -m promptcache` is the command; piped output has no colours and the exit code of the findings."""
-    words = [sys.executable, "-m", "promptcache", "check", "prompts/typo.xml"]
-
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-
-    assert result.returncode == 1
-    assert result.stdout.startswith("error[PC401]: there is no module 'plam'")
-    assert result.stderr == ""
-
-
 def test_closed_pipe_is_quiet(folder: Path) -> None:
     """A reader that goes away ends the command without a word, as it ends any other."""
     reading, writing = os.pipe()
@@ -115,15 +104,6 @@ def test_closed_streams_are_no_crash(words: str, stream: str, code: int) -> None
 
     assert result.returncode == code
     assert "Traceback" not in result.stdout + result.stderr
-
-
-def test_a_pipe_beside_a_prompt_is_skipped(folder: Path) -> None:
-    """The search for a schema does not wait for a pipe with the name of an XML file."""
-    os.mkfifo(folder / "prompts" / "a.xml")
-
-    result = run("check", "prompts/miami.xml", timeout=60)
-
-    assert (result.returncode, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
 
 
 @pytest.mark.parametrize("where", ["promptcache.cli.app", "promptcache.language"])

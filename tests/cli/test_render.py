@@ -70,11 +70,6 @@ def test_tokens_have_a_line_each(command: Command) -> None:
     assert lines[-1].endswith("new: header    prompt")
 
 
-def test_argument_from_the_command_line_is_seen(command: Command) -> None:
-    """--arg fills parameters here as in `run`."""
-    assert "\n5 days." in command("render", "prompts/miami.xml", "--arg", "days=5").stdout
-
-
 def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
     """On a terminal reused and new text differ in colour, and control characters of an argument are replaced."""
     (folder / "odd.xml").write_text('<prompt schema="travel"><plan days="&#155;2J"/><miami/></prompt>')
@@ -85,20 +80,3 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
 
     assert "\x9b" not in screen.getvalue()
     assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[1;33m days.\x1b[0m" in screen.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("prompts/typo.xml",), 1, "error[PC401]"),
-        (("prompts/miami.xml", "--arg", "days=" + "very long " * 9), 1, "error[PC501]"),
-        (("prompts/miami.xml", "--arg", "dais=3"), 2, "did you mean 'days'?"),
-        (("prompts/miami.xml", "--model", "./nowhere"), 3, "does not exist"),
-    ],
-)
-def test_what_run_refuses_is_refused(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
-    """A prompt that cannot be answered is not shown either, and the exit codes are those of `run`."""
-    result = command("render", *words)
-
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in result.stderr

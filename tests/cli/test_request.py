@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.request import with_arguments
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.cli.conftest import Command
 
 SCHEMA = check_schema(
     parse_schema(
@@ -100,15 +97,3 @@ def test_faults_of_the_prompt_come_first() -> None:
         prompt = parse_prompt(f'<prompt schema="s">{inside}</prompt>')
 
         assert with_arguments(prompt, SCHEMA, ["days=3"]) is prompt
-
-
-@pytest.mark.parametrize("options", [["--arg", "nothing=1"], ["--context", "values.json"]])
-def test_faults_of_the_prompt_come_before_those_of_options(command: Command, folder: Path, options: list[str]) -> None:
-    """A prompt that breaks a rule is reported as that, also if an option of the command is wrong."""
-    (folder / "values.json").write_text("{}")
-    (folder / "both.xml").write_text('<prompt schema="travel"><plan/><miami/><paris/></prompt>')
-    (folder / "good.xml").write_text('<prompt schema="travel"><plan days="3"/><miami/>Why?</prompt>')
-
-    assert "error[PC408]" in command("render", "both.xml", *options).stderr
-    wrong = command("render", "good.xml", *options)
-    assert (wrong.exit_code, f"error: {options[0]}" in wrong.stderr) == (2, True)

@@ -121,30 +121,31 @@ def test_argument_is_filled_from_the_command_line(command: Command) -> None:
         (("-", "--schema", "-"), 2, "standard input (-) can only be one"),
         (("prompts/gone.xml",), 3, "error[PC010]"),
         (("prompts/miami.xml", "--schema", "gone.xml"), 3, "error[PC010]"),
+        (("prompts/miami.xml", "--model", "./nowhere"), 3, "model folder './nowhere' does not exist"),
     ],
 )
 def test_mistakes_are_told_before_a_model_is_loaded(
     command: Command, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    """Checks that need no model come first; they have their own exit code and leave stdout empty."""
-    result = command("run", *words, stdin=DOCUMENTS["prompts/miami.xml"])
+    """Checks that need no model come first; `run` and `render` have one exit code, and leave stdout empty."""
+    for name in ("run", "render") if "--max-new-tokens" not in words else ("run",):
+        result = command(name, *words, stdin=DOCUMENTS["prompts/miami.xml"])
 
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in result.stderr
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert message in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--model", "./nowhere"), 3, "model folder './nowhere' does not exist"),
         (("--device", "cuda:99"), 3, "CUDA devices here"),
         (("--device", "toaster"), 2, "no such kind of device"),
     ],
 )
-def test_missing_model_or_device_is_told_in_one_line(
+def test_a_missing_device_is_told_in_one_line(
     command: Command, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    """A missing model or device is reported in one line, with its exit code."""
+    """A missing device is reported in one line, with its exit code."""
     result = command("run", "prompts/miami.xml", *words)
 
     assert (result.exit_code, result.stdout) == (code, "")

@@ -21,7 +21,6 @@ from promptcache.diagnostics import (
     InvalidGeneration,
     Kind,
     did_you_mean,
-    elsewhere,
     first_line,
     instance,
     number,
@@ -75,16 +74,14 @@ _KNOWN = frozenset(
 """Options of transformers' `generate`, without the one that it sets itself for an assistant."""
 
 _ELSEWHERE = {
-    **elsewhere(
-        max_new_tokens="max_tokens max_completion_tokens max_output_tokens max_tokens_to_sample num_predict n_predict",
-        min_new_tokens="min_tokens",
-        stop_strings="stop stop_sequences stop_words stop_sequence",
-        num_return_sequences="n best_of",
-        repetition_penalty="repeat_penalty",
-        logprobs="top_logprobs",
-        seed="random_seed",
-        salt="user cache_salt prompt_cache_key",
-    ),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict"), "max_new_tokens"),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings"),
+    **dict.fromkeys(("n", "best_of"), "num_return_sequences"),
+    **dict.fromkeys(("user", "cache_salt", "prompt_cache_key"), "salt"),
+    "min_tokens": "min_new_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "top_logprobs": "logprobs",
+    "random_seed": "seed",
     "stop_token_ids": "eos_token_id",
     "ignore_eos": "eos_token_id=None",
     "stream": "engine.stream(…)",
