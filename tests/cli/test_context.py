@@ -94,7 +94,7 @@ def test_a_context_is_a_json_object(values: str | None, code: int, words: str, c
         "check notes.xml --json",
         "layout notes.xml --json",
         "grammar notes.xml --json",
-        "test notes.xml --prompts 0 --json",
+        "test notes.xml --json",
         "render why.xml",
         "run why.xml --json",
         "chat",
