@@ -84,6 +84,7 @@ def test_retrieval_is_measured() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_contenders_on_a_gpu_are_measured() -> None:
     """Without a GPU, every contender runs on the CPU."""
     rows = measured("gpu", *SMALL, "--new", "3", "--clients", "2", "--tokens", "3", "--repeats", "1")
