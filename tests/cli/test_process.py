@@ -199,7 +199,7 @@ def test_a_terminal_without_unicode_will_do(folder: Path) -> None:
     assert got.isascii()
 
 
-@pytest.mark.parametrize("locale", LOCALES, ids=["C", "ascii", "latin-1"])
+@pytest.mark.parametrize("locale", LOCALES[::2], ids=["C", "latin-1"])
 def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
     """Documents on pipes are UTF-8, whatever the locale is, and so are messages."""
     text = '<schema name="s">\n  <module name="a">Zürich, 京都.</module>\n</schema>\n'.encode()

@@ -12,7 +12,7 @@ import pytest
 from promptcache import Engine
 from promptcache.runtime import KVSource
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, TRAVEL, ScriptedService, Served, in_process, scripted, wait_until
+from tests.server.conftest import CHAT, TRAVEL, Served, in_process, wait_until
 
 UNSET: list[dict[str, Any]] = [
     {"top_k": -1},
@@ -122,17 +122,6 @@ def test_refused_requests_have_their_reason_in_the_log(
     assert line["error"] == code
     assert len(line["caller"]) == 12
     assert line["time"].endswith("+00:00")
-
-
-def test_a_timed_out_request_is_not_sent_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header tells the client of OpenAI that another attempt takes as long."""
-    app = scripted(engine, ScriptedService(), monkeypatch, request_timeout_s=0.1)
-
-    async def ask(client: httpx.AsyncClient) -> httpx.Response:
-        return await client.post("/v1/chat/completions", json=CHAT)
-
-    response = in_process(app, ask)
-    assert (response.status_code, response.headers["x-should-retry"]) == (408, "false")
 
 
 def test_modules_that_a_request_encodes_are_not_cached() -> None:

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from promptcache import Engine
-from promptcache.kv import StoreConfig, open_store
-
-_SCRIPT = """
-import resource
 from promptcache.diagnostics import InvalidValue
+from promptcache.kv import StoreConfig, open_store
 from promptcache.server.connections import raise_file_limit
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1000))
-raise_file_limit(512)
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-try:
-    raise_file_limit(1000)
-except InvalidValue as error:
-    print(error)
-"""
 
 
-@pytest.mark.process
-def test_the_soft_limit_of_files_is_raised_and_a_low_hard_limit_is_refused() -> None:
+def test_the_soft_limit_of_files_is_raised_and_a_low_hard_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections and the files of the store fit; otherwise the message has both numbers."""
-    ran = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 1000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
 
-    assert ran.stdout.splitlines() == [
-        "1000",
-        "1000 connections need 1381 open files, and this process may have 1000 (ulimit -Hn)",
-    ]
+    raise_file_limit(512)
+    with pytest.raises(InvalidValue, match=r"^1000 connections need 1381 open files, and this process may have 1000 "):
+        raise_file_limit(1000)
+
+    assert raised == [(1000, 1000)]
 
 
 def test_a_store_with_more_files_than_the_limit_is_warmed(engine: Engine, tmp_path: Path) -> None:

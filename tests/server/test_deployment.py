@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -88,16 +87,6 @@ def test_files_of_the_container_exist() -> None:
     assert mounts["kv"] in instructions("VOLUME")
 
 
-def test_nothing_runs_as_root() -> None:
-    """The image has a user of its own; the unit has a dynamic one and no privileges."""
-    assert instructions("USER") == ["promptcache"]
-    assert DOCKERFILE.rindex("USER ") > DOCKERFILE.rindex("RUN ")
-    settings = unit()["Service"]
-    assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
-    assert settings["ProtectSystem"] == "strict"
-    assert (service()["cap_drop"], service()["read_only"]) == (["ALL"], True)
-
-
 @pytest.mark.process
 def test_health_check_of_the_image(served: Served) -> None:
     """The command of the image succeeds on a server that is ready, and fails where none listens."""
@@ -109,15 +98,3 @@ def test_health_check_of_the_image(served: Served) -> None:
         found.append(subprocess.run([sys.executable, *made], capture_output=True, check=False).returncode)
 
     assert found == [0, 1]
-
-
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """`systemd-analyze verify` finds nothing; it needs a program that exists."""
-    text = (FOLDER / "promptcache.service").read_text(encoding="utf-8")
-    copy = tmp_path / "promptcache.service"
-    copy.write_text(text.replace("/opt/promptcache/bin/promptcache", sys.executable), encoding="utf-8")
-    made = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
-
-    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")

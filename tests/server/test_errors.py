@@ -36,7 +36,6 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"prompt_cache": {"use": ["miami", "paris"]}}, "PC408", None),
     ({"prompt_cache": {"schema": "other"}}, "invalid_value", "prompt_cache.schema"),
     ({"prompt_cache": {"use": ["miami"], "repair": "first-x"}}, "invalid_value", "prompt_cache.repair"),
-    ({"prompt_cache": {"use": "miami"}}, "invalid_value", "prompt_cache.use"),
     ({"prompt_cache": {"use": ["miami", 3]}}, "invalid_value", "prompt_cache.use[1]"),
     (
         {"prompt_cache": {"use": {"trip-plan": {"duration": True}}}},
@@ -60,16 +59,13 @@ BAD: list[tuple[dict[str, Any], str, str | None]] = [
     ({"logit_bias": {"999999": 2}}, "invalid_value", None),
     ({"frequency_penalty": 3}, "invalid_value", "frequency_penalty"),
     ({"top_logprobs": 21, "logprobs": True}, "invalid_value", "top_logprobs"),
-    ({"temperature": 3}, "invalid_value", "temperature"),
     ({"temperature": "0"}, "invalid_value", "temperature"),
     *(({name: 1e-40}, "invalid_value", name) for name in ("temperature", "repetition_penalty")),
     ({"max_tokens": 0}, "invalid_value", "max_tokens"),
     ({"max_tokens": 2000}, "invalid_value", "max_tokens"),
     ({"n": 17}, "invalid_value", "n"),
     ({"max_completion_tokens": 5000}, "invalid_value", "max_completion_tokens"),
-    ({"stop": ""}, "invalid_value", "stop"),
     ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
-    ({"stop": ["a"] * 17}, "invalid_value", "stop"),
     ({"stream_options": {"x": 1}}, "invalid_value", "stream_options.x"),
     ({"max_token": 3}, "invalid_value", "max_token"),
 ]
@@ -226,23 +222,6 @@ def test_error_in_a_stream_is_its_last_event(engine: Engine, monkeypatch: pytest
     assert "secret" not in text
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ('{"model": "demo", "temperature": NaN}', "NaN is no number in JSON"),
-        ('{"model": "demo", "temperature": 1e400}', "the number '1e400' is too large"),
-        ('{"model": "demo", "seed": ' + "1" * 5000 + "}", "a number has more than 4300 digits"),
-    ],
-)
-def test_numbers_that_json_does_not_have(served: Served, body: str, message: str) -> None:
-    """Python's reader takes them, or names its own settings."""
-    with served.http() as client:
-        response = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
-
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
-    assert message in response.json()["error"]["message"]
-
-
 def test_paths_with_a_slash_at_the_end_are_unknown(served: Served) -> None:
     """No redirect sends a prompt to an address that is made of the client's own header."""
     with served.http() as client:
@@ -298,6 +277,7 @@ def test_request_timeout(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
     response = in_process(app, ask)
 
     assert (response.status_code, response.json()["error"]["code"]) == (408, "request_timeout")
+    assert response.headers["x-should-retry"] == "false"  # another attempt takes as long
     assert service.cancelled.is_set()
     assert time.perf_counter() - started < 5
 
@@ -333,21 +313,3 @@ def test_whole_answers_have_no_slow_reader(
         return await client.post("/v1/chat/completions", json={**CHAT, "stream": stream})
 
     assert in_process(create_app(engine, ServerSettings(model="demo")), ask).status_code == status
-
-
-def test_dead_worker_is_unhealthy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Health is 503 once the worker is dead, while the process is alive; requests are refused at once."""
-    service = ScriptedService()
-    app = scripted(engine, service, monkeypatch)
-
-    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        service.state = "dead"
-        posted = await client.post("/v1/chat/completions", json=CHAT)
-        return [posted, await client.get("/health"), await client.get("/livez"), await client.get("/metrics")]
-
-    posted, health, alive, metrics = in_process(app, ask)
-
-    assert (posted.status_code, posted.headers["x-should-retry"]) == (503, "false")
-    assert (health.status_code, health.json()) == (503, {"status": "worker_dead"})
-    assert alive.status_code == 200
-    assert 'promptcache_rejected_total{reason="worker_dead"} 1.0' in metrics.text

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from promptcache import Engine
-from promptcache.diagnostics import QueueFull, QueueTimeout, ServiceClosed
+from promptcache.diagnostics import QueueFull, ServiceClosed
 from promptcache.kv import StoreConfig, open_store
 from promptcache.runtime import ServiceLimits
 from promptcache.runtime.serving import Batch
@@ -68,46 +68,6 @@ def answer(engine: Engine) -> tuple[object, ...]:
     """What a service tells a listener about an answer."""
     made = engine.generate('<prompt schema="travel"><miami/><user>What?</user></prompt>', max_new_tokens=3)
     return (*made.token_ids, made)
-
-
-@pytest.fixture(scope="module")
-def refusing(engine: Engine) -> Iterator[tuple[Served, FailingService]]:
-    """A server over a service that refuses the next requests with its `errors`."""
-    service = FailingService(())
-    patch = pytest.MonkeyPatch()
-    for server in running(scripted(engine, service, patch)):
-        patch.undo()  # servers of other tests have other services
-        yield server, service
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "code"),
-    [
-        (QueueFull("full", "queue_full"), openai.RateLimitError, "queue_full"),
-        (QueueTimeout("late"), openai.APIStatusError, "queue_timeout"),
-        (ServiceClosed("ends", "draining"), openai.InternalServerError, "draining"),
-        (ServiceClosed("dead", "worker_dead"), openai.InternalServerError, "worker_dead"),
-        (ZeroDivisionError("secret"), openai.InternalServerError, "internal_error"),
-    ],
-    ids=lambda each: str(each)[:20],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_each_refusal_is_a_class_of_openai(
-    refusing: tuple[Served, FailingService],
-    error: Exception,
-    kind: type[openai.APIStatusError],
-    code: str,
-    stream: bool,
-) -> None:
-    """Without retries the client raises its class with our code, also for a stream."""
-    server, service = refusing
-    service.errors.append(error)
-    with pytest.raises(kind) as caught:
-        server.openai().chat.completions.create(**ASK, stream=stream)
-
-    assert service.errors == []
-    assert caught.value.code == code
-    assert "secret" not in str(caught.value)
 
 
 def test_clients_wait_as_the_server_says_and_ask_again(

@@ -89,11 +89,13 @@ def test_failing_forward_passes_end_the_worker(engine: Engine, monkeypatch: pyte
             if (await client.get("/health")).status_code == 503:
                 break
             await asyncio.sleep(0.02)
-        return [*found, await client.get("/health"), await client.post("/v1/chat/completions", json=CHAT)]
+        posted = await client.post("/v1/chat/completions", json=CHAT)
+        return [*found, posted, *[await client.get(path) for path in ("/health", "/livez", "/metrics")]]
 
-    *failed, health, refused = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    *failed, refused, health, alive, metrics = in_process(create_app(engine, ServerSettings(model="demo")), ask)
 
     assert [each.status_code for each in failed] == [500] * 3
     assert not any("secret" in each.text for each in failed)
-    assert health.json() == {"status": "worker_dead"}
+    assert (health.status_code, health.json(), alive.status_code) == (503, {"status": "worker_dead"}, 200)
+    assert 'promptcache_rejected_total{reason="worker_dead"} 1.0' in metrics.text
     assert (refused.status_code, refused.headers["x-should-retry"]) == (503, "false")
