@@ -523,8 +523,9 @@ class Engine(Unpicklable):
                 they must be in the text of its modules. The calls are in `Completion.tool_calls`.
             tool_choice: "auto", "none", "required" (the answer is a call), or the name of the tool that must be called.
             parallel_tool_calls: Whether an answer may have several calls.
-            generation: Options of transformers' `generate` (`do_sample`, `num_beams`, `streamer`, ...). Processors,
-                penalties, criteria and streamers get all tokens of the prompt in position order, as in transformers.
+            generation: Options of transformers' `generate` (`do_sample`, `logits_processor`, `streamer`, ...).
+                Processors, penalties, criteria and streamers get all tokens of the prompt in position order, as in
+                transformers; functions of the caller are called for one row, `[1, T]` and `[1, V]`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
@@ -550,7 +551,10 @@ class Engine(Unpicklable):
             parallel_tool_calls=parallel_tool_calls,
             generation=generation,
         )
-        return answer(self._requests.build(prompt, settings), self._executor)
+        request = self._requests.build(prompt, settings)
+        if request.num_sequences > 1:
+            return answer_batch([request], self._executor, DEFAULT_BATCH_BYTES)[0]
+        return answer(request, self._executor)
 
     def generate_batch(
         self,
@@ -561,8 +565,7 @@ class Engine(Unpicklable):
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
-        KV that several prompts reuse is held once, and attended to once per layer. With options that the shared
-        forward pass does not have, such as beams or a logits processor, prompts are answered one after another.
+        KV that several prompts reuse is held once, and attended to once per layer.
 
         Args:
             prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these

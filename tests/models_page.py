@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import COPY_TOLERANCE
 from tests.families import FAMILIES, REFUSED, random_model

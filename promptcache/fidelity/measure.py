@@ -36,7 +36,6 @@ from promptcache.runtime import (
     SchemaState,
     check_room,
     choose_placement,
-    generate,
     open_pool,
     schema_state,
 )
@@ -219,8 +218,7 @@ class _Measurement:
         )
 
     def _first_token(self, tokens: RequestTokens) -> object:
-        model, greedy = self._engine.model, {"do_sample": False}
-        return generate(model, self._executor.link(tokens), eos_ids=(), max_new_tokens=1, options=greedy)
+        return self._executor.logits(tokens)[-1].argmax()
 
 
 def _promoted(plan: Plan) -> Plan:

@@ -3,7 +3,6 @@
 Other rooms import from this file only.
 """
 
-from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.answer_reader import AnswerReader, AnswerSplit, answer_reader
 from promptcache.runtime.async_service import AsyncService, AsyncStream
 from promptcache.runtime.attention import (
@@ -22,7 +21,6 @@ from promptcache.runtime.distance import Audit, Distance, PlainPrefill, audit, c
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
-from promptcache.runtime.generate import end_ids, generate
 from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
@@ -30,6 +28,7 @@ from promptcache.runtime.hf.options import (
     TEMPERATURE,
     check_for_batch,
     check_for_stream,
+    end_ids,
     read_options,
     tell_unused,
 )
@@ -147,7 +146,6 @@ __all__ = [
     "adapt_tokenizer",
     "answer",
     "answer_batch",
-    "answer_by_transformers",
     "answer_reader",
     "as_model",
     "audit",
@@ -163,7 +161,6 @@ __all__ = [
     "end_ids",
     "frequent_prefixes",
     "function_schema",
-    "generate",
     "link",
     "linked_inputs",
     "load_model",

@@ -1,12 +1,11 @@
 """The results that an engine returns: completions with usage and timing, and reports of warming.
 
-`completion` makes the result of a request. Results hold no tensors, except transformers' output object if a caller asks
-for it.
+`completion` makes the result of a request. Results hold no tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -121,9 +120,6 @@ class Completion(Short):
         reasoning: The text of the block of reasoning before the answer; None if there is none.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
         logprobs: For each generated token its log-probability and the most probable tokens, if `logprobs` was given.
-        output: The output object of transformers' `generate` if `output_scores`, `output_logits`,
-            `output_hidden_states` or `return_dict_in_generate` is set. `scores` and `logits` have a tensor `[B, V]` for
-            each step. Its `sequences` hold new tokens only; it has no cache.
         output_format: The format that was asked for (`output`).
         tool_calls: The calls of tools in the answer, in order; `text` is without them.
     """
@@ -140,7 +136,6 @@ class Completion(Short):
     reasoning: str | None = None
     alternatives: tuple[str, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
-    output: Any = field(default=None, repr=False, compare=False)
     output_format: OutputFormat | None = field(default=None, repr=False, compare=False)
     tool_calls: tuple[ToolCall, ...] = ()
 
@@ -206,18 +201,18 @@ def completion(
     request: Request,
     fetched: Fetched,
     own: OwnKVUsage,
-    sequences: Sequence[tuple[int, ...]],
+    token_ids: tuple[int, ...],
     ended: bool,
     timing: Timing,
 ) -> Completion:
-    """Return the result of a request; `sequences` are generated token IDs, the first is the answer."""
-    parts, *others = (request.reader.parts(whole_text(request.text, each)) for each in sequences)
+    """Return the result of a request for the generated tokens."""
+    parts = request.reader.parts(whole_text(request.text, token_ids))
     usage = Usage(
         num_reused_tokens=request.plan.num_reused_tokens,
         num_history_tokens=own.num_found,
         num_new_tokens=request.plan.num_new_tokens - own.num_found,
         num_repaired_tokens=request.plan.num_repaired_tokens,
-        num_generated_tokens=sum(len(sequence) for sequence in sequences),
+        num_generated_tokens=len(token_ids),
         num_encoded_tokens=fetched.num_encoded_tokens,
         copied_bytes=own.copied_bytes,
         kept_bytes=own.kept_bytes,
@@ -230,7 +225,7 @@ def completion(
         text=parts.text,
         reasoning=parts.reasoning,
         tool_calls=parts.calls,
-        token_ids=sequences[0],
+        token_ids=token_ids,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         level=request.plan.level,
         repair=str(request.plan.repair),
@@ -238,7 +233,6 @@ def completion(
         usage=usage,
         timing=timing,
         plan=request.plan,
-        alternatives=tuple(each.text for each in others),
         output_format=request.output,
     )
 

@@ -19,12 +19,11 @@ from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
-from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.idle import Activity
-from promptcache.runtime.link import Linked, link
+from promptcache.runtime.link import Linked, link, request_logits
 from promptcache.runtime.step_graphs import StepGraphs
 
 PATIENCE_S = 60.0

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool, views_only
-from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.segments import Segment, segments_of
 
@@ -120,6 +121,15 @@ def linked_segments(
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
     stored = segments_of(parts, {**handles, **recalled.handles}, new_positions)
     return stored, segments_of(last.parts, last.handles)
+
+
+@torch.no_grad()
+def request_logits(model: Model, linked: Linked) -> torch.Tensor:
+    """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
+    assert len(linked.missing) == len(linked.token_ids), "only computed tokens have logits"
+    mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
+    token_ids = token_tensor(linked.token_ids, model.device)
+    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
 
 
 class SharedSegment(NamedTuple):

@@ -65,22 +65,3 @@ class LogitChanges:
         if self.logit_bias:
             tokens, biases = (torch.tensor(each, device=scores.device) for each in zip(*self.logit_bias, strict=True))
             scores[tokens] += biases.to(scores.dtype)
-
-
-class ChangeProcessor:
-    """A logits processor of transformers that applies changes to each row."""
-
-    def __init__(self, changes: LogitChanges, num_before: int) -> None:
-        """Create a processor.
-
-        Args:
-            num_before: Number of prompt tokens in front of each answer.
-        """
-        self._changes, self._num_before = changes, num_before
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the changed scores `[B, V]` behind the tokens `[B, T]`."""
-        scores = scores.clone()
-        for row_ids, row_scores in zip(input_ids[:, self._num_before :], scores, strict=True):
-            self._changes.apply_(row_scores, row_ids)
-        return scores

@@ -16,8 +16,7 @@ from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, continued, recompute, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.generate import end_ids
-from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, read_options
+from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, end_ids, num_sequences, read_options
 from promptcache.runtime.logit_changes import LOGIT_BIAS, PENALTY, LogitChanges
 from promptcache.runtime.logprobs import LOGPROBS
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
@@ -177,6 +176,7 @@ class Request:
         output: The format of the answer; None if it may be any text.
         changes: Changes of logits before all other processing.
         num_given: How many of the prompt's last tokens belong to the answer.
+        num_sequences: Number of answers. Each is a row of its own.
         matcher: The state of the format at the start of the answer. Not changed.
     """
 
@@ -196,6 +196,7 @@ class Request:
     output: OutputFormat | None = None
     changes: LogitChanges = field(default_factory=LogitChanges)
     num_given: int = 0
+    num_sequences: int = 1
     matcher: TokenMatcher | None = None
 
     def without_reuse(self) -> Request:
@@ -350,6 +351,7 @@ class RequestBuilder:
             reader=reader,
             changes=changes,
             num_given=len(given),
+            num_sequences=num_sequences(options, model),
             logprobs=settings.logprobs,
             seed=settings.seed,
             salt=settings.salt,

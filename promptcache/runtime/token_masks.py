@@ -1,4 +1,4 @@
-"""Logits under the token masks of output formats: for rows of a shared forward pass, and for transformers."""
+"""Logits under the token masks of output formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from promptcache.runtime.attention import to_device
 from promptcache.runtime.call_style import control_tokens
-from promptcache.runtime.token_grammars import Mask, TokenGrammars, TokenMatcher
+from promptcache.runtime.token_grammars import Mask, TokenGrammars
 from promptcache.tokenizer import Tokenizer
 
 
@@ -42,34 +42,3 @@ def masked(logits: torch.Tensor, masks: Sequence[Mask | None]) -> torch.Tensor:
             row[len(mask) :] = True
             np.logical_not(mask[: len(row)], out=row[: len(mask)])
     return logits.masked_fill(to_device(torch.from_numpy(forbidden), logits.device), -torch.inf)
-
-
-class MaskProcessor:
-    """A logits processor that applies the token masks of one format to each row, a beam or a sequence."""
-
-    def __init__(self, start: TokenMatcher, num_given: int) -> None:
-        """Create a processor.
-
-        Args:
-            start: The matcher at the start of an answer.
-            num_given: Number of prompt tokens in front of each answer.
-        """
-        self._num_given = num_given
-        self._known: dict[tuple[int, ...], TokenMatcher] = {(): start}
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Mask scores `[B, V]` behind tokens `[B, T]`. A row that the format refuses is a beam without a score."""
-        answers = [tuple(each) for each in input_ids[:, self._num_given :].tolist()]
-        matchers = [self._matcher(each) for each in answers]
-        self._known = {answer: each for answer, each in zip(answers, matchers, strict=True) if each is not None}
-        return masked(scores, [None if each is None else each.mask() for each in matchers])
-
-    def _matcher(self, answer: tuple[int, ...]) -> TokenMatcher | None:
-        """Return the matcher behind an answer; None if it does not have the format, or has ended."""
-        if answer in self._known:
-            return self._known[answer]
-        before = self._known.get(answer[:-1])
-        if before is None or before.is_end(answer[-1]):
-            return None
-        matcher = before.copy()
-        return matcher if matcher.add(answer[-1]) else None

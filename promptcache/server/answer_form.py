@@ -101,14 +101,13 @@ class AnswerRow:
             self.logprobs.add(token, before, self.text.num_known)
         return piece
 
-    def finish_with(self, completion: Completion, tokens: Sequence[TokenLogprobs] = ()) -> SplitText:
-        """Set the whole answer, whose last tokens may come with it, and return the rest of its text."""
-        pieces = [self.add(each) for each in tokens]
+    def finish_with(self, completion: Completion) -> SplitText:
+        """Set the whole answer, and return the rest of its text."""
         self.completion = completion
-        pieces.append(self._taken(self.text.finish(whole_text(self.decode, completion.token_ids))))
+        last = self._taken(self.text.finish(whole_text(self.decode, completion.token_ids)))
         rest = self.split.rest()
         self.pieces.append(rest)
-        return _joined([*pieces, rest])
+        return _joined([last, rest])
 
     def tokens(self) -> tuple[AnswerToken, ...]:
         """Return the tokens of the text that was taken since the last call."""

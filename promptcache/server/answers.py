@@ -334,9 +334,6 @@ class _Responder:
         if not isinstance(item, Completion):
             self._count_token(row)
             return row.add(item) if self._reads_tokens else SplitText("", "")
-        if row.last_token_at is None and item.logprobs:  # it was answered alone
-            self._count_token(row)
-            return row.finish_with(item, item.logprobs)
         return row.finish_with(item)
 
     def _count_token(self, row: AnswerRow) -> None:

@@ -33,6 +33,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
+from tests.engine.test_history import logprobs
 
 SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
 <union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union></schema>"""
@@ -69,11 +70,10 @@ PLAIN = engine(0)
 def check_as_plain(made: Engine, chat: Chat, text: str | None, **options: Any) -> Completion:
     """Ask in a chat and compare with the same chat without history."""
     without = Chat(PLAIN._requests, chat.prompt, replace(chat.settings, salt=None), chat.turns, chat.question)
-    given = {**GREEDY, "output_logits": True, **options}
+    given = {**GREEDY, "logprobs": 20, **options}
     expected, found = without.say(text, **given), chat.say(text, **given)
     assert found.token_ids == expected.token_ids
-    for one, other in zip(found.output.logits, expected.output.logits, strict=True):
-        assert distance(one, other) < TOLERANCE
+    assert distance(logprobs(found), logprobs(expected)) < TOLERANCE
     assert chat.turns == without.turns
     assert chat.messages == without.messages
     return found

@@ -10,8 +10,8 @@ import torch
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig, Tier
 from promptcache.runtime import KVSource
-from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance

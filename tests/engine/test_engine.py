@@ -306,8 +306,12 @@ def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:
 
 def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
     """Iteration ends after an error and after `close`."""
-    failing = engine.stream(PROMPT, num_beams=2, **GREEDY)
-    with pytest.raises(ValueError, match="beam"):
+
+    def fail(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise ValueError("mine")
+
+    failing = engine.stream(PROMPT, logits_processor=[fail], **GREEDY)
+    with pytest.raises(ValueError, match="mine"):
         next(failing)
     closed = engine.stream(PROMPT, **GREEDY)
     closed.close()
@@ -346,25 +350,25 @@ def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
         engine.stream(PROMPT.replace("paris", "rome"))
 
 
-def test_beams_and_sequences(engine: Engine) -> None:
-    """Beams, several sequences and sampling work as in transformers."""
-    beams = engine.generate(PROMPT, num_beams=3, num_return_sequences=2, **GREEDY)
-    sampled = engine.generate(PROMPT, do_sample=True, num_return_sequences=3, max_new_tokens=8)
+def test_several_sequences(engine: Engine) -> None:
+    """Each is sampled, and usage counts the tokens of all."""
+    sampled = engine.generate(PROMPT, do_sample=True, num_return_sequences=3, max_new_tokens=8, eos_token_id=[])
 
-    assert len(beams.alternatives) == 1
     assert len(sampled.alternatives) == 2
-    assert beams.usage.num_generated_tokens == 16
+    assert sampled.usage.num_generated_tokens == 24
 
 
 @pytest.mark.filterwarnings("ignore:.*")  # transformers' assisted decoding warns of its own arguments
-def test_assisted_decoding_gives_the_greedy_answer(engine: Engine) -> None:
+def test_assisted_decoding_over_a_linked_prompt_gives_the_greedy_answer(engine: Engine) -> None:
     """Assisted decoding removes rejected candidates: prompt lookup and an assistant give the greedy answer."""
-    greedy = engine.generate(PROMPT, max_new_tokens=30, do_sample=False)
+    greedy = engine.generate(PROMPT, max_new_tokens=30, do_sample=False).token_ids
 
-    looked_up = engine.generate(PROMPT, max_new_tokens=30, do_sample=False, prompt_lookup_num_tokens=3)
-    assisted = engine.generate(PROMPT, max_new_tokens=30, do_sample=False, assistant_model=tiny_model(seed=1).hf)
-
-    assert greedy.token_ids == looked_up.token_ids == assisted.token_ids
+    for option in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": tiny_model(seed=1).hf}):
+        linked = engine.link(PROMPT)
+        made = engine.model.hf.generate(
+            **linked, max_new_tokens=30, do_sample=False, eos_token_id=[*engine.end_ids], **option
+        )
+        assert tuple(made[0, linked["input_ids"].shape[1] :].tolist()) == greedy
 
 
 def test_finish_reason(engine: Engine) -> None:

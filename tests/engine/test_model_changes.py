@@ -272,7 +272,6 @@ def test_requests_and_hooks_of_other_libraries_change_nothing(tmp_path: Path) ->
     one = engine(hf, tmp_path)
     state, fingerprint = one.model.state, one.fingerprint
     check_alone(one, engine(adapted()))
-    one.generate(PROMPT, output_hidden_states=True, return_dict_in_generate=True, **GREEDY)
     hf(torch.tensor([[1, 2]]), output_hidden_states=True)
     hf.train()
     hf.requires_grad_(False)

@@ -161,15 +161,6 @@ def test_a_stated_format_is_named_in_errors() -> None:
         ENGINE.generate(stated(), min_new_tokens=3)
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
-def test_beams_have_the_format(options: dict[str, Any]) -> None:
-    """Each beam has a state of its own in the format."""
-    answer = ENGINE.generate(PROMPT, output=Person, do_sample=False, **options)
-    for text in (answer.text, *answer.alternatives):
-        assert Person.model_validate_json(text)
-    assert isinstance(answer.parsed, Person)
-
-
 def test_sampled_sequences_have_the_format() -> None:
     """Several sequences of one prompt have the format, also behind the first one that ends."""
     answer = ENGINE.generate(
@@ -287,7 +278,6 @@ def test_a_type_may_refuse_its_value() -> None:
     [
         ({"output": 3}, "output=3 is not allowed"),
         ({"output": Person, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
-        ({"output": Person, "prompt_lookup_num_tokens": 3}, "'output' does not work with 'prompt_lookup_num_tokens'"),
         ({"output": Person, "eos_token_id": []}, "needs an end token"),
     ],
 )

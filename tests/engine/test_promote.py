@@ -99,10 +99,14 @@ def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
     for _ in range(2):
         engine.generate(text, **GREEDY)
     work(engine)
-    completion = engine.generate(
-        text, do_sample=False, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
-    )
-    found = completion.output.logits[0][0].log_softmax(-1)
+    logits: list[torch.Tensor] = []
+
+    def record(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        logits.append(scores[0].clone())
+        return scores
+
+    completion = engine.generate(text, do_sample=False, max_new_tokens=1, logits_processor=[record])
+    found = logits[0].log_softmax(-1)
     expected = plain_logits(engine.plan(text).tokens, model)[-1].log_softmax(-1)
 
     assert completion.usage.promoted

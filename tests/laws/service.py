@@ -6,7 +6,6 @@ A service takes the same steps as an engine.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,7 +21,6 @@ from promptcache.runtime import (
     Request,
     SchemaState,
     answer,
-    answer_by_transformers,
     choose_linking,
     choose_placement,
     schema_state,
@@ -66,10 +64,6 @@ class ServedSchema:
 
     def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
         """Return the tokens of a greedy answer, as an engine generates it."""
-        return next(self.answers(selection, num_tokens))
-
-    def answers(self, selection: Selection, num_tokens: int) -> Iterator[tuple[int, ...]]:
-        """Yield the tokens of a greedy answer: as a row, if the model has rows, and by transformers' `generate`."""
         request = Request(
             plan=self.plan(selection),
             eos_ids=(),
@@ -78,9 +72,7 @@ class ServedSchema:
             started=time.perf_counter(),
             text=self.tokenizer.decode,
         )
-        if self.model.linking.takes_rows:
-            yield answer(request, self.executor).token_ids
-        yield answer_by_transformers(request, self.executor).token_ids
+        return answer(request, self.executor).token_ids
 
     def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
         """Return the same service with an empty store of its own, for another schema if one is given."""

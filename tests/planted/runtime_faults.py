@@ -42,7 +42,7 @@ batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptc
 tails, scheduler, decoder = (
     module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler", "decoder")
 )
-generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("promptcache.runtime.hf.whole_prompt")
+answer, job = module_of("promptcache.runtime.serving.answer"), module_of("promptcache.runtime.serving.job")
 changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
 full_context = module_of("promptcache.layout.full_context")
@@ -551,18 +551,29 @@ def _grouped_by_row(patch: Patch) -> None:
 
 @fault("what reads tokens does not see those of modules", law=REQUESTS)
 def _own_tokens_only(patch: Patch) -> None:
-    patch.setattr(whole_prompt.WholePrompt, "ids", lambda self, input_ids: input_ids)
+    original: Any = job.Job.seen
+
+    def seen(self: Any) -> Any:
+        num_own = self.request.plan.num_new_tokens + len(self.token_ids)
+        return original.fget(self)[:, -num_own:]
+
+    patch.setattr(job.Job, "seen", property(seen))
 
 
-@fault("a stop inside of a draft is overlooked", law=REQUESTS, rare=True)
-def _stop_overlooked(patch: Patch) -> None:
-    original = generate.StopRecorder.__call__
+@fault("processors are applied twice", law=REQUESTS)
+def _processed_twice(patch: Patch) -> None:
+    original = decoder._processed
+    patch.setattr(decoder, "_processed", lambda job, scores: original(job, original(job, scores)[None]))
 
-    def call(self: Any, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        self._num_asked = input_ids.shape[1] - 1
-        return original(self, input_ids, scores, **kwargs)
 
-    patch.setattr(generate.StopRecorder, "__call__", call)
+@fault("further sequences draw the same numbers", law=REQUESTS)
+def _same_sequences(patch: Patch) -> None:
+    original = answer._rows
+
+    def rows(request: Any) -> Any:
+        return [original(request)[0]] * request.num_sequences
+
+    patch.setattr(answer, "_rows", rows)
 
 
 @fault("a row of a service is penalized for its new tokens only", law=REQUESTS)

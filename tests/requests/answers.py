@@ -22,12 +22,9 @@ from promptcache.runtime import (
     Model,
     Pool,
     choose_linking,
-    read_options,
     reference_logits,
     used_tokens,
 )
-from promptcache.runtime.serving.sampling import sampling_settings
-from promptcache.runtime.serving.seeded_draws import SeededDraws
 from promptcache.runtime.text import whole_text
 from promptcache.runtime.turns import ChatTurn
 from promptcache.testing.tiny_model import tiny_model
@@ -160,12 +157,8 @@ class Asked:
             **options.given,
         )
         torch.manual_seed(first.seed)
-        if expected[0].by_rows:
-            seeds = [int(torch.randint(2**62, ())) for _ in asks]
-            draws: Iterator[Draws] = (partial(_drawn, RowDraws, seed) for seed in seeds)
-        else:
-            draws = (partial(_from_state, torch.get_rng_state()) for _ in asks)  # each begins where the one before ends
-        return [each.checked(made, next(draws)) for each, made in zip(expected, completions, strict=True)]
+        draws = [each.next_draws() for each in expected]
+        return [each.checked(made, drawn) for each, made, drawn in zip(expected, completions, draws, strict=True)]
 
     def _service(self, asks: Sequence[Ask]) -> list[Completion | None]:
         expected = [self._expected(ask, Way.SERVICE) for ask in asks]
@@ -217,7 +210,7 @@ class Asked:
         output = None if isinstance(made, torch.Tensor) else made
         rows = (made if output is None else output.sequences)[:, len(fed) :].tolist()
         found = Answer(sequences=tuple(map(tuple, rows)), is_padded=True, output=output, streamed=expected.streamed())
-        expected.compare(found, partial(_seeded, ask.seed))
+        expected.compare(found, [partial(_seeded, ask.seed)])
 
     def _expected(
         self, ask: Ask, way: Way, *, options: Resolved | None = None, turns: Sequence[ChatTurn] = ()
@@ -248,6 +241,7 @@ class Asked:
             options=options,
             ends=self._ends(options, way),
             logits=logits,
+            is_link=way is Way.LINK,
         )
         expected.draft()
         return expected
@@ -298,6 +292,7 @@ class Expected:
     Attributes:
         seen: The tokens that processors see before the generated ones.
         fed: The tokens that transformers is given.
+        is_link: Whether transformers generates over the linked prompt.
         given: The tokens of the answer that the request has.
         ends: Tokens that end the answer.
     """
@@ -311,20 +306,17 @@ class Expected:
     options: Resolved
     ends: tuple[int, ...]
     logits: Logits
+    is_link: bool
 
-    @property
-    def by_rows(self) -> bool:
-        """Whether it is a row of a shared forward pass, and transformers does not decode."""
-        named = {name: value for name, value in self.options.given.items() if name != "logprobs"}
-        options = read_options(named, None)
-        return self.model.linking.takes_rows and sampling_settings(options, self.model, self.ends) is not None
-
-    def draws(self) -> Draws:
-        """Return the draws of a request that is answered alone, with the random state of torch seeded before."""
-        if not self.by_rows:
-            return partial(_seeded, self.ask.seed)
+    def draws(self) -> list[Draws]:
+        """Return the draws of each sequence of a request, with the random state of torch seeded before."""
         torch.manual_seed(self.ask.seed)
-        return partial(_drawn, RowDraws, int(torch.randint(2**62, ())))
+        return self.next_draws()
+
+    def next_draws(self) -> list[Draws]:
+        """Return the draws of each sequence: each has the next number of torch's random state as its seed."""
+        number = self.options.reference.get("num_return_sequences", 1)
+        return [partial(_drawn, RowDraws, int(torch.randint(2**62, ()))) for _ in range(number)]
 
     def draft(self) -> None:
         """Give the answer to the assistant, if there is one."""
@@ -354,10 +346,12 @@ class Expected:
             if isinstance(item, BaseException):
                 raise item
             heard.append(item if isinstance(item, int) else item.token_id)
-        draws = partial(_drawn, RowDraws if self.by_rows else SeededDraws, self.ask.seed, len(self.given))
-        return self.checked(item, draws, heard or self.streamed())
+        draws = partial(_drawn, RowDraws, self.ask.seed, len(self.given))
+        return self.checked(item, [draws], heard or self.streamed())
 
-    def checked(self, completion: Completion, draws: Draws, streamed: Sequence[int] | None = None) -> Completion:
+    def checked(
+        self, completion: Completion, draws: Sequence[Draws], streamed: Sequence[int] | None = None
+    ) -> Completion:
         """Compare a completion with the reference, and return it.
 
         Raises:
@@ -369,15 +363,17 @@ class Expected:
             sequences=(completion.token_ids,),
             texts=(completion.text, *completion.alternatives),
             ended=completion.finish_reason == "stop",
-            output=completion.output,
             logprobs=completion.logprobs,
             streamed=streamed,
         )
         self.compare(answer, draws)
         return completion
 
-    def compare(self, answer: Answer, draws: Draws) -> None:
+    def compare(self, answer: Answer, draws: Sequence[Draws]) -> None:
         """Compare an answer with the reference.
+
+        Args:
+            draws: Those of each sequence, or one for all sequences that transformers generates together.
 
         Raises:
             BrokenLaw: They differ, and rounding does not explain it.
@@ -385,11 +381,12 @@ class Expected:
         for row in answer.sequences:
             if not answer.is_padded:
                 self.logits.after(row[:-1])  # one forward pass for all steps
-        difference = found = self._difference(answer, self._decoded(draws, self.logits))
+        difference = found = self._difference(answer, [self._decoded(each, self.logits) for each in draws])
         for number in range(NUM_TRIES):
             if found is None:
                 return
-            found = self._difference(answer, self._decoded(draws, self.logits.rounded(NEARLY_EQUAL, number)))
+            rounded = self.logits.rounded(NEARLY_EQUAL, number)
+            found = self._difference(answer, [self._decoded(each, rounded) for each in draws])
         raise BrokenLaw(f"{self.ask}: {difference}")
 
     def _decoded(self, draws: Draws, logits: Logits) -> Decoded:
@@ -398,27 +395,34 @@ class Expected:
             logits,
             self.seen,
             max_new_tokens=self.ask.max_new_tokens,
-            options=self.options.reference,
+            options=self._reference_options,
             ends=self.ends,
             criteria=self.options.criteria,
             draws=draws,
         )
 
-    def _difference(self, answer: Answer, expected: Decoded) -> str | None:
+    @property
+    def _reference_options(self) -> dict[str, Any]:
+        """The options of one decoding: an engine decodes each sequence by itself."""
+        several = () if self.is_link else ("num_return_sequences",)
+        return {name: value for name, value in self.options.reference.items() if name not in several}
+
+    def _difference(self, answer: Answer, decoded: Sequence[Decoded]) -> str | None:
         """Return how an answer differs from the reference; None if it does not."""
-        sequences = answer.sequences
+        sequences, first = answer.sequences, decoded[0]
+        expected = tuple(row for each in decoded for row in each.sequences)
         if answer.is_padded:
-            sequences = tuple(row[: len(other)] for row, other in zip(sequences, expected.sequences, strict=True))
-        if sequences != expected.sequences[: len(sequences)]:
-            return f"tokens {sequences}, by the reference {expected.sequences}"
-        if answer.texts and answer.texts != (texts := tuple(map(_text, expected.sequences))):
+            sequences = tuple(row[: len(other)] for row, other in zip(sequences, expected, strict=True))
+        if sequences != expected[: len(sequences)]:
+            return f"tokens {sequences}, by the reference {expected}"
+        if answer.texts and answer.texts != (texts := tuple(map(_text, expected))):
             return f"texts {answer.texts}, by the reference {texts}"
-        if answer.ended not in (None, expected.ended[0]):
-            return f"ended: {answer.ended}, by the reference {expected.ended[0]}"
-        if answer.streamed is not None and len(expected.sequences) == 1 and tuple(answer.streamed) != sequences[0]:
+        if answer.ended not in (None, first.ended[0]):
+            return f"ended: {answer.ended}, by the reference {first.ended[0]}"
+        if answer.streamed is not None and len(expected) == 1 and tuple(answer.streamed) != sequences[0]:
             return f"streamed {answer.streamed}, the answer is {sequences[0]}"
         for name in ("scores", "logits"):
-            if f"output_{name}" in self.options.given and not _are_near(answer.output, expected, name):
+            if f"output_{name}" in self.options.given and not _are_near(answer.output, first, name):
                 return f"other {name} in the output"
         return None if answer.logprobs is None else self._difference_of_logprobs(answer)
 
@@ -464,16 +468,10 @@ def _seeded(seed: int) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _from_state(state: torch.Tensor) -> Iterator[None]:
-    torch.set_rng_state(state)
-    yield
-
-
 def _drawn(
     context: Callable[[torch.Generator], AbstractContextManager[Any]], seed: int, num_drawn: int = 0
 ) -> AbstractContextManager[Any]:
-    """Return a context with the generator of a request behind `num_drawn` tokens."""
+    """Return a context with the generator of a sequence behind `num_drawn` tokens."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(num_drawn):
         torch.rand((), generator=generator, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import combinations
 
 from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
@@ -11,7 +12,7 @@ from promptcache.layout import Origin, Plan, continued, scaffolds_in_use
 from promptcache.runtime.history import stretches
 from promptcache.runtime.turns import ChatTurn
 from tests.requests.plans import VOCABULARY, plan_of, promoted_combination, promoted_plan, state_of
-from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, ROWS, Ask, Step, Way, Workload
+from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, OUTPUTS, Ask, Step, Way, Workload
 
 CONCATENATED = "gptj (concatenated)"
 SEGMENTED = frozenset(MODELS) - {CONCATENATED}
@@ -49,7 +50,7 @@ _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"bare text"}), frozenset({Way.CHAT}), "a chat asks its own text"),
     (
         frozenset({"history hit"}),
-        frozenset({Way.LINK, "reuse=False", CONCATENATED, "length_penalty"}) | ROWS | DRAFTS,
+        frozenset({Way.LINK, "reuse=False", CONCATENATED, "length_penalty"}) | DRAFTS | OUTPUTS,
         "no history is used",
     ),
     (frozenset({"views", "coalesced"}), frozenset({CONCATENATED}), "it copies all KV"),
@@ -63,6 +64,17 @@ _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
 
 def reason_against(one: str, other: str) -> str | None:
     """Return why two features cannot be together; None if they can."""
+    if (reason := _direct_reason(one, other)) is not None:
+        return reason
+    if any(_direct_reason(one, way) is None is _direct_reason(other, way) for way in Way):
+        return None
+    return "no way of asking has both"
+
+
+@cache
+def _direct_reason(one: str, other: str) -> str | None:
+    if one == other:
+        return None
     for values in _EXCLUSIVE:
         if one in values and other in values:
             return "a request has one of these"

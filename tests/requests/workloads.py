@@ -28,7 +28,7 @@ MAX_OPTIONS = 8
 
 MAX_STEPS = 5
 
-MODELS = ("llama", "mistral", "gemma2", "gpt-oss", "gptj (concatenated)")
+MODELS = ("llama", "mistral", "gemma2", "gpt-oss")
 """Models with full attention; with sliding windows; with soft caps; with sinks; and one that links by concatenation."""
 
 
@@ -143,15 +143,19 @@ SAMPLING = frozenset({"top_k", "top_p", "min_p", "typical_p", "temperature"})
 CRITERIA = frozenset({"stop_strings", "stopping_criteria"})
 DRAFTS = frozenset({"prompt_lookup_num_tokens", "assistant_model"})
 ROWS = frozenset({"num_beams", "num_return_sequences"})
+OUTPUTS = frozenset({"output_scores", "output_logits", "return_dict_in_generate"})
+OF_ENGINE = frozenset(Way) - {Way.LINK}
 
 CONFLICTS: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
-    (frozenset({"num_beams"}), frozenset({"streamer", Way.STREAM}), "transformers refuses a streamer for beams"),
+    (DRAFTS | OUTPUTS | {"num_beams", "length_penalty"}, OF_ENGINE, "the engine refuses it"),
+    (ROWS, frozenset({"streamer"}), "a streamer takes one sequence"),
     (DRAFTS, ROWS, "transformers drafts for one row"),
     (DRAFTS, frozenset({"length_penalty"}), "it needs beams, and transformers drafts for one row"),
-    (frozenset({"length_penalty"}), frozenset({"logprobs", "streamer", Way.STREAM}), "it needs beams"),
+    (DRAFTS, CRITERIA, "transformers asks criteria behind a whole draft only"),
+    (frozenset({"length_penalty"}), frozenset({"logprobs", "streamer"}), "it needs beams"),
     (frozenset({"assistant_model"}), frozenset({"prompt_lookup_num_tokens"}), "transformers has one source of drafts"),
     (frozenset({"logprobs"}), ROWS | DRAFTS, "the engine refuses it"),
-    (frozenset({"num_return_sequences"}), frozenset({Way.STREAM}), "the engine refuses it"),
+    (frozenset({"num_return_sequences"}), frozenset({Way.STREAM, Way.SERVICE, Way.CHAT}), "the engine refuses it"),
     (frozenset({"streamer"}), frozenset({Way.STREAM, Way.BATCH}), "the engine refuses it"),
     (frozenset({"logprobs", "generation_config"}), frozenset({Way.LINK}), "the call is one of transformers"),
 )
@@ -208,7 +212,7 @@ def _two_scaffolds() -> SearchStrategy[CheckedSchema]:
 
 @st.composite
 def _steps(draw: DrawFn, num_prompts: int) -> Step:
-    way = draw(st.sampled_from(Way))
+    way = draw(st.sampled_from((*Way, Way.LINK, Way.LINK)))  # it has the most options
     first = draw(_asks(way, num_prompts))
     others: list[Ask] = []
     if way is Way.BATCH:
@@ -244,13 +248,12 @@ def _asks(draw: DrawFn, way: Way, num_prompts: int) -> Ask:
 def _options(draw: DrawFn, way: Way) -> dict[str, Any]:
     """Draw options that can be together, and those that they need."""
     count = draw(st.integers(0, MAX_OPTIONS))
-    names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), min_size=count, max_size=count, unique=True))
+    possible = sorted(name for name in OPTIONS if conflict(name, way) is None)
+    names = draw(st.lists(st.sampled_from(possible), min_size=count, max_size=count, unique=True))
     chosen: list[str] = []
     for name in names:
-        if not any(conflict(name, other) for other in (way, *chosen)):
+        if not any(conflict(name, other) for other in chosen):
             chosen.append(name)
-    if way is Way.LINK and DRAFTS & {*chosen}:  # transformers asks criteria behind a whole draft only
-        chosen = [name for name in chosen if name not in CRITERIA]
     options = {name: draw(OPTIONS[name]) for name in chosen}
     if "length_penalty" in options:
         options.setdefault("num_beams", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -13,12 +14,13 @@ from promptcache.language import Placement, Repair, check_schema, parse_prompt, 
 from promptcache.layout import Level, Origin, Plan, continued
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
-from promptcache.runtime.generate import generate, request_logits
 from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked
+from promptcache.runtime.link import Linked, request_logits
 from promptcache.runtime.reference import plain_logits, reference_logits
+from promptcache.runtime.request import Request
 from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.serving import answer
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model, usual_families
 from tests.laws.service import serve
@@ -57,6 +59,19 @@ def model_of(family: str, dtype: torch.dtype) -> Model:
 def linked(plan: Plan, model: Model) -> Linked:
     """Link a plan with a fresh store."""
     return serve(plan.layout.schema, model).executor.link(plan.tokens)
+
+
+def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
+    """Return the tokens of a greedy answer, without an end."""
+    request = Request(
+        plan=plan,
+        eos_ids=(),
+        max_new_tokens=num_tokens,
+        options={"do_sample": False},
+        started=time.perf_counter(),
+        text=ByteTokenizer().decode,
+    )
+    return answer(request, serve(plan.layout.schema, model).executor).token_ids
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -126,12 +141,12 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
     model = model_of(family, torch.float64)
     plan = plan_for(PROMPT, family=family)
 
-    made = generate(model, linked(plan, model), eos_ids=(), max_new_tokens=6, options={"do_sample": False})
+    made = greedy(model, plan, 6)
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < 6:
         tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
-    assert made.sequences[0] == tokens
+    assert made == tokens
 
 
 def test_longrope_answers_continue_beyond_the_original_length() -> None:
@@ -143,12 +158,12 @@ def test_longrope_answers_continue_beyond_the_original_length() -> None:
     num_tokens = model.hf.config.original_max_position_embeddings - plan.num_new_tokens + 12
     assert 12 < num_tokens < 40
 
-    made = generate(model, linked(plan, model), eos_ids=(), max_new_tokens=num_tokens, options={"do_sample": False})
+    made = greedy(model, plan, num_tokens)
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < num_tokens:
         tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
-    assert made.sequences[0] == tokens
+    assert made == tokens
 
 
 @pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
@@ -161,12 +176,7 @@ def test_a_configuration_that_asks_for_tuples_changes_nothing(family: str) -> No
     choose_linking(model)
     plan = plan_for(PROMPT)
 
-    answers = [
-        generate(each, linked(plan, each), eos_ids=(), max_new_tokens=3, options={"do_sample": False}).sequences
-        for each in (expected, model)
-    ]
-
-    assert answers[0] == answers[1]
+    assert greedy(expected, plan, 3) == greedy(model, plan, 3)
     assert model.fingerprint == expected.fingerprint
     tokens = torch.tensor([[5, 6, 7]])
     assert torch.equal(*(each.hf.generate(tokens, max_new_tokens=3, do_sample=False) for each in (expected, model)))

@@ -9,8 +9,7 @@ import torch
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.generate import request_logits
-from promptcache.runtime.link import Linked, link, segments_of
+from promptcache.runtime.link import Linked, link, request_logits, segments_of
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.service import serve

@@ -216,21 +216,20 @@ def test_another_model_cannot_continue_gaps() -> None:
     assert (int(output.logits[0, -1].argmax()),) == expected
 
 
-@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"num_beams": 2}], ids=str)
-def test_options_of_generate_keep_positions(options: dict[str, Any]) -> None:
-    """Drafts that are rejected, and beams, continue at the positions of the cache."""
+def test_rejected_drafts_keep_positions() -> None:
+    """Drafts that are rejected continue at the positions of the cache."""
     engine = engine_of("llama")
     no_token = engine.model.num_known_tokens  # transformers 5.4 has no drafts without an end token
     given = {"do_sample": False, "max_new_tokens": NUM_TOKENS, "eos_token_id": no_token}
-    expected = engine.generate(PROMPT, **given, **options).token_ids
+    expected = engine.generate(PROMPT, **given).token_ids
     inputs = engine.link(PROMPT)
     num_given = inputs["input_ids"].shape[1]
 
     made = engine.model.hf.generate(
         input_ids=inputs["input_ids"],
         past_key_values=inputs["past_key_values"],
+        prompt_lookup_num_tokens=3,
         **given,
-        **options,
     )
     assert tuple(made[0, num_given:].tolist()) == expected
 
@@ -307,20 +306,16 @@ def test_inputs_serve_one_generation(family: str) -> None:
 
 
 def test_inputs_take_the_options_of_generate() -> None:
-    """Beams over linked inputs are those of the engine; a copied cache gets its rows first, as docs/python.md says."""
+    """Beams over linked inputs are those over a copied cache, which gets its rows first, as docs/python.md says."""
     options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False}
-    llama, gptj = engine_of("llama"), engine_of("gptj (concatenated)")
+    engine = engine_of("llama")
+    copied = engine.to_dynamic_cache(PROMPT)
+    copied["past_key_values"].batch_repeat_interleave(3)
 
-    for engine, link, copied in (
-        (llama, llama.link, False),
-        (llama, llama.to_dynamic_cache, True),
-        (gptj, gptj.link, True),
-    ):
-        inputs = link(PROMPT)
-        if copied:
-            inputs["past_key_values"].batch_repeat_interleave(3)
-        expected = engine.generate(PROMPT, **options, eos_token_id=[]).token_ids
-        assert generated(engine.model, inputs, **options) == expected
+    found, expected = (generated(engine.model, each, **options) for each in (engine.link(PROMPT), copied))
+
+    assert found == expected
+    assert found != generated(engine.model, engine.link(PROMPT), **{**options, "num_beams": 1})
 
 
 def test_a_prompt_without_room_is_refused() -> None:

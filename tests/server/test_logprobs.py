@@ -122,18 +122,6 @@ def test_an_answer_without_them_has_none(served: Served) -> None:
     assert made.choices[0].logprobs is None
 
 
-def test_requests_that_run_alone_have_them_at_their_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that no row of the batch can express has the same tokens, text and numbers."""
-    plain = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
-    monkeypatch.setattr("promptcache.runtime.serving.job.sampling_settings", lambda *_: None)
-    alone = _of_plain(served.openai().chat.completions.create(**CHAT, temperature=0))
-    stream = _of_stream(served.openai().chat.completions.create(**CHAT, temperature=0, stream=True), 1)
-
-    for ((text, tokens),) in (alone, stream):
-        assert text == plain[0][0]
-        assert [each.token for each in tokens] == [each.token for each in plain[0][1]]
-
-
 @pytest.mark.parametrize("stop", [None, "bc", "d"])
 def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
     """A byte that no character can have is one character of the text, and those of a stop string are left out."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from numbers import Integral
 from typing import Any
 
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, MaxTimeCriteria
 
 from promptcache.diagnostics import (
     FLAG,
@@ -24,6 +24,7 @@ from promptcache.diagnostics import (
     first_line,
     instance,
     number,
+    shown,
     whole,
 )
 from promptcache.runtime.hf.model import Model
@@ -36,31 +37,22 @@ _OURS = ("input_ids", "inputs", "inputs_embeds", "position_ids", "attention_mask
 _CACHING = ("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size")
 """Settings of transformers' own caches. They change no answer, and linked requests use another cache."""
 
-_FORCED: Mapping[str, Any] = {
-    "use_cache": True,
-    "cache_implementation": None,
-    "prefill_chunk_size": None,
-    "max_length": None,
-    "min_length": 0,
-    "token_healing": False,
-    "stop_strings": None,
-    "assistant_early_exit": None,
+OTHER_LOOPS: Mapping[str, Any] = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale"), 1),
+    **dict.fromkeys(
+        (
+            *("assistant_model", "assistant_tokenizer", "assistant_early_exit", "prompt_lookup_num_tokens", "use_mtp"),
+            *("custom_generate", "trust_remote_code", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
+            *("negative_prompt_ids", "negative_prompt_attention_mask", "token_healing"),
+            *("output_scores", "output_logits", "output_hidden_states", "output_attentions"),
+            *("return_dict_in_generate", "is_assistant"),
+        )
+    ),
 }
-"""Settings that a model's own generation configuration must not change for linked KV. Without `use_cache`, for example,
-answers are wrong.
-"""
+"""Options of loops that are not one token of one row at a time, with the values that are without effect."""
 
-_FEEDS_TOKENS = ("assistant_model", "prompt_lookup_num_tokens", "custom_generate")
-"""Options that feed tokens that may not stay in the answer, or that let the caller's code feed tokens."""
-
-_NO_STEPS = (
-    *_FEEDS_TOKENS,
-    *("use_mtp", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
-)
-"""Options with which a forward pass does not choose one token for each row."""
-
-_OUTPUTS = ("output_scores", "output_logits", "output_hidden_states")
-"""Outputs for `Completion.output`; transformers drops them without `return_dict_in_generate`."""
+FORCED: Mapping[str, Any] = {**OTHER_LOOPS, "use_cache": True, "max_length": None, "min_length": 0}
+"""Settings that a model's own generation configuration does not change."""
 
 _DEFAULTS = vars(GenerationConfig())  # type: ignore[no-untyped-call] # transformers does not annotate it
 
@@ -96,11 +88,8 @@ _SETTINGS = (
 )
 """Options of our own, for names that are almost these."""
 
-REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, OSError)
-"""Exceptions that transformers raises for options that it does not take."""
-
 _MAX_SEQUENCES = 4096
-"""Limit of beams or sequences of one prompt; each has KV of its own."""
+"""Limit of sequences of one prompt; each has KV of its own."""
 
 _STREAMER = Kind("a streamer, with put and end,", lambda value: all(hasattr(value, name) for name in ("put", "end")))
 _FUNCTIONS = Kind(
@@ -124,10 +113,8 @@ def _are_stop_strings(value: object) -> bool:
 _KINDS: Mapping[str, Kind] = {
     "max_new_tokens": whole(1, unit="tokens"),
     "min_new_tokens": whole(0, unit="tokens"),
-    "num_beams": whole(1, _MAX_SEQUENCES),
     "num_return_sequences": whole(1, _MAX_SEQUENCES),
-    "prompt_lookup_num_tokens": whole(1),
-    **dict.fromkeys(("do_sample", "return_dict_in_generate", "output_attentions", "token_healing", *_OUTPUTS), FLAG),
+    "do_sample": FLAG,
     "max_time": number(0),
     "temperature": TEMPERATURE,
     "top_p": number(0, 1),
@@ -135,7 +122,6 @@ _KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), whole(0)),
     **dict.fromkeys(("eos_token_id", "pad_token_id"), _TOKENS),
     **dict.fromkeys(("bad_words_ids", "sequence_bias"), instance("a list or a dict", list, tuple, dict)),
-    "length_penalty": number(-1e9),
     "stop_strings": Kind("text or a list of texts, none of them empty,", _are_stop_strings),
     "streamer": _STREAMER,
     "stopping_criteria": _FUNCTIONS,
@@ -166,8 +152,7 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
         if name in given:
             raise InvalidGeneration(f"generate() sets '{name}' itself, from the prompt; remove it")
     _check_lengths(given)
-    if not given.get("custom_generate"):  # it may take options of its own
-        _check_names(given)
+    _check_names(given)
     given = {name: _plain(value) for name, value in given.items()}
     _check_values(given)
     for name in ("prefill_chunk_size", "cache_implementation"):
@@ -176,21 +161,15 @@ def read_options(given: Mapping[str, Any], max_new_tokens: int | None) -> dict[s
     tell_unused(given.get("generation_config"), "generation_config")
     named = {name: value for name, value in given.items() if name != "generation_config"}
     options = {**_taken_apart(given.get("generation_config"), "max_new_tokens" in named), **named}
-    if options.get("token_healing"):
-        raise InvalidGeneration(
-            "'token_healing' does not work here: it would change tokens whose positions are planned"
-        )
-    if options.get("assistant_early_exit") is not None:
-        raise InvalidGeneration(
-            "'assistant_early_exit' does not work here: transformers removes layers from the model while it drafts, "
-            "and other requests use the same model; use 'assistant_model' or 'prompt_lookup_num_tokens'"
-        )
-    if options.get("is_assistant"):
-        raise InvalidGeneration("generate() has no option 'is_assistant': transformers sets it for 'assistant_model'")
-    if options.get("output_attentions"):
-        raise InvalidGeneration("'output_attentions' does not work here: attention weights over stored KV are not kept")
-    if any(options.get(name) for name in _OUTPUTS):
-        options["return_dict_in_generate"] = True
+    for name, harmless in OTHER_LOOPS.items():
+        value = options.pop(name, None)
+        is_plain = isinstance(value, bool | int | float | str)
+        if value is not None and not (is_plain and value in (False, harmless)):
+            raise InvalidGeneration(
+                f"'{name}' does not work here: an answer is a row of a shared forward pass. transformers takes it over "
+                f"the linked prompt: engine.model.hf.generate(**engine.link(prompt), {name}="
+                f"{shown(value) if is_plain else '…'})"
+            )
     return options
 
 
@@ -205,31 +184,27 @@ def check_for_batch(options: Mapping[str, Any]) -> None:
 
 
 def check_for_logprobs(options: Mapping[str, Any], model: Model) -> None:
-    """Refuse options with which a forward pass does not give one token of the answer.
+    """Refuse several sequences, of which only the first would have log-probabilities.
 
     Raises:
-        InvalidGeneration: Names the option.
+        InvalidGeneration: The options have several.
     """
-    several = (name for name in ("num_beams", "num_return_sequences") if number_of(name, options, model) != 1)
-    others = (name for name in _NO_STEPS if setting(name, options, model) is not None)
-    for name in (*several, *others):
-        where = "" if name in options else ", which the model's generation configuration sets"
-        raise InvalidGeneration(f"'logprobs' does not work with '{name}'{where}: leave one of them out")
+    if num_sequences(options, model) > 1:
+        raise InvalidGeneration("'logprobs' does not work with 'num_return_sequences': leave one of them out")
 
 
 def check_for_output(options: Mapping[str, Any], model: Model, reason: str) -> None:
-    """Refuse options with which token masks do not decide the next token.
+    """Refuse a minimum of new tokens, which a format may not have.
 
     Args:
         reason: What gives the answer its format.
 
     Raises:
-        InvalidGeneration: Names the option.
+        InvalidGeneration: The options, or the model's generation configuration, have one.
     """
-    others = (name for name in _NO_STEPS if setting(name, options, model) is not None)
-    for name in ("min_new_tokens",) if setting("min_new_tokens", options, model) else others:
-        where = "" if name in options else ", which the model's generation configuration sets"
-        raise InvalidGeneration(f"{reason} does not work with '{name}'{where}: leave one of them out")
+    if setting("min_new_tokens", options, model):
+        where = "" if "min_new_tokens" in options else ", which the model's generation configuration sets"
+        raise InvalidGeneration(f"{reason} does not work with 'min_new_tokens'{where}: leave one of them out")
 
 
 def check_for_stream(options: Mapping[str, Any], model: Model) -> None:
@@ -240,9 +215,9 @@ def check_for_stream(options: Mapping[str, Any], model: Model) -> None:
     """
     if options.get("streamer") is not None:
         raise InvalidGeneration("stream() is a streamer itself; give 'streamer' to generate()")
-    if number_of("num_return_sequences", options, model) > 1:
+    if num_sequences(options, model) > 1:
         raise InvalidGeneration(
-            "stream() streams one sequence; for 'num_return_sequences' above 1 use generate(), or one stream for each"
+            "one sequence can be streamed; for 'num_return_sequences' above 1 use generate(), or one stream for each"
         )
 
 
@@ -260,38 +235,35 @@ def configured_settings(model: Model) -> tuple[str, ...]:
     return tuple(name for name, value in public.items() if value != _DEFAULTS.get(name))
 
 
-def number_of(name: str, options: Mapping[str, Any], model: Model) -> int:
-    """Return a setting whose default is 1."""
-    value = setting(name, options, model)
-    return 1 if value is None else int(value)
-
-
 def num_sequences(options: Mapping[str, Any], model: Model) -> int:
-    """Return the number of rows that `generate` makes of one prompt: beams or returned sequences."""
-    return max(number_of(name, options, model) for name in ("num_beams", "num_return_sequences"))
+    """Return the number of answers to one prompt.
 
-
-def forced_options(model: Model) -> dict[str, Any]:
-    """Return the settings that no configuration may change; `min_length` only if the model sets one.
-
-    transformers 5.23 warns if `min_length` is given beside `min_new_tokens`, even if it is 0.
+    Raises:
+        InvalidGeneration: There are several without sampling.
     """
-    own = setting("min_length", {}, model)
-    return {name: value for name, value in _FORCED.items() if own or name != "min_length"}
+    number = int(setting("num_return_sequences", options, model) or 1)
+    if number > 1 and not (setting("do_sample", options, model) and setting("temperature", options, model) != 0):
+        raise InvalidGeneration("'num_return_sequences' above 1 needs do_sample=True: greedy answers are all equal")
+    return number
 
 
-def takes_history(options: Mapping[str, Any], model: Model) -> bool:
-    """Whether a request with these options can use history: it has one row, and `generate` alone feeds its tokens."""
-    return num_sequences(options, model) == 1 and not any(setting(name, options, model) for name in _FEEDS_TOKENS)
+def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that end an answer: those of the options, else `eos_ids`."""
+    named = options.get("eos_token_id", eos_ids)
+    if named is None:
+        return ()
+    return (named,) if isinstance(named, int) else tuple(named)
 
 
-def pop_stopping_criteria(options: dict[str, Any], model: Model) -> list[Callable[..., Any]]:
-    """Remove the stopping criteria from the options and return them, with one for `stop_strings`.
+def stopping_criteria(options: Mapping[str, Any], model: Model) -> list[Callable[..., Any]]:
+    """Return the stopping criteria of the options, with those for `stop_strings` and `max_time`.
 
     Raises:
         InvalidGeneration: `stop_strings` is set without a tokenizer.
     """
-    criteria = list(options.pop("stopping_criteria", None) or ())
+    criteria = list(options.get("stopping_criteria") or ())
+    if (max_time := setting("max_time", options, model)) is not None:
+        criteria.append(MaxTimeCriteria(max_time))
     strings = setting("stop_strings", options, model)
     if strings:
         tokenizer = options.get("tokenizer")
@@ -309,11 +281,12 @@ def tell_unused(config: object, whose: str) -> None:
         whose: Where it is from, for the message.
     """
     said = {} if config is None else vars(config)
-    unused = (*_CACHING, *(name for name in _FORCED if name != "stop_strings"))  # stop strings are a criterion
     names = [
         name
-        for name in dict.fromkeys(unused)
-        if said.get(name) is not None and said[name] not in (_DEFAULTS.get(name), _FORCED.get(name))
+        for name in dict.fromkeys((*_CACHING, *FORCED))
+        if said.get(name) is not None
+        and said[name] not in (_DEFAULTS.get(name), FORCED.get(name))
+        and not (said[name] is False and name in OTHER_LOOPS)
     ]
     if names:
         _log_unused(whose, ", ".join(map(repr, names)))

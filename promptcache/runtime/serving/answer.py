@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from promptcache.diagnostics import Cancelled
-from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
@@ -15,9 +15,8 @@ from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.request import Request, begun
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.decoder import Decoder
-from promptcache.runtime.serving.job import jobs_of
+from promptcache.runtime.serving.job import job_of
 from promptcache.runtime.serving.scheduler import Scheduler
-from promptcache.runtime.serving.seeded_draws import draws_of
 
 
 def answer(
@@ -26,10 +25,10 @@ def answer(
     on_token: Callable[[int], object] | None = None,
     is_cancelled: Callable[[], bool] | None = None,
 ) -> Completion:
-    """Answer one request.
+    """Answer one request for one sequence.
 
     Args:
-        on_token: Gets each generated token. The request has one sequence and no streamer.
+        on_token: Gets each generated token.
         is_cancelled: Read between two tokens; if it is true, the request ends.
 
     Raises:
@@ -45,10 +44,7 @@ def answer(
             on_token(item.token_id if isinstance(item, TokenLogprobs) else item)
 
     with executor.activity:
-        (job,) = jobs_of([begun(request, executor)], [listen], executor)
-        if job.settings is None:
-            with draws_of(job):
-                return answer_by_transformers(job.request, executor, on_token, is_cancelled)
+        job = job_of(begun(request, executor), listen, executor)
         decoder = Decoder(executor)
         try:
             decoder.join(job, executor.fetch(part.encoding for part in job.request.plan.tokens.parts))
@@ -66,19 +62,14 @@ def answer(
 
 
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
-    """Answer planned requests together, and return their completions in order.
-
-    Each is answered alone if the model links by concatenation, or if rows of a batch do not support the options.
+    """Answer planned requests together, each with its number of sequences, and return their completions in order.
 
     Args:
-        requests: All have the same options.
         batch_bytes: Limit of the KV that running requests add themselves. One request always fits.
 
     Raises:
         The first error of any request. The others are ended.
     """
-    if not requests:
-        return ()
     completions: dict[int, Completion] = {}
     errors: list[BaseException] = []
 
@@ -88,15 +79,16 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
         elif isinstance(item, BaseException):
             errors.append(item)
 
-    jobs = jobs_of(requests, [partial(listen, index) for index in range(len(requests))], executor)
-    if jobs[0].settings is None:
-        return tuple(answer(request, executor) for request in requests)
+    rows = [row for request in requests for row in _rows(request)]
+    if not rows:
+        return ()
     limits = ServiceLimits(
-        max_rows=len(requests),
+        max_rows=len(rows),
         step_tokens=CHUNK_TOKENS,
         tail_bytes=batch_bytes,
         queue_timeout_s=sys.float_info.max,
     )
+    jobs = [job_of(row, partial(listen, index), executor) for index, row in enumerate(rows)]
     scheduler = Scheduler(executor, limits, fetches_first=True)
     for job in jobs:
         scheduler.add(job)
@@ -107,4 +99,27 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
             raise errors[0]
     finally:  # after an error or an interrupt
         scheduler.fail_all(Cancelled("another request of the batch failed"))
-    return tuple(completions[index] for index in range(len(requests)))
+    made = iter([completions[index] for index in range(len(rows))])
+    return tuple(_joined([next(made) for _ in range(request.num_sequences)]) for request in requests)
+
+
+def _rows(request: Request) -> Sequence[Request]:
+    """Return a request for each sequence. With a seed, each further one has the next seed."""
+    if request.num_sequences == 1:
+        return [request]
+    seeds = [None if request.seed is None else request.seed + index for index in range(request.num_sequences)]
+    return [replace(request, num_sequences=1, seed=seed) for seed in seeds]
+
+
+def _joined(completions: Sequence[Completion]) -> Completion:
+    """Return the first completion of a request with the texts of the others."""
+    first, *others = completions
+    if not others:
+        return first
+    num_generated = sum(len(each.token_ids) for each in completions)
+    return replace(
+        first,
+        alternatives=tuple(each.text for each in others),
+        usage=replace(first.usage, num_generated_tokens=num_generated),
+        timing=max((each.timing for each in completions), key=lambda timing: timing.ttft_s + timing.decode_s),
+    )

@@ -9,7 +9,7 @@ from itertools import compress
 
 import torch
 
-from promptcache.diagnostics import InvalidGeneration, PromptCacheError
+from promptcache.diagnostics import InvalidGeneration
 from promptcache.runtime.attention import to_device
 from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
@@ -20,7 +20,7 @@ from promptcache.runtime.logprobs import token_logprobs
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample
+from promptcache.runtime.serving.sampling import SampledRow, sample
 from promptcache.runtime.token_grammars import Mask
 from promptcache.runtime.token_masks import masked
 
@@ -116,13 +116,16 @@ class Decoder:
 
     def _choose(self, logits: torch.Tensor, jobs: Sequence[Job]) -> None:
         """Sample the next token of each job from the logits `[R, V]`."""
-        masks, good = list[Mask | None](), list[bool]()
-        for job, is_finite in zip(jobs, has_finite_logits(logits).tolist(), strict=True):
+        masks, good, processed = list[Mask | None](), list[bool](), dict[int, torch.Tensor]()
+        for index, (job, is_finite) in enumerate(zip(jobs, has_finite_logits(logits).tolist(), strict=True)):
             try:
-                if not is_finite:
+                if not is_finite and not job.request.options.get("remove_invalid_values"):
                     raise self._executor.model.not_finite("the logits of this request")
-                masks.append(None if job.matcher is None else job.matcher.mask())
-            except PromptCacheError as error:
+                mask = None if job.matcher is None else job.matcher.mask()
+                if job.processors:
+                    processed[len(masks)] = _processed(job, masked(logits[index : index + 1], [mask]))
+                masks.append(None if job.processors else mask)
+            except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
                 self.end(job, error)
                 good.append(False)
             else:
@@ -131,9 +134,13 @@ class Decoder:
             jobs, logits = [*compress(jobs, good)], logits[torch.tensor(good, device=logits.device)]
             if not jobs:
                 return
+        scores = masked(logits, masks)
+        if processed:
+            dtype = torch.promote_types(scores.dtype, torch.float32)
+            scores = torch.stack([processed.get(row, each).to(dtype) for row, each in enumerate(scores)])
         rows = [
             SampledRow(
-                settings=_settings(job),
+                settings=job.settings,
                 generator=job.generator,
                 seen=job.seen[0],
                 num_new=len(job.token_ids),
@@ -141,7 +148,7 @@ class Decoder:
             )
             for job in jobs
         ]
-        for index, (job, token_id) in enumerate(zip(jobs, sample(masked(logits, masks), rows), strict=True)):
+        for index, (job, token_id) in enumerate(zip(jobs, sample(scores, rows), strict=True)):
             if token_id < 0:
                 self.end(job, InvalidGeneration("under these options, no token has a probability above 0"))
                 continue
@@ -188,7 +195,7 @@ class Decoder:
             request,
             job.fetched,
             OwnKVUsage(found, _row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
-            (tuple(job.token_ids),),
+            tuple(job.token_ids),
             ended,
             timing,
         )
@@ -207,6 +214,12 @@ def _row(job: Job) -> Row:
     return job.row
 
 
-def _settings(job: Job) -> SamplingSettings:
-    assert job.settings is not None, "a running job has settings"
-    return job.settings
+def _processed(job: Job, scores: torch.Tensor) -> torch.Tensor:
+    """Return the scores `[V]` of the next token after the changes and processors of a job, from `[1, V]`."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
+    num_given = job.request.num_given
+    answer = job.seen[0, job.seen.shape[1] - len(job.token_ids) - num_given :]
+    job.request.changes.apply_(scores[0], answer)
+    for processor in job.processors:
+        scores = processor(job.seen, scores)
+    return scores[0]

@@ -13,16 +13,17 @@ from typing import Any, TypeAlias
 
 import torch
 
+from promptcache.diagnostics import InvalidGeneration
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.generate import end_ids
-from promptcache.runtime.hf.options import pop_stopping_criteria
+from promptcache.runtime.hf.options import end_ids, stopping_criteria
+from promptcache.runtime.hf.processors import logits_processors
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
 from promptcache.runtime.serving.batch import Row
-from promptcache.runtime.serving.sampling import SamplingSettings, sampling_settings
+from promptcache.runtime.serving.sampling import SamplingSettings, needs_processors, sampling_settings
 from promptcache.runtime.token_grammars import TokenMatcher
 
 _log = logging.getLogger(__name__)
@@ -30,8 +31,7 @@ _log = logging.getLogger(__name__)
 Listener: TypeAlias = Callable[[int | TokenLogprobs | Completion | BaseException], None]
 """Gets each generated token, then the completion or an error. It must not block.
 
-A token comes with its log-probabilities if the request has them. A request that transformers answers passes no tokens
-in this case; log-probabilities come with the completion.
+A token comes with its log-probabilities if the request has them.
 """
 
 
@@ -40,8 +40,9 @@ class Job:
     """A request that is being answered.
 
     Attributes:
-        settings: None if rows do not support the options; then transformers' `generate` answers the request.
-        seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty or a criterion reads them.
+        settings: How the next token is chosen: from the scores that the processors return, if there are any.
+        processors: Logits processors of transformers for options that `settings` cannot express.
+        seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty, processor or criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
         fetching: Its KV, while another thread reads or encodes it.
@@ -51,7 +52,8 @@ class Job:
 
     request: Request
     listener: Listener
-    settings: SamplingSettings | None
+    settings: SamplingSettings
+    processors: Sequence[Callable[..., torch.Tensor]]
     generator: torch.Generator
     criteria: Sequence[Callable[..., Any]]
     ends: tuple[int, ...]
@@ -83,11 +85,9 @@ class Job:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a penalty or a criterion reads the tokens."""
-        settings = self.settings
-        return bool(self.criteria) or (
-            settings is not None and (settings.repetition_penalty != 1.0 or settings.changes.reads_answer)
-        )
+        """Whether a penalty, a processor or a criterion reads the tokens."""
+        penalties = self.settings.repetition_penalty != 1.0 or self.request.changes.reads_answer
+        return bool(self.criteria or self.processors) or penalties
 
     @property
     def streamer(self) -> Any:
@@ -107,30 +107,41 @@ class Job:
             _log.exception("a listener raised an error when its request ended")
 
 
-def jobs_of(requests: Sequence[Request], listeners: Sequence[Listener], executor: Executor) -> tuple[Job, ...]:
-    """Return a job for each request. They have the same options, and share stopping criteria."""
-    model = executor.model
-    options = dict(requests[0].options)
-    criteria = pop_stopping_criteria(options, model)
-    ends = end_ids(options, requests[0].eos_ids)
-    settings = sampling_settings(options, model, ends) if model.linking.takes_rows else None
-    return tuple(
-        Job(
-            request=request,
-            listener=listener,
-            settings=None if settings is None else replace(settings, changes=request.changes),
-            generator=_generator(settings, request.seed),
-            criteria=criteria,
-            ends=ends,
-            matcher=None if request.matcher is None else request.matcher.copy(),
+def job_of(request: Request, listener: Listener, executor: Executor) -> Job:
+    """Return the job of a request with one sequence.
+
+    Raises:
+        InvalidGeneration: It has several sequences, or transformers does not take its options.
+    """
+    if request.num_sequences > 1:
+        raise InvalidGeneration(
+            "'num_return_sequences' above 1 works in generate() and generate_batch(); elsewhere ask several times"
         )
-        for request, listener in zip(requests, listeners, strict=True)
+    model, options = executor.model, request.options
+    ends = end_ids(options, request.eos_ids)
+    settings = sampling_settings(options, model, ends)
+    processors: Sequence[Callable[..., torch.Tensor]] = ()
+    if needs_processors(options, model):
+        prompt_ids = request.plan.tokens.used_ids
+        processors = logits_processors(options, model, prompt_ids, ends, request.max_new_tokens)
+        settings = SamplingSettings(temperature=1.0 if settings.temperature else 0.0)
+    else:
+        settings = replace(settings, changes=request.changes)
+    return Job(
+        request=request,
+        listener=listener,
+        settings=settings,
+        processors=processors,
+        generator=_generator(settings, request.seed),
+        criteria=stopping_criteria(options, model),
+        ends=ends,
+        matcher=None if request.matcher is None else request.matcher.copy(),
     )
 
 
-def _generator(settings: SamplingSettings | None, seed: int | None) -> torch.Generator:
+def _generator(settings: SamplingSettings, seed: int | None) -> torch.Generator:
     """Return a random generator. Greedy decoding draws no seed, so it does not change torch's random state."""
     generator = torch.Generator()
-    if seed is None and settings is not None and settings.temperature:
+    if seed is None and settings.temperature:
         seed = int(torch.randint(2**62, ()))
     return generator if seed is None else generator.manual_seed(seed)

@@ -15,7 +15,7 @@ import torch
 
 from promptcache.runtime.attention import to_device
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.options import configured_settings, setting
+from promptcache.runtime.hf.options import OTHER_LOOPS, configured_settings, setting
 from promptcache.runtime.logit_changes import LogitChanges
 
 _FIRST_CANDIDATES = 1024
@@ -29,18 +29,20 @@ _ANY: Any = object()
 _ROWS_TAKE: Mapping[str, Any] = {
     **dict.fromkeys(("do_sample", "temperature", "top_k", "top_p", "min_p"), _ANY),
     **dict.fromkeys(("repetition_penalty", "min_new_tokens"), _ANY),
-    # These end an answer, or pass it on.
-    **dict.fromkeys(("eos_token_id", "stop_strings", "stopping_criteria", "streamer", "tokenizer"), _ANY),
+    # These end an answer, pass it on, or give it several times.
+    **dict.fromkeys(("eos_token_id", "stop_strings", "stopping_criteria", "streamer", "tokenizer", "max_time"), _ANY),
+    "num_return_sequences": _ANY,
     # These change nothing in a row, or every request overrides them.
     **dict.fromkeys(("pad_token_id", "bos_token_id", "decoder_start_token_id", "transformers_version"), _ANY),
-    **dict.fromkeys(("max_new_tokens", "max_length", "min_length", "token_healing", "assistant_early_exit"), _ANY),
+    **dict.fromkeys(("max_new_tokens", "max_length", "min_length"), _ANY),
     **dict.fromkeys(("use_cache", "cache_implementation", "prefill_chunk_size"), _ANY),
-    **dict.fromkeys(("num_beams", "num_return_sequences", "num_beam_groups"), 1),
-    **dict.fromkeys(("encoder_repetition_penalty", "length_penalty", "typical_p"), 1.0),
-    **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), 0.0),
+    **dict.fromkeys(("length_penalty", "early_stopping", "diversity_penalty"), _ANY),  # of beams
+    **dict.fromkeys(OTHER_LOOPS, _ANY),
+    **dict.fromkeys(("encoder_repetition_penalty", "typical_p"), 1.0),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), 0.0),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
 }
-"""Options of `generate` that rows support, with the supported value: any value, or the one without effect."""
+"""Options of `generate` that need no processors of transformers, with the value: any, or the one without effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +90,23 @@ class SampledRow:
         return self.seen[max(0, len(self.seen) - self.num_new - self.num_given) :]
 
 
-def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequence[int]) -> SamplingSettings | None:
-    """Return the settings that options and the model's generation configuration ask for.
-
-    Args:
-        options: Options of `generate`, as `read_options` returns them.
-
-    Returns:
-        None if they need a setting that `SamplingSettings` does not have. Such a request is answered alone.
-    """
+def needs_processors(options: Mapping[str, Any], model: Model) -> bool:
+    """Whether options, or the model's generation configuration, ask for a setting that `SamplingSettings` lacks."""
     for name in {*options, *configured_settings(model)}:
         taken = _ROWS_TAKE.get(name)
         if taken is not _ANY:
             value = setting(name, options, model)
-            if value is not None and value is not False and value != taken:
-                return None
+            if value is not None and value is not False and (callable(value) or value != taken):
+                return True
+    return False
+
+
+def sampling_settings(options: Mapping[str, Any], model: Model, end_ids: Sequence[int]) -> SamplingSettings:
+    """Return the settings that options and the model's generation configuration ask for.
+
+    Args:
+        options: Options of `generate`, as `read_options` returns them.
+    """
     sample = bool(setting("do_sample", options, model))
     temperature, top_p, top_k = (setting(name, options, model) for name in ("temperature", "top_p", "top_k"))
     return SamplingSettings(

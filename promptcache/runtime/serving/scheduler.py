@@ -1,7 +1,6 @@
 """The scheduler: requests wait, join the batch, are prefilled and decoded step by step, and leave.
 
-One thread at a time uses a scheduler. Requests with options that rows do not support, such as
-beams, are answered alone between steps.
+One thread at a time uses a scheduler.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 
 from promptcache.diagnostics import Cancelled, QueueTimeout
-from promptcache.runtime.answer import answer_by_transformers
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.hf.options import num_sequences
 from promptcache.runtime.request import Request, begun
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted
 from promptcache.runtime.serving.decoder import Decoder
-from promptcache.runtime.serving.job import Job, Listener, jobs_of
+from promptcache.runtime.serving.job import Job, Listener, job_of
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import draw
-from promptcache.runtime.serving.seeded_draws import draws_of
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
@@ -93,8 +89,8 @@ class Scheduler:
         Args:
             num_drawn: Number of tokens that were drawn with the seed of the request before.
         """
-        (job,) = jobs_of([request], [listener], self._executor)
-        if job.settings is None or job.settings.temperature:
+        job = job_of(request, listener, self._executor)
+        if job.settings.temperature:
             for _ in range(num_drawn):
                 draw(job.generator)
         return job
@@ -157,10 +153,7 @@ class Scheduler:
             self._observer.admitted(time.perf_counter() - job.submitted)
             try:
                 job.request = begun(job.request, self._executor)
-                if job.settings is None:
-                    self._end(job, self._answered_alone(job))
-                else:
-                    self._fetching.append(job)
+                self._fetching.append(job)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
 
@@ -211,17 +204,6 @@ class Scheduler:
             self._decoder.end(job, result)
         else:
             job.tell(result)
-
-    def _answered_alone(self, job: Job) -> Completion:
-        is_one = num_sequences(job.request.options, self._executor.model) == 1
-        passes_tokens = is_one and job.request.logprobs is None and job.streamer is None
-        with draws_of(job):
-            made = answer_by_transformers(
-                job.request, self._executor, job.listener if passes_tokens else None, lambda: job.is_cancelled
-            )
-        if job.is_cancelled:
-            raise Cancelled("the request was cancelled")
-        return made
 
 
 def _check_cancelled(job: Job, num_done: int, num_all: int) -> None:

@@ -37,8 +37,8 @@ from promptcache.runtime.attention import (
 )
 from promptcache.runtime.attention.segment_lists import make_lists, request_ranges
 from promptcache.runtime.attention.triton_backend import append, computes_rightly
-from promptcache.runtime.generate import request_logits
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.serving import tails
 from promptcache.runtime.serving.tails import Tails
