@@ -13,7 +13,7 @@ from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
-from promptcache.layout import Plan, continued, recompute, render
+from promptcache.layout import Plan, recompute, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, end_ids, num_sequences, read_options
@@ -175,7 +175,6 @@ class Request:
         promoted: Whether `plan` is such an exact plan.
         output: The format of the answer; None if it may be any text.
         changes: Changes of logits before all other processing.
-        num_given: How many of the prompt's last tokens belong to the answer.
         num_sequences: Number of answers. Each is a row of its own.
         matcher: The state of the format at the start of the answer. Not changed.
     """
@@ -195,7 +194,6 @@ class Request:
     promoted: bool = False
     output: OutputFormat | None = None
     changes: LogitChanges = field(default_factory=LogitChanges)
-    num_given: int = 0
     num_sequences: int = 1
     matcher: TokenMatcher | None = None
 
@@ -272,11 +270,8 @@ class RequestBuilder:
         """Return what turns the tokens of an answer into text, without the control tokens that end it."""
         return partial(_text, self.tokenizer, self.tokenizer.control_ids.intersection(ends))
 
-    def build(self, prompt: PromptSource, settings: RequestSettings, given: Sequence[int] = ()) -> Request:
+    def build(self, prompt: PromptSource, settings: RequestSettings) -> Request:
         """Return the request of a prompt.
-
-        Args:
-            given: Tokens of the answer that were generated already; the request continues behind them.
 
         Raises:
             As `Engine.generate`.
@@ -286,9 +281,9 @@ class RequestBuilder:
             template = settings.template_options(prompt, tools)
             made = self.planner.plan(prompt, settings.repair, template, settings.positions)
             check_tools(tools, prompt, made, self.tokenizer)
-            return continued(made, given)
+            return made
 
-        return self._build(plan, settings, given)
+        return self._build(plan, settings)
 
     def build_chat(
         self,
@@ -319,9 +314,7 @@ class RequestBuilder:
         template = settings.template_options(prompt, read_tools(settings.tools))
         return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
 
-    def _build(
-        self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings, given: Sequence[int] = ()
-    ) -> Request:
+    def _build(self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings) -> Request:
         started = time.perf_counter()
         options = read_options(settings.generation, settings.max_new_tokens)
         self.executor.activity.note()
@@ -350,32 +343,26 @@ class RequestBuilder:
             text=self.text(end_ids(options, self.end_ids)),
             reader=reader,
             changes=changes,
-            num_given=len(given),
             num_sequences=num_sequences(options, model),
             logprobs=settings.logprobs,
             seed=settings.seed,
             salt=settings.salt,
             exact=None if settings.deterministic else self._exact,
             output=output,
-            matcher=None if form is None else self._matcher(form, options, reader, given),
+            matcher=None if form is None else self._matcher(form, options, reader),
         )
 
     @cached_property
     def _grammars(self) -> TokenGrammars:
         return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
 
-    def _matcher(
-        self, output: OutputFormat, options: Mapping[str, Any], reader: AnswerReader, given: Sequence[int]
-    ) -> TokenMatcher:
-        """Return the state of a format behind the given tokens of the answer."""
+    def _matcher(self, output: OutputFormat, options: Mapping[str, Any], reader: AnswerReader) -> TokenMatcher:
+        """Return the state of a format at the start of an answer."""
         ends = end_ids(options, self.end_ids)
-        matcher = self._grammars.matcher(
+        return self._grammars.matcher(
             output,
             ends,
             None if reader.reasoning_is_closed else reader.reasoning_tags,
             is_open=reader.reasoning_is_open,
             before="" if isinstance(output, ToolCalls | CallsOrText) else reader.text_start,
         )
-        if not all(map(matcher.add, given)):
-            raise InvalidGeneration("the tokens of the answer that are given do not have its format")
-        return matcher

@@ -241,7 +241,6 @@ ERRORS: list[tuple[Any, dict[str, Any], type[Exception]]] = [
     ('<prompt schema="travel"><rome/></prompt>', {}, PromptError),
     ('<prompt schema="trvel"/>', {}, UnknownSchema),
     (PROMPTS[0], {"max_tokens": 4}, InvalidGeneration),
-    (PROMPTS[0], {"given": [1]}, InvalidGeneration),
     (PROMPTS[0], {"reuse": False}, InvalidGeneration),
     (PROMPTS[0], {"stopping_criteria": [lambda *_, **__: 1 / 0]}, ZeroDivisionError),
 ]

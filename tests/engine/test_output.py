@@ -250,15 +250,6 @@ def test_a_saved_chat_without_a_schema_keeps_its_format(tmp_path: Path) -> None:
 FORMAT = Prompt("any").answer("choice", choices=("yes", "no")).answer_format
 
 
-def test_a_resumed_answer_keeps_its_format() -> None:
-    """Tokens that were given are part of the format."""
-    whole = BYTES.generate(PROMPT, output=Person, do_sample=False)
-    (rest,) = answers_of((PROMPT, {"output": Person, "do_sample": False, "given": whole.token_ids[:5]}))
-    assert rest.token_ids == whole.token_ids[5:]
-    with BYTES.service() as service, pytest.raises(InvalidGeneration, match="do not have its format"):
-        service.submit(PROMPT, lambda _: None, output=Person, given=[ord("x")])
-
-
 def test_a_cut_answer_has_no_value() -> None:
     """The error says what to do."""
     answer = ENGINE.generate(PROMPT, output=Person, max_new_tokens=2)

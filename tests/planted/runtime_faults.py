@@ -586,14 +586,6 @@ def _new_tokens_penalized(patch: Patch) -> None:
     )
 
 
-@fault("tokens that a service is given take no random numbers", law=REQUESTS)
-def _given_draws(patch: Patch) -> None:
-    original = scheduler.Scheduler.job
-    patch.setattr(
-        scheduler.Scheduler, "job", lambda self, request, listener, seed, given: original(self, request, listener, seed)
-    )
-
-
 @fault("keys move in the opposite direction", law=MOVED, quick=True)
 def _opposite_direction(patch: Patch) -> None:
     _change_angles(patch, lambda between, cos_sin, rotation, start, stop, like: (cos_sin[0], -cos_sin[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -174,7 +174,6 @@ class Asked:
                     salt=ask.salt,
                     seed=ask.seed,
                     reuse=ask.reuse,
-                    given=each.given,
                     **each.options.given,
                 )
             return [each.checked_items(items) for each, items in zip(expected, heard, strict=True)]
@@ -224,20 +223,14 @@ class Asked:
         plan = plan_of(self._workload, self._state, ask, way, turns)
         plan = promoted_plan(plan, self._promoted, ask, way)
         logits = self._logits(plan)
-        needs_path = ask.num_given > 0 or (options is None and names_places(ask))
-        path = logits.greedy(MAX_PLACES) if needs_path else ()
+        path = logits.greedy(MAX_PLACES) if options is None and names_places(ask) else ()
         options = options or resolve(ask, path)
-        given = path[: ask.num_given]
-        if given:
-            plan = continued(plan, given)
-            logits = self._logits(plan)
         expected = Expected(
             ask=ask,
             model=self._model,
             plan=plan,
             seen=tuple(each.token_id for each in used_tokens(plan.tokens)),
             fed=plan.tokens.token_ids,
-            given=given,
             options=options,
             ends=self._ends(options, way),
             logits=logits,
@@ -293,7 +286,6 @@ class Expected:
         seen: The tokens that processors see before the generated ones.
         fed: The tokens that transformers is given.
         is_link: Whether transformers generates over the linked prompt.
-        given: The tokens of the answer that the request has.
         ends: Tokens that end the answer.
     """
 
@@ -302,7 +294,6 @@ class Expected:
     plan: Plan
     seen: tuple[int, ...]
     fed: tuple[int, ...]
-    given: tuple[int, ...]
     options: Resolved
     ends: tuple[int, ...]
     logits: Logits
@@ -316,7 +307,7 @@ class Expected:
     def next_draws(self) -> list[Draws]:
         """Return the draws of each sequence: each has the next number of torch's random state as its seed."""
         number = self.options.reference.get("num_return_sequences", 1)
-        return [partial(_drawn, RowDraws, int(torch.randint(2**62, ()))) for _ in range(number)]
+        return [partial(_drawn, int(torch.randint(2**62, ()))) for _ in range(number)]
 
     def draft(self) -> None:
         """Give the answer to the assistant, if there is one."""
@@ -346,7 +337,7 @@ class Expected:
             if isinstance(item, BaseException):
                 raise item
             heard.append(item if isinstance(item, int) else item.token_id)
-        draws = partial(_drawn, RowDraws, self.ask.seed, len(self.given))
+        draws = partial(_drawn, self.ask.seed)
         return self.checked(item, [draws], heard or self.streamed())
 
     def checked(
@@ -468,11 +459,6 @@ def _seeded(seed: int) -> Iterator[None]:
     yield
 
 
-def _drawn(
-    context: Callable[[torch.Generator], AbstractContextManager[Any]], seed: int, num_drawn: int = 0
-) -> AbstractContextManager[Any]:
-    """Return a context with the generator of a sequence behind `num_drawn` tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(num_drawn):
-        torch.rand((), generator=generator, dtype=torch.float64)
-    return context(generator)
+def _drawn(seed: int) -> AbstractContextManager[Any]:
+    """Return a context with the generator of a sequence."""
+    return RowDraws(torch.Generator().manual_seed(seed))

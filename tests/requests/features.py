@@ -8,7 +8,7 @@ from functools import cache
 from itertools import combinations
 
 from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
-from promptcache.layout import Origin, Plan, continued, scaffolds_in_use
+from promptcache.layout import Origin, Plan, scaffolds_in_use
 from promptcache.runtime.history import stretches
 from promptcache.runtime.turns import ChatTurn
 from tests.requests.plans import VOCABULARY, plan_of, promoted_combination, promoted_plan, state_of
@@ -25,7 +25,7 @@ FEATURES: tuple[str, ...] = (
     *("turns in the schema", "turns in the prompt", "bare text"),
     *(*REPAIRS, "computed again"),
     *(*MODELS, "views", "coalesced", "no history", "history hit", "salt", "int8", "promoted"),
-    *(*Way, "in company", "reuse=False", "given"),
+    *(*Way, "in company", "reuse=False"),
     *OPTIONS,
 )
 """All features. Options have their own names; ways and models, too."""
@@ -45,7 +45,7 @@ _ALONE = frozenset({Way.GENERATE, Way.STREAM, Way.CHAT, Way.LINK})
 _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     *CONFLICTS,
     (frozenset({"in company"}), _ALONE, "one request at a time"),
-    (frozenset({"reuse=False", "given"}), OTHER_WAYS, "options of a service"),
+    (frozenset({"reuse=False"}), OTHER_WAYS, "an option of a service"),
     (frozenset({"salt"}), frozenset({Way.LINK}), "a link uses no history"),
     (frozenset({"bare text"}), frozenset({Way.CHAT}), "a chat asks its own text"),
     (
@@ -110,7 +110,6 @@ def features(workload: Workload) -> Iterator[frozenset[str]]:
             plan = promoted_plan(modular, promoted, ask, step.way)
             found = {*_of_plan(modular, step.way is Way.CHAT), *_of_engine(workload, modular)}
             found |= {*_of_ask(ask, step, modular), *(("promoted",) if plan is not modular else ())}
-            plan = continued(plan, (97,) * ask.num_given)
             if not any(reason_against("history hit", name) for name in found):
                 known = history | added if turns else history
                 if not known.isdisjoint(_stretches(plan, ask.salt)):
@@ -138,7 +137,6 @@ def _of_ask(ask: Ask, step: Step, plan: Plan) -> Iterator[str]:
         "in company": step.way in (Way.BATCH, Way.SERVICE) and len(step.asks) > 1,
         "salt": ask.salt is not None and step.way is not Way.LINK,
         "reuse=False": not ask.reuse,
-        "given": ask.num_given > 0,
     }
     yield from (name for name, holds in named.items() if holds)
 

@@ -60,7 +60,6 @@ class Ask:
         seed: Of its random numbers.
         said: What a chat asks. It takes the place of the bare text of the prompt.
         reuse: As for `Service.submit`.
-        num_given: Number of tokens of the greedy answer that a service gets as `given`.
     """
 
     prompt: int
@@ -71,7 +70,6 @@ class Ask:
     salt: str | None
     said: str
     reuse: bool
-    num_given: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +238,6 @@ def _asks(draw: DrawFn, way: Way, num_prompts: int) -> Ask:
         salt=draw(st.sampled_from((None, None, None, "s"))),
         said=draw(visible_texts()) if way is Way.CHAT else "",
         reuse=not is_service or draw(st.integers(0, 2)) > 0,
-        num_given=draw(st.sampled_from((0, 0, 1, 2))) if is_service else 0,
     )
 
 

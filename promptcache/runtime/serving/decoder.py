@@ -144,7 +144,6 @@ class Decoder:
                 generator=job.generator,
                 seen=job.seen[0],
                 num_new=len(job.token_ids),
-                num_given=job.request.num_given,
             )
             for job in jobs
         ]
@@ -217,8 +216,7 @@ def _row(job: Job) -> Row:
 def _processed(job: Job, scores: torch.Tensor) -> torch.Tensor:
     """Return the scores `[V]` of the next token after the changes and processors of a job, from `[1, V]`."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
-    num_given = job.request.num_given
-    answer = job.seen[0, job.seen.shape[1] - len(job.token_ids) - num_given :]
+    answer = job.seen[0, job.seen.shape[1] - len(job.token_ids) :]
     job.request.changes.apply_(scores[0], answer)
     for processor in job.processors:
         scores = processor(job.seen, scores)

@@ -75,19 +75,17 @@ class SampledRow:
     Attributes:
         seen: The tokens of prompt and answer so far, `[T]`; penalties read them.
         num_new: How many of them were generated.
-        num_given: How many tokens before these belong to the answer, too.
     """
 
     settings: SamplingSettings
     generator: torch.Generator
     seen: torch.Tensor
     num_new: int
-    num_given: int = 0
 
     @property
     def answer(self) -> torch.Tensor:
         """The tokens of the answer so far, `[n]`."""
-        return self.seen[max(0, len(self.seen) - self.num_new - self.num_given) :]
+        return self.seen[max(0, len(self.seen) - self.num_new) :]
 
 
 def needs_processors(options: Mapping[str, Any], model: Model) -> bool:

@@ -13,12 +13,11 @@ from functools import partial
 from promptcache.diagnostics import Cancelled, QueueTimeout
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.request import Request, begun
+from promptcache.runtime.request import begun
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted
 from promptcache.runtime.serving.decoder import Decoder
-from promptcache.runtime.serving.job import Job, Listener, job_of
+from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.sampling import draw
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""
@@ -82,18 +81,6 @@ class Scheduler:
     @property
     def _running(self) -> list[Job]:
         return [] if self._decoder is None else self._decoder.running
-
-    def job(self, request: Request, listener: Listener, num_drawn: int = 0) -> Job:
-        """Return a job for `add`.
-
-        Args:
-            num_drawn: Number of tokens that were drawn with the seed of the request before.
-        """
-        job = job_of(request, listener, self._executor)
-        if job.settings.temperature:
-            for _ in range(num_drawn):
-                draw(job.generator)
-        return job
 
     def add(self, job: Job) -> None:
         """Queue a job. Any thread may call this."""

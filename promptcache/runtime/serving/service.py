@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -14,18 +13,16 @@ from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
     InvalidValue,
-    Kind,
     QueueFull,
     ServiceClosed,
     Unpicklable,
     number,
-    whole,
 )
 from promptcache.locks import new_rlock
 from promptcache.runtime.planner import PromptSource
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.serving.admission import ServiceLimits
-from promptcache.runtime.serving.job import Job, Listener
+from promptcache.runtime.serving.job import Job, Listener, job_of
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.scheduler import Scheduler
 
@@ -98,7 +95,6 @@ class Service(Unpicklable):
         if not isinstance(observer, ServiceObserver | None):
             raise InvalidValue("observer is not a ServiceObserver")
         self._requests, executor = requests, requests.executor
-        self._tokens = _token_list(executor.model.num_known_tokens)
         self._loop = _Loop(Scheduler(executor, self.limits, observer=observer))
         self._thread = threading.Thread(target=self._loop.run, name="promptcache-service", daemon=True)
         # The thread has no reference to the service, so a service that is dropped ends. At exit, the interpreter aborts
@@ -128,7 +124,6 @@ class Service(Unpicklable):
         listener: Listener,
         *,
         reuse: bool = True,
-        given: Sequence[int] = (),
         **settings: Any,
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
@@ -139,9 +134,6 @@ class Service(Unpicklable):
                 given, then with the `Completion` or an error. It must not block.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
-            given: Tokens of the answer that were generated already, by another service for example. The answer
-                continues after them, with the random numbers of a request that generated them. They are part of the
-                prompt: `max_new_tokens` and `Completion` do not count them.
             settings: As for `Engine.generate`: `max_new_tokens`, `seed`, options of transformers' `generate`, ….
 
         Raises:
@@ -151,14 +143,13 @@ class Service(Unpicklable):
         """
         FUNCTION.check("listener", listener, InvalidValue)
         FLAG.check("reuse", reuse, InvalidValue)
-        self._tokens.check("given", given, InvalidValue)
         self._loop.check_open()
-        request = self._requests.build(prompt, RequestSettings.of(settings), given)
-        return self.submit_request(request if reuse else request.without_reuse(), listener, len(given))
+        request = self._requests.build(prompt, RequestSettings.of(settings))
+        return self.submit_request(request if reuse else request.without_reuse(), listener)
 
-    def submit_request(self, request: Request, listener: Listener, num_given: int = 0) -> Ticket:
-        """Submit a request that is planned. As `submit`; `num_given` tokens of its answer are part of the prompt."""
-        job = self._loop.scheduler.job(request, listener, num_given)
+    def submit_request(self, request: Request, listener: Listener) -> Ticket:
+        """Submit a request that is planned. As `submit`."""
+        job = job_of(request, listener, self._requests.executor)
         self._loop.add(job, self.limits)
         return Ticket(job)
 
@@ -182,14 +173,6 @@ class Service(Unpicklable):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-
-def _token_list(num_known_tokens: int) -> Kind:
-    token = whole(0, num_known_tokens - 1)
-    return Kind(
-        "a list of token IDs of this model",
-        lambda value: isinstance(value, list | tuple) and all(map(token.takes, value)),
-    )
 
 
 def _end(loop: _Loop, thread: threading.Thread) -> None:

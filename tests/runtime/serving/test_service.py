@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
@@ -567,35 +567,6 @@ def test_a_cancelled_request_with_processors_ends(service: Service) -> None:
             each.result(60)
 
 
-@pytest.mark.law
-@settings(max_examples=law_examples(0.1), deadline=None)
-@given(
-    prompt=st.sampled_from(PROMPTS),
-    options=st.sampled_from([*OPTIONS, *SAMPLED]),
-    cut=st.integers(1, 8),
-    seed=st.integers(0, 99),
-    history=st.booleans(),
-)
-@example(prompt=PROMPTS[2], options=SAMPLED[-1], cut=3, seed=5, history=False)
-def test_an_answer_goes_on_behind_given_tokens(
-    prompt: str, options: dict[str, Any], cut: int, seed: int, history: bool
-) -> None:
-    """Another service that gets the first tokens of an answer gives the others, and counts no given token."""
-    first, second = (engine(None if history else 0).service() for _ in range(2))
-    least = options.get("min_new_tokens", 0)
-    try:
-        whole = ask(first, prompt, max_new_tokens=9, seed=seed, **options)[0].result(60).token_ids
-        given_ids = whole[: min(cut, len(whole) - 1)]
-        rest = {**options, "min_new_tokens": max(0, least - len(given_ids))}
-        left = 9 - len(given_ids)
-        asked, _ = ask(second, prompt, max_new_tokens=left, seed=seed, given=given_ids, **rest)
-        assert asked.result(60).token_ids == tuple(asked.token_ids) == whole[len(given_ids) :]
-        assert asked.result().usage.num_generated_tokens == len(whole) - len(given_ids)
-    finally:
-        first.close()
-        second.close()
-
-
 def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
     """Prompts, options, lengths and seeds are checked in the caller's thread."""
     for error, prompt, options in (
@@ -608,9 +579,6 @@ def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
         (InvalidValue, PROMPTS[0], {"seed": 2**64}),
         (ContextLengthExceeded, PROMPTS[0], {"max_new_tokens": 10**6}),
         (InvalidValue, PROMPTS[0], {"seed": -1}),
-        (InvalidValue, PROMPTS[0], {"given": ["a"]}),
-        (InvalidValue, PROMPTS[0], {"given": [10**6]}),
-        (ContextLengthExceeded, PROMPTS[0], {"given": [1] * 10**5}),
     ):
         with pytest.raises(error):
             ask(service, prompt, **options)
