@@ -65,8 +65,8 @@ from promptcache.runtime import (
     chat_prompt,
     check_for_batch,
     check_for_stream,
+    check_linking,
     check_room,
-    choose_linking,
     choose_placement,
     demoted,
     dynamic_cache_inputs,
@@ -187,7 +187,7 @@ class Engine(NamedElsewhere, Unpicklable):
         self.model.pack_weights(pack)
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer
-        choose_linking(self.model)
+        check_linking(self.model)
         self.positions = choose_placement(self.model, positions)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)

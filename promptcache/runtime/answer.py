@@ -1,7 +1,6 @@
 """Answers with transformers' `generate` the requests that a row of a shared forward pass cannot express.
 
-These are beams, several sequences, assistants, `custom_generate`, the caller's logits processors, outputs of steps, and
-models that link by concatenation.
+These are beams, several sequences, assistants, `custom_generate`, the caller's logits processors, and outputs of steps.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _observed(
 
 
 def own_kv(cache: Any) -> OwnKV:
-    """Return the KV of the own tokens in a cache that links in segments."""
+    """Return the KV of the own tokens in the cache of a linked request."""
     layers = [layer.tail() for layer in cache.layers]
     stop = min(keys.shape[2] for keys, _ in layers)  # layers differ if a forward pass failed
     return tuple((keys[0, :, :stop], values[0, :, :stop]) for keys, values in layers)

@@ -20,8 +20,8 @@ from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
 from promptcache.runtime.generate import request_logits
-from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link
@@ -201,7 +201,7 @@ class Executor:
 
     def recall(self, tokens: RequestTokens, salt: str | None, state: int) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
-        if self.history is None or not self.model.linking.takes_rows:
+        if self.history is None:
             return None
         return self.history.recall(tokens, salt, state)
 
@@ -367,7 +367,7 @@ class Executor:
         wanted = tuple(wanted)
         held = {encoding: each.handle for encoding, each in lookups.items() if each.handle is not None}
         while missing := missing_encodings(wanted, held.__contains__):
-            for batch in encoding_batches(self.model, missing):
+            for batch in encoding_batches(missing):
                 group = self._encode(batch, held, patience_s, on_wait)
                 held.update(group.handles)
                 yield group

@@ -21,7 +21,6 @@ from promptcache.runtime.hf.options import (
     REFUSALS,
     forced_options,
     is_refusal,
-    num_sequences,
     number_of,
     pop_stopping_criteria,
     refused,
@@ -131,18 +130,14 @@ def generate(
         changes: Changes of logits before all other processing.
         num_given: How many of the last prompt tokens belong to the answer; penalties count them.
     """
-    start = model.linking.prefill_before_generate(
-        model,
-        linked.cache,
-        linked.new_token_ids,
-        linked.positions,
-        num_before=linked.num_before,
-        num_rows=num_sequences(options, model),
-    )
-    cache = linked.cache
+    cache, num_before = linked.cache, linked.num_before
+    if num_before:  # `generate` prefills only tokens behind those that the cache holds
+        before = linked.positions.of_own_tokens(0, num_before)
+        new_ids = token_tensor(linked.new_token_ids[:num_before], model.device)
+        model.encode(new_ids, token_tensor(before.tolist(), model.device), cache)
     token_ids = token_tensor(linked.token_ids, model.device)  # `generate` prefills those that the cache does not hold
     num_held = cache.get_seq_length()
-    num_seen = num_held + len(linked.missing) - start
+    num_seen = num_held + len(linked.missing) - num_before
     chosen = dict(options)
     if setting("temperature", options, model) == 0:  # greedy, as in a shared forward pass; transformers refuses it
         chosen |= {"do_sample": False, "temperature": 1.0}
@@ -167,7 +162,7 @@ def generate(
         first.append(ChangeProcessor(changes, token_ids.shape[1] - num_given))
     if matcher is not None:
         first.append(MaskProcessor(matcher, token_ids.shape[1]))
-    generator = prompt.generator(model.linking.generator(model, linked.positions), first)
+    generator = prompt.generator(model.hf, first)
     hf = generator if kept is None else kept.watched(generator, cache)
     try:
         with model.without_autocast():
@@ -219,9 +214,8 @@ def _without_cache(output: Any, new_ids: torch.Tensor) -> Any:
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
     assert len(linked.missing) == len(linked.token_ids), "only computed tokens have logits"
-    mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
-    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
+    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache)[0]
 
 
 def end_ids(options: Mapping[str, Any], eos_ids: Sequence[int]) -> tuple[int, ...]:

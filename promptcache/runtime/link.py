@@ -33,8 +33,7 @@ class Linked:
         cache: A transformers cache that holds `positions.num_cached` tokens.
         tokens: The request. Generation continues after its last token.
         missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
-        copied_bytes: Bytes of KV that were copied: moved and coalesced segments, or all segments if the model links by
-            concatenation.
+        copied_bytes: Bytes of KV that were copied: moved and coalesced segments.
     """
 
     cache: Any
@@ -78,7 +77,7 @@ def link(
     Args:
         tokens: Parts and new tokens of the request.
         handles: KV of at least every encoding that the request has parts of.
-        model: Chooses the kind of cache.
+        model: The model that computed them.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
         recalled: The own tokens with the KV that history has of them; None without history.
         state: State of the model that `handles` belong to.
@@ -88,10 +87,7 @@ def link(
     new_positions = tuple(tokens.position_ids[index] for index in missing)
     stored, growing = linked_segments(tokens, handles, new_positions, recalled)
     pool = views_only(model) if pool is None else pool
-    if model.linking.takes_rows:
-        segments, num_copied = pool.coalesce(stored, new_positions, state)
-    else:
-        segments, num_copied = pool.move(stored, state)[0], sum(segment.num_tokens for segment in stored)
+    segments, num_copied = pool.coalesce(stored, new_positions, state)
     num_given = 0 if recalled is None else recalled.num_found
     positions = RequestPositions((*segments, *growing), new_positions, num_given)
     return Linked(

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, refuse_unknown, shown, whole
+from promptcache.diagnostics import InvalidValue, Unpicklable, refuse_unknown, shown, whole
 from promptcache.kv import KVHandle, Slab, Store, open_buffers
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
@@ -171,7 +171,6 @@ class PrefixCache(Unpicklable):
 
         Raises:
             InvalidValue: `engine` is no engine, or a limit is not allowed.
-            UnsupportedModel: The model is linked by concatenation.
         """
         refuse_unknown("PrefixCache", unknown, ("cache_bytes", "max_tokens", "max_row_tokens"), InvalidValue)
         (_LIMIT | None).check("cache_bytes", cache_bytes, InvalidValue)
@@ -180,11 +179,6 @@ class PrefixCache(Unpicklable):
         model, store = getattr(engine, "model", None), getattr(engine, "store", None)
         if not isinstance(model, Model) or not isinstance(store, Store):
             raise InvalidValue(f"engine={shown(engine)} is not allowed: an Engine is expected")
-        if not model.linking.takes_rows:
-            raise UnsupportedModel(
-                f"{model.facts.name} is linked by concatenation, and PrefixCache cannot pack rows for it: call the "
-                "model as without a cache, or use engine.link"
-            )
         self._model = model
         self._max_row_tokens = max_row_tokens
         if max_tokens is not None:

@@ -27,7 +27,7 @@ from promptcache.layout import (
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import StopCheck
+from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.idle import IdleThread, Interrupted
 
 DEFAULT_AUTO_BYTES = 2**30

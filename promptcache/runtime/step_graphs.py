@@ -204,7 +204,7 @@ def _no_tokens(device: torch.device) -> StepTokens:
 
 def open_graphs(model: Model) -> StepGraphs | None:
     """Return graphs of a model that runs on a CUDA device and on the Triton kernels; None for other models."""
-    if model.device.type != "cuda" or not model.linking.takes_rows:
+    if model.device.type != "cuda":
         return None
     has_own_kernels = has_kernels(model.shape.dtype, model.shape.head_dim, model.device)
     return StepGraphs(model, CudaRecorder(model.device)) if has_own_kernels else None

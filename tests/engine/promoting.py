@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache import Completion, Engine
 from promptcache.layout import Encoding, Level, Plan, combination, has_combination, in_full_context
-from promptcache.runtime import Model, choose_linking, plain_logits, reference_logits
+from promptcache.runtime import Model, check_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.changing import activate, adapted
@@ -50,7 +50,7 @@ def work(engine: Engine) -> None:
 
 def engine_of(model: Any, **options: Any) -> Engine:
     """Return an engine with automatic promotion whose thread never works: the caller does."""
-    with patch("promptcache.engine.choose_linking"):  # would test the model again
+    with patch("promptcache.engine.check_linking"):  # would test the model again
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
     assert made._promoter is not None
@@ -274,5 +274,5 @@ def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
 def changing_model() -> Model:
     """Return a model with an adapter, in float64."""
     made = Model(adapted("french"))
-    choose_linking(made)
+    check_linking(made)
     return made

@@ -65,7 +65,7 @@ def _receive(asked: Future[tuple[int, ...]], item: Any) -> None:
 
 @pytest.mark.parametrize("ask", [by_generate, by_batch, by_service])
 @pytest.mark.parametrize("bad", [BAD, BAD_MODULE])
-@pytest.mark.parametrize(("family", "value"), [("llama", float("nan")), ("gptj (concatenated)", float("inf"))])
+@pytest.mark.parametrize(("family", "value"), [("llama", float("nan")), ("mistral", float("inf"))])
 def test_a_request_that_is_not_finite_changes_no_other(
     family: str, value: float, bad: str, ask: Callable[[Engine, str], tuple[int, ...]]
 ) -> None:

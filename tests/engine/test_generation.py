@@ -237,9 +237,6 @@ def test_processors_see_the_tokens_of_one_row(options: dict[str, Any]) -> None:
     assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
 
 
-CONCATENATED = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
-
-
 class Put(list[list[int]]):
     """A streamer that keeps what it gets."""
 
@@ -254,10 +251,7 @@ class Put(list[list[int]]):
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}])
 @pytest.mark.parametrize("repair", ["slots", "all"])
 @pytest.mark.parametrize("prompt", [PROMPT, [{"role": "user", "content": "Where to?"}]], ids=["modules", "chat"])
-@pytest.mark.parametrize("engine", [ENGINE, CONCATENATED], ids=["segmented", "concatenated"])
-def test_what_reads_tokens_gets_the_whole_prompt(
-    engine: Engine, prompt: Any, repair: str, options: dict[str, Any]
-) -> None:
+def test_what_reads_tokens_gets_the_whole_prompt(prompt: Any, repair: str, options: dict[str, Any]) -> None:
     """Processors, criteria and streamers get all tokens in position order, of cached modules too, with any repair."""
     seen: list[torch.Tensor] = []
     asked: list[torch.Tensor] = []
@@ -271,7 +265,7 @@ def test_what_reads_tokens_gets_the_whole_prompt(
         asked.append(input_ids)
         return torch.zeros(len(input_ids), dtype=torch.bool)
 
-    answer = engine.generate(
+    answer = ENGINE.generate(
         prompt,
         repair=repair,
         max_new_tokens=3,
@@ -322,45 +316,6 @@ def test_penalties_are_those_of_transformers_over_the_whole_text(options: dict[s
     assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
     rows = ENGINE.generate_batch([FULL, FULL], **given)
     assert [each.token_ids for each in rows] == [found.token_ids] * 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"repetition_penalty": 1.8},
-        {"no_repeat_ngram_size": 1},
-        {"no_repeat_ngram_size": 2, "num_beams": 3},
-        {"prompt_lookup_num_tokens": 3},
-    ],
-    ids=str,
-)
-def test_a_concatenated_model_answers_chats_as_without_a_cache(options: dict[str, Any]) -> None:
-    """Penalties and candidates from the prompt give the same answer as the plain model."""
-    chat = [{"role": "user", "content": "Where can I swim in the evening, and what then?"}]
-    given = {"max_new_tokens": 8, **options, **GREEDY}
-
-    found = CONCATENATED.generate(chat, **given)
-
-    stored = [token_id for part in found.plan.tokens.parts for token_id in part.token_ids]  # the BOS token
-    ids = torch.tensor([[*stored, *found.plan.tokens.token_ids]])
-    plain = random_model("gptj (concatenated)", torch.float64)
-    made = plain.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=[*CONCATENATED.end_ids], **given)
-    assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
-
-
-@pytest.mark.parametrize("drafts", ["assistant_model", "prompt_lookup_num_tokens"])
-def test_drafts_over_concatenated_modules_change_no_answer(drafts: str) -> None:
-    """Stored tokens are attended to, also where there are few own tokens: transformers 5.4 masked them."""
-    engine = engine_of(random_model("gptj (concatenated)", torch.float64))
-    engine.add_schema('<schema name="short">Root.</schema>')
-    option = {drafts: tiny_model().hf if drafts == "assistant_model" else 2}
-    prompt = '<prompt schema="short">ab</prompt>'
-
-    expected, found = (
-        engine.generate(prompt, max_new_tokens=3, eos_token_id=[255], **GREEDY, **options) for options in ({}, option)
-    )
-
-    assert found.token_ids == expected.token_ids
 
 
 @pytest.mark.parametrize("stop", [2, 3, 4, 5])
@@ -419,7 +374,7 @@ def test_a_stream_of_several_sequences_is_refused() -> None:
         engine.stream(PROMPT)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt-oss", "gptj (concatenated)"])
+@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
 def test_sequences_of_one_prompt_are_those_of_single_ones(family: str) -> None:
     """Several sequences over an argument between cached tokens are as single ones, also through `link`."""
     engine = engine_of(random_model(family, torch.float64))
@@ -430,14 +385,13 @@ def test_sequences_of_one_prompt_are_those_of_single_ones(family: str) -> None:
     answer = engine.generate(PROMPT, **several)
 
     assert {answer.text, *answer.alternatives} == {single.text}
-    if engine.model.linking.takes_rows:
-        linked = engine.link(PROMPT)
-        num_given = linked["input_ids"].shape[1]
-        rows = engine.model.hf.generate(**linked, **several)[:, num_given:].tolist()
-        assert rows == [list(single.token_ids)] * 3
+    linked = engine.link(PROMPT)
+    num_given = linked["input_ids"].shape[1]
+    rows = engine.model.hf.generate(**linked, **several)[:, num_given:].tolist()
+    assert rows == [list(single.token_ids)] * 3
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt-oss", "gptj (concatenated)"])
+@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
 def test_scores_of_beams_are_those_of_the_reference(family: str) -> None:
     """The score of each beam is the mean log-probability of its tokens by the reference."""
     engine = engine_of(random_model(family, torch.float64))
@@ -503,7 +457,7 @@ AUTOCAST = torch.autocast("cpu", dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("is_made_inside", [False, True])
-@pytest.mark.parametrize("family", ["llama", "gptj (concatenated)"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_autocast_leaves_no_trace(family: str, is_made_inside: bool) -> None:
     """Inside of `torch.autocast`, an engine computes and stores KV in the dtype of the model, as outside."""
     with AUTOCAST if is_made_inside else nullcontext():
@@ -558,12 +512,9 @@ def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callabl
 
 
 @pytest.mark.parametrize("asked", ["output_scores", "output_logits", "return_dict_in_generate"])
-@pytest.mark.parametrize("model", ["segmented", "gptj (concatenated)"])
-def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str) -> None:
+def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str) -> None:
     """Scores, logits and the output object are returned as transformers makes them."""
-    engine = ENGINE if model == "segmented" else engine_of(Model(random_model(model, torch.float64)))
-
-    answer = engine.generate(PROMPT, max_new_tokens=4, **{asked: True}, **GREEDY)
+    answer = ENGINE.generate(PROMPT, max_new_tokens=4, **{asked: True}, **GREEDY)
 
     assert answer.output.sequences.tolist() == [list(answer.token_ids)]
     assert getattr(answer.output, "past_key_values", None) is None
@@ -571,7 +522,7 @@ def test_what_was_asked_for_beside_the_tokens_is_returned(asked: str, model: str
     if asked != "return_dict_in_generate":
         assert [int(step.argmax()) for step in steps] == list(answer.token_ids)
     if asked == "output_logits":
-        assert torch.allclose(steps[0][0], engine.reference(PROMPT)[-1].float())
+        assert torch.allclose(steps[0][0], ENGINE.reference(PROMPT)[-1].float())
 
 
 def test_beams_that_a_criterion_ended_have_no_padding() -> None:

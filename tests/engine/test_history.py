@@ -310,9 +310,9 @@ def test_several_rows_neither_use_nor_write_history(options: dict[str, Any]) -> 
     assert made.generate(PROMPTS[8], max_new_tokens=2, **options).usage.num_history_tokens == 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral", "gpt2", "gptj (concatenated)"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral", "gpt2"])
 def test_families_answer_as_without_history(family: str) -> None:
-    """Windows, soft caps, learned positions and concatenated models answer a second time as the first."""
+    """Windows, soft caps, and learned positions answer a second time as the first."""
     model = random_model(family)
     with_history, without = Engine(model, ByteTokenizer()), Engine(model, ByteTokenizer(), history_bytes=0)
     for each in (with_history, without):

@@ -23,7 +23,7 @@ from promptcache.runtime import (
     SchemaState,
     answer,
     answer_by_transformers,
-    choose_linking,
+    check_linking,
     choose_placement,
     schema_state,
 )
@@ -69,7 +69,7 @@ class ServedSchema:
         return next(self.answers(selection, num_tokens))
 
     def answers(self, selection: Selection, num_tokens: int) -> Iterator[tuple[int, ...]]:
-        """Yield the tokens of a greedy answer: as a row, if the model has rows, and by transformers' `generate`."""
+        """Yield the tokens of a greedy answer: as a row, and by transformers' `generate`."""
         request = Request(
             plan=self.plan(selection),
             eos_ids=(),
@@ -78,8 +78,7 @@ class ServedSchema:
             started=time.perf_counter(),
             text=self.tokenizer.decode,
         )
-        if self.model.linking.takes_rows:
-            yield answer(request, self.executor).token_ids
+        yield answer(request, self.executor).token_ids
         yield answer_by_transformers(request, self.executor).token_ids
 
     def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
@@ -113,5 +112,5 @@ def serve(
 def default_model() -> Model:
     """Return the tiny random model that serves by default."""
     made = tiny_model()
-    choose_linking(made)
+    check_linking(made)
     return made

@@ -28,7 +28,6 @@ from promptcache.runtime.attention import (
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import CONCATENATED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.promoter import Promoter
@@ -46,7 +45,7 @@ generate, whole_prompt = module_of("promptcache.runtime.generate"), module_of("p
 changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
 full_context = module_of("promptcache.layout.full_context")
-promoter, linking = module_of("promptcache.runtime.promoter"), module_of("promptcache.runtime.hf.linking")
+promoter = module_of("promptcache.runtime.promoter")
 engine_laws = module_of("tests.laws.engine_laws")
 relocation = module_of("promptcache.runtime.hf.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
@@ -360,16 +359,6 @@ def _two_sinks(patch: Patch) -> None:
 @fault("attention sinks are left out", law="cached is the reference, sinks")
 def _no_sinks(patch: Patch) -> None:
     _register(patch, _WrongRun(lambda run, layer, call: run(layer, call._replace(sinks=None))))
-
-
-@fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")
-def _masked_by_order(patch: Patch) -> None:
-    def mask(self: Any, model: Any, positions: Any, num_new: int) -> Any:
-        columns = np.arange(positions.num_cached + num_new)
-        rows = columns[positions.num_cached :, None]
-        return model.attention_masks(torch.from_numpy(columns <= rows), torch.from_numpy(rows - columns))
-
-    patch.setattr(type(CONCATENATED), "mask", mask)
 
 
 @fault("digests of encodings leave out their positions", law=HISTORY, rare=True)
@@ -709,7 +698,7 @@ def _interruption_ends(patch: Patch) -> None:
 
 @fault("a forward pass in idle time does not check for requests", law=PROMOTED)
 def _unchecked(patch: Patch) -> None:
-    patch.setattr(linking, "checked_cache", lambda cache, check: cache)
+    patch.setattr(encode, "checked_cache", lambda cache, check: cache)
 
 
 @fault("promotions outlive a change of the model", law=PROMOTED)

@@ -13,7 +13,6 @@ from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.runtime.answer import TokenStreamer
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.hf.linking import SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -78,20 +77,8 @@ def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
 
     together = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
 
-    assert engine.model.linking is SEGMENTED
     assert [each.token_ids for each in together] == [
         engine.generate(prompt, max_new_tokens=6, **GREEDY).token_ids for prompt in prompts
-    ]
-
-
-def test_models_that_concatenate_answer_one_by_one() -> None:
-    """A model outside the attention interface gives the same answers, without a batch."""
-    engine = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
-
-    together = engine.generate_batch(PROMPTS[:3], max_new_tokens=4, **GREEDY)
-
-    assert [each.token_ids for each in together] == [
-        engine.generate(prompt, max_new_tokens=4, **GREEDY).token_ids for prompt in PROMPTS[:3]
     ]
 
 

@@ -20,12 +20,12 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
-from tests.families import random_model
+from tests.families import FAMILIES, random_model
 from tests.runtime.attention.triton_interpreter import interpreted
 from tests.runtime.paired_batches import Requests, with_usual_experts
 from tests.runtime.recorded_graph import NotRecorded, RecordedGraph, record
 from tests.runtime.serving.machine import step_machine
-from tests.runtime.serving.test_batch import PROMPTS, SEGMENTED
+from tests.runtime.serving.test_batch import PROMPTS
 from tests.runtime.test_families import PROMPT, SCHEMA
 
 USUAL = ("llama", "mistral", "gpt-oss")
@@ -61,7 +61,7 @@ class Recordings:
 
 
 @pytest.mark.parametrize(
-    "family", [each if each in USUAL else pytest.param(each, marks=pytest.mark.slow) for each in SEGMENTED]
+    "family", [each if each in USUAL else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES]
 )
 def test_a_recorded_step_serves_other_requests(family: str, caplog: pytest.LogCaptureFixture) -> None:
     """A step is recorded without any request. Replays give the logits of steps that are not recorded, for one request

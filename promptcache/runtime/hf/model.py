@@ -23,6 +23,7 @@ from promptcache.runtime.hf.changes import Changes
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
+    check_attention,
     check_kind,
     check_mode,
     check_positions,
@@ -31,11 +32,11 @@ from promptcache.runtime.hf.facts import (
 )
 from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
 from promptcache.runtime.hf.hook import implementation_name, register
-from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
+from promptcache.runtime.hf.segmented import segmented_cache
 from promptcache.runtime.hf.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
@@ -53,7 +54,6 @@ class Model:
         facts: Facts from its configuration.
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
-        linking: The linking strategy; chosen by the self-test at load.
         num_known_tokens: Token IDs below this number have an embedding.
     """
 
@@ -77,12 +77,13 @@ class Model:
         self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
         check_positions(hf, self.facts.name)
+        check_attention(hf, self.facts.name)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
         self.num_known_tokens: int = embeddings.num_embeddings
-        self.linking: Linking = self._install_attention()
+        self._install_attention()
         watch_positions(hf)
         self._changes = Changes(hf)
         self._digests = KnownDigests()
@@ -206,10 +207,6 @@ class Model:
                 return Model(small.hf)
         return None
 
-    def use_concatenation(self) -> None:
-        """Link by concatenation from now on, with the model's own attention."""
-        self.linking = CONCATENATED
-
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
         """Refuse token IDs beyond the vocabulary; on a GPU they would make the device unusable.
 
@@ -230,7 +227,7 @@ class Model:
 
     def cache(self, positions: Positions) -> Cache:
         """Return a cache over the segments of `positions` with an empty tail."""
-        return self.linking.cache(self, positions)
+        return segmented_cache(positions, self.shape.num_layers)
 
     def forward(
         self,
@@ -356,19 +353,11 @@ class Model:
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
-    def _install_attention(self) -> Linking:
-        if not type(self.hf)._can_set_attn_implementation():
-            if self.facts.window is not None:
-                raise UnsupportedModel(
-                    f"{self.facts.name} has sliding windows and does not use transformers' attention interface; its "
-                    "windows count cache slots instead of positions, so gaps between modules would change its output"
-                )
-            return CONCATENATED
+    def _install_attention(self) -> None:
         stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
         with _register_once:
             register()
         self.hf.set_attn_implementation(implementation_name(stock))
-        return SEGMENTED
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:

@@ -68,7 +68,7 @@ def answer(
 def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
     """Answer planned requests together, and return their completions in order.
 
-    Each is answered alone if the model links by concatenation, or if rows of a batch do not support the options.
+    Each is answered alone if rows of a batch do not support the options.
 
     Args:
         requests: All have the same options.

@@ -73,11 +73,9 @@ class Batch:
         """Create an empty batch.
 
         Args:
-            model: Links in segments (`model.linking.takes_rows`).
             pool: Buffers for small and for shifted segments; None coalesces nothing.
             graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
-        assert model.linking.takes_rows, "models that link by concatenation run alone"
         self._model = model
         self._pool = views_only(model) if pool is None else pool
         self._graphs = graphs

@@ -113,7 +113,7 @@ def jobs_of(requests: Sequence[Request], listeners: Sequence[Listener], executor
     options = dict(requests[0].options)
     criteria = pop_stopping_criteria(options, model)
     ends = end_ids(options, requests[0].eos_ids)
-    settings = sampling_settings(options, model, ends) if model.linking.takes_rows else None
+    settings = sampling_settings(options, model, ends)
     return tuple(
         Job(
             request=request,

@@ -53,7 +53,7 @@ class Scheduler:
         self._limits = limits
         self._observer = observer or ServiceObserver()
         self._fetches_first = fetches_first
-        self._decoder = Decoder(executor, self._observer) if executor.model.linking.takes_rows else None
+        self._decoder = Decoder(executor, self._observer)
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
         self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
@@ -61,7 +61,7 @@ class Scheduler:
     @property
     def num_failed(self) -> int:
         """Number of forward passes that failed since the last successful one."""
-        return 0 if self._decoder is None else self._decoder.num_failed
+        return self._decoder.num_failed
 
     @property
     def num_waiting(self) -> int:
@@ -81,11 +81,11 @@ class Scheduler:
     @property
     def tail_bytes(self) -> int:
         """Bytes of KV of the running requests' own tokens."""
-        return 0 if self._decoder is None else self._decoder.tail_bytes
+        return self._decoder.tail_bytes
 
     @property
     def _running(self) -> list[Job]:
-        return [] if self._decoder is None else self._decoder.running
+        return self._decoder.running
 
     def job(self, request: Request, listener: Listener, num_drawn: int = 0) -> Job:
         """Return a job for `add`.
@@ -118,7 +118,6 @@ class Scheduler:
             self._admit()
             busy = self._fetch()
             if self._running and not (self._fetches_first and self._fetching):
-                assert self._decoder is not None, "it has the running jobs"
                 self._decoder.step(self._limits.step_tokens)
                 return True
             return busy or bool(self._waiting)
@@ -197,7 +196,6 @@ class Scheduler:
             job.fetching = self._threads.submit(fetch)
 
     def _join(self, job: Job, fetched: Fetched) -> None:
-        assert self._decoder is not None, "without one, requests are answered alone"
         self._fetching.remove(job)
         self._decoder.join(job, fetched)
 
@@ -207,10 +205,7 @@ class Scheduler:
             self._fetching.remove(job)
             if job.fetching is not None:
                 job.fetching.cancel()
-        if self._decoder is not None:
-            self._decoder.end(job, result)
-        else:
-            job.tell(result)
+        self._decoder.end(job, result)
 
     def _answered_alone(self, job: Job) -> Completion:
         is_one = num_sequences(job.request.options, self._executor.model) == 1

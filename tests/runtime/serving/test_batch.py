@@ -26,7 +26,7 @@ from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
-from tests.families import FAMILIES, WINDOW, random_model, usual_families
+from tests.families import WINDOW, random_model, usual_families
 from tests.laws.service import default_model, serve
 from tests.planted.targets import module_of
 from tests.runtime.serving.machine import continued, step_machine
@@ -39,7 +39,6 @@ PROMPTS = (
     '<prompt schema="families"><trip/></prompt>',
 )
 batches = module_of("promptcache.runtime.serving.batch")
-SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_ba
     )
 
 
-@pytest.mark.parametrize("family", usual_families(SEGMENTED))
+@pytest.mark.parametrize("family", usual_families())
 def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
     """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
     assert largest_distance_of_steps(Model(random_model(family, torch.float64)), usual_plans(family)) < 1e-6
