@@ -49,13 +49,16 @@ def answer_by_transformers(
     Args:
         on_token: Gets each token of a request with one sequence, as it is generated.
         is_cancelled: The answer ends early once this is true.
+
+    Raises:
+        ModelChanged: The model was changed meanwhile. Nothing is kept.
     """
     planned = time.perf_counter()
     tokens = request.plan.tokens
     fetched = executor.fetch(part.encoding for part in tokens.parts)
     fetched_at = time.perf_counter()
     has_history = request.history and takes_history(request.options, executor.model)
-    recalled = executor.recall(tokens, request.salt, fetched.state) if has_history else None
+    recalled = executor.recall(tokens, request.salt) if has_history else None
     linked = executor.link_fetched(tokens, fetched, recalled)
     linked_at = time.perf_counter()
     answer_ids: tuple[int, ...] = ()
@@ -71,6 +74,7 @@ def answer_by_transformers(
             changes=request.changes,
             num_given=request.num_given,
         )
+        executor.model.check_unchanged()
         answer_ids = generated.sequences[0]
     finally:
         kept_bytes = 0 if recalled is None else executor.keep(recalled, answer_ids, own_kv(linked.cache))

@@ -150,8 +150,8 @@ def compute(
     """
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    pool, state = views_only(model), model.state
-    contexts = [pool.move(segments_of(chain.context, held), state)[0] for chain in batch]
+    pool = views_only(model)
+    contexts = [pool.move(segments_of(chain.context, held))[0] for chain in batch]
     if len(batch) == 1:
         computed = [_chain_kv(model, batch[0], contexts[0], check)]
     else:

@@ -70,7 +70,6 @@ def link(
     model: Model,
     pool: Pool | None = None,
     recalled: Recalled | None = None,
-    state: int = 0,
 ) -> Linked:
     """Link the stored KV of a request with its new tokens.
 
@@ -80,14 +79,13 @@ def link(
         model: The model that computed them.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
         recalled: The own tokens with the KV that history has of them; None without history.
-        state: State of the model that `handles` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
     new_positions = tuple(tokens.position_ids[index] for index in missing)
     stored, growing = linked_segments(tokens, handles, new_positions, recalled)
     pool = views_only(model) if pool is None else pool
-    segments, num_copied = pool.coalesce(stored, new_positions, state)
+    segments, num_copied = pool.coalesce(stored, new_positions)
     num_given = 0 if recalled is None else recalled.num_found
     positions = RequestPositions((*segments, *growing), new_positions, num_given)
     return Linked(
@@ -150,14 +148,13 @@ def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray
 
 
 def coalesced_segments(
-    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], states: Sequence[int], pool: Pool
+    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], pool: Pool
 ) -> tuple[tuple[SharedSegment, ...], list[int]]:
     """Coalesce small segments that the same rows use.
 
     Args:
         new_positions: For each row the positions of its new tokens, in order. Segments on both sides of a new
             token are not joined.
-        states: For each row the state of the model that computed its stored KV. Rows of two states share no segment.
 
     Returns:
         The segments, and for each row the number of tokens copied for it.
@@ -169,7 +166,7 @@ def coalesced_segments(
     copied = [0] * len(new_positions)
     for rows, segments in alike.items():
         between = sorted({position for row in rows for position in new_positions[row]})
-        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between, states[rows[0]])
+        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between)
         found.extend(SharedSegment(segment, rows) for segment in fewer)
         copied[rows[0]] += num_copied
     return tuple(found), copied

@@ -110,7 +110,6 @@ class Promoter:
         self._nodes: OrderedDict[Encoding, int] = OrderedDict()  # bytes; by last use, and a node before its context
         self._nbytes = 0
         self._num_hits = 0
-        self._state = executor.follow()
         self._lock = new_lock()
         self._working = new_lock()
         self._thread = IdleThread(self.work, executor.activity)
@@ -140,7 +139,6 @@ class Promoter:
         if not has_combination(plan):
             return None
         own = combination(plan, salt)
-        self._follow()
         with self._lock:
             found = self._used(own)
         if found is None:
@@ -159,7 +157,6 @@ class Promoter:
             check: Called in each layer; it raises `Interrupted` if the work is to stop. Then nothing is stored.
         """
         with self._working:
-            self._follow()
             with self._lock:
                 own = next(iter(self._waiting), None)
                 found = None if own is None else self._combinations[own]
@@ -280,16 +277,6 @@ class Promoter:
         for node in nodes:
             self._nbytes -= self._nodes.pop(node)
         self._catalog.release(nodes)
-
-    def _follow(self) -> None:
-        """End all promotions if the state of the model has changed."""
-        state = self._executor.follow()
-        if state != self._state:
-            with self._lock:
-                self._state = state
-                self._combinations.clear()
-                self._waiting.clear()
-                self._free(tuple(self._nodes))
 
     def _is_needed(self, own: CombinationParts) -> bool:
         return all(self._catalog.needs(each.encoding) for each in own if isinstance(each, KVPart))

@@ -34,55 +34,45 @@ def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
+def active_adapters(layer: Any) -> tuple[str, ...]:
+    """Return the names of the adapters of a layer that take part in a forward pass, unless they are merged."""
+    if layer._disable_adapters:
+        return ()
+    active = layer._active_adapter
+    return (active,) if isinstance(active, str) else tuple(active)
+
+
+def adapter_parts(layer: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield the attribute, the container in it, and the name of the adapter, for each part of an adapter in a layer."""
+    for attribute in layer.adapter_layer_names:
+        held = getattr(layer, attribute, None)
+        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            yield from ((attribute, held, name) for name in held)
+
+
+def adapter_settings(layer: Any) -> list[object]:
+    """Return the active adapters of a layer, their scales and the merged adapters, for JSON; [] if it has none."""
+    active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
+    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
+    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
+
+
 def unused_weights(hf: Module) -> tuple[str, ...]:
     """Return the name prefixes of the weights of inactive adapters, which no forward pass uses."""
     return tuple(
         f"{name}.{attribute}.{adapter}"
         for name, layer in adapter_layers(hf)
-        for attribute, adapter, _ in _parts_of_adapters(layer)
-        if adapter not in _active(layer)
-    )
-
-
-def adapter_ends(hf: Module) -> Iterator[tuple[Any, list[torch.Tensor]]]:
-    """Yield for each adapter the first and the last layer that have it, with its weights there."""
-    holders: dict[str, list[Any]] = {}
-    for _, layer in adapter_layers(hf):
-        for adapter in {name for _, name, _ in _parts_of_adapters(layer)}:
-            holders.setdefault(adapter, []).append(layer)
-    for adapter, layers in holders.items():
-        for layer in (layers[0], layers[-1]):
-            parts = [part for _, name, part in _parts_of_adapters(layer) if name == adapter]
-            yield (
-                layer,
-                [each for part in parts for each in (part.parameters() if isinstance(part, Module) else [part])],
-            )
-
-
-def _parts_of_adapters(layer: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the attribute, the adapter and the module or tensor of each part of an adapter in a layer."""
-    for attribute in layer.adapter_layer_names:
-        held = getattr(layer, attribute, None)
-        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
-            yield from ((attribute, adapter, part) for adapter, part in held.items())
-
-
-def rewritten_weights(hf: Module) -> frozenset[torch.Tensor]:
-    """Return the tensors that peft may write to without raising their version counter."""
-    return frozenset(
-        tensor
-        for _, layer in adapter_layers(hf)
-        for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
-        if layer.merged_adapters or not name.startswith(("base_layer.", "original_module."))
+        for attribute, _, adapter in adapter_parts(layer)
+        if adapter not in active_adapters(layer)
     )
 
 
 def additions(hf: Module) -> Mapping[str, object]:
     """Return a description of all additions to a model, for JSON; {} if there are none."""
     found = {
-        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := _adapter(layer))},
+        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := adapter_settings(layer))},
         "hooks": [[name, *described] for name, described in _hooks(hf)],
-        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in _forwards(module)],
+        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in replaced_forwards(module)],
         "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
     }
     return {name: each for name, each in found.items() if each}
@@ -98,19 +88,6 @@ def runs_own_code(hf: Module) -> bool:
     return any(_hooks(hf)) or any("forward" in vars(module) for module in hf.modules())
 
 
-def _active(layer: Any) -> tuple[str, ...]:
-    if layer._disable_adapters:
-        return ()
-    active = layer._active_adapter
-    return (active,) if isinstance(active, str) else tuple(active)
-
-
-def _adapter(layer: Any) -> list[object]:
-    active, scaling = _active(layer), getattr(layer, "scaling", {})
-    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
-    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
-
-
 def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
     places = [
         *((name, each._forward_pre_hooks, each._forward_hooks) for name, each in hf.named_modules()),
@@ -121,7 +98,7 @@ def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
             yield from ((name, [kind, _value(each)]) for each in hooks.values() if not is_harmless(each))
 
 
-def _forwards(module: Module) -> Iterator[object]:
+def replaced_forwards(module: Module) -> Iterator[object]:
     """Yield the functions that replace the `forward` of a module. accelerate wraps it to call hooks of its own."""
     forward = vars(module).get("forward")
     if (hook := vars(module).get("_hf_hook")) is not None:

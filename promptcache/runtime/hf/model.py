@@ -15,11 +15,10 @@ from torch.amp import is_autocast_available
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, shown, whole
+from promptcache.diagnostics import ModelChanged, NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions, to_device
-from promptcache.runtime.hf.changes import Changes
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
@@ -30,7 +29,8 @@ from promptcache.runtime.hf.facts import (
     check_weights,
     read_facts,
 )
-from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
+from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
+from promptcache.runtime.hf.guard import ModelGuard
 from promptcache.runtime.hf.hook import implementation_name, register
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
@@ -40,7 +40,6 @@ from promptcache.runtime.hf.segmented import segmented_cache
 from promptcache.runtime.hf.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
-_NUM_NEAR, _NUM_FAR, _FAR_POSITION = 3, 5, 2048
 _LENGTH = whole(1, unit="positions")
 _register_once = new_lock()
 
@@ -85,10 +84,8 @@ class Model:
         self.num_known_tokens: int = embeddings.num_embeddings
         self._install_attention()
         watch_positions(hf)
-        self._changes = Changes(hf)
-        self._digests = KnownDigests()
-        self._fingerprints: dict[int, str] = {}  # by state
-        self._fixed_kv: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None  # of the last state
+        self._guard = ModelGuard(hf)
+        self._fingerprint: str | None = None
         self._relocation: Relocation | str | None = None  # or the reason why there is none
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
@@ -105,35 +102,41 @@ class Model:
         device: torch.device = self.hf.device
         return device
 
-    @property
-    def state(self) -> int:
-        """Number of the state of the transformers model: of its adapters, hooks, functions and weights.
-
-        Reading it takes microseconds. KV of one state is not used in another.
+    def check_unchanged(self) -> None:
+        """Check that the model is as it was when this object was made. It takes microseconds.
 
         Raises:
-            UnsupportedModel: A part of the model is compiled or in training mode.
+            ModelChanged: It has other adapters, hooks, functions or weights, is in training mode, or compiled.
         """
-        return self._changes.number()
+        self._guard.check(numbers=True)
 
-    def is_in(self, state: int) -> bool:
-        """Whether the model is in this state; False while no request may use it."""
+    def check_pass(self) -> None:
+        """As `check_unchanged`, before a forward pass: it does not wait for the device."""
+        self._guard.check()
+
+    def is_unchanged(self) -> bool:
+        """Whether the model is as it was when this object was made."""
         try:
-            return self.state == state
-        except UnsupportedModel:
+            self.check_unchanged()
+        except ModelChanged:
             return False
+        return True
 
     @property
     def fingerprint(self) -> str:
         """Digest of everything that the KV of this model depends on, as far as it can be read.
 
-        It is computed once for each state, and reads all weights that are not known and not recorded.
+        The first use reads all weights, if their digest is not recorded.
+
+        Raises:
+            ModelChanged: As for `check_unchanged`.
         """
-        while (found := self._fingerprints.get(state := self.state)) is None:
-            made = model_fingerprint(self.hf, self._regime, self._origin, self._digests)
-            if self.state == state:  # no other thread has changed it
-                self._fingerprints[state] = made
-        return found
+        if self._fingerprint is None:
+            self.check_unchanged()
+            made = model_fingerprint(self.hf, self._regime, self._origin)
+            self.check_unchanged()
+            self._fingerprint = made
+        return self._fingerprint
 
     def pack_weights(self, pack: bool | None) -> None:
         """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
@@ -142,28 +145,10 @@ class Model:
             pack: None packs the layers for which it pays, True all layers, and False none.
         """
         if pack is not False and self.device.type == "cpu":
+            self.check_unchanged()
             _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf, every=pack is True)
-            self._changes.accept()
-
-    @torch.no_grad()
-    def fixed_kv(self) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
-        """Return the KV of a fixed text in the model's present state: positions, keys and values.
-
-        The keys and values are `[L, Hkv, T, D]`. The tokens are evenly spaced in the vocabulary. Some are at the first
-        positions. More are far away, where a changed RoPE frequency shows.
-        """
-        stop = min(self.context_length, _FAR_POSITION)
-        positions = tuple(sorted({*range(min(stop, _NUM_NEAR)), *range(max(0, stop - _NUM_FAR), stop)}))
-        while (found := self._fixed_kv) is None or found[0] != self.state:
-            state = self.state
-            size = 2 * len(positions)
-            token_ids = [self.num_known_tokens * (2 * index + 1) // size for index in range(len(positions))]
-            cache: Any = self.plain_cache(self.shape.num_layers)
-            self.encode(token_tensor(token_ids, self.device), token_tensor(positions, self.device), cache)
-            keys, values = (torch.cat(each) for each in zip(*map(_kv, cache.layers), strict=True))
-            self._fixed_kv = state, (keys, values)
-        return positions, *found[1]
+            self._guard = ModelGuard(self.hf)
 
     @property
     def can_relocate(self) -> bool:
@@ -174,8 +159,7 @@ class Model:
     def relocation(self) -> Relocation:
         """The function that moves keys to other positions.
 
-        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model. All
-        states of the model share the result.
+        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model.
 
         Raises:
             UnsupportedModel: The model uses positions outside of rotary embeddings; gives the reason.
@@ -249,8 +233,12 @@ class Model:
 
         Returns:
             `[B, T, V]`, or `[B, K, V]` in the order of `keep`.
+
+        Raises:
+            ModelChanged: As for `check_unchanged`.
         """
         chosen = {} if keep is None else self.only_logits_of(keep)
+        self.check_pass()
         with self.without_autocast():
             output = self.hf(
                 input_ids=token_ids,
@@ -269,6 +257,7 @@ class Model:
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
+        self.check_pass()
         with self.without_autocast():
             self.hf.base_model(
                 input_ids=token_ids,
@@ -365,6 +354,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
 
     Raises:
         UnsupportedModel: `model` is neither, or it is ours with another context length.
+        ModelChanged: It is ours, and its model was changed since it was made.
     """
     if not isinstance(model, Model):
         return Model(model, context_length=context_length)
@@ -374,6 +364,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
             f"this Model was made for {model.context_length} positions, not {shown(context_length)}; "
             "pass context_length when you make the Model"
         )
+    model.check_unchanged()
     return model
 
 

@@ -171,8 +171,7 @@ class Scheduler:
                     self._begin_fetch(job)
                 elif job.fetching.done():
                     fetched, job.fetching = job.fetching.result(), None
-                    if fetched.state == self._executor.follow():
-                        self._join(job, fetched)
+                    self._join(job, fetched)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:

@@ -21,8 +21,8 @@ from promptcache.runtime.serving.batch import Batch
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
 
-RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle], int]
-"""A request, KV of its encodings, and the state of the model that computed it."""
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+"""A request, and KV of its encodings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -56,7 +56,7 @@ def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple
     """Return the logits `[N, V]` of the N new tokens of each request, in position order."""
     found: list[list[torch.Tensor]] = [[] for _ in requests]
     fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
-    joining = ((tokens, each.handles, each.state) for tokens, each in fetched)
+    joining = ((tokens, each.handles) for tokens, each in fetched)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -97,7 +97,7 @@ def _predictions(
     """
     batch = Batch(executor.model, executor.pool)
     fetched = executor.fetch(part.encoding for part in tokens.parts)
-    row = batch.join(tokens, fetched.handles, fetched.state)
+    row = batch.join(tokens, fetched.handles)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
@@ -112,9 +112,8 @@ def _predictions(
         (
             RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
             handles,
-            state,
         )
-        for fed, state in ((choices[index][:-1], fetched.state) for index in longer)
+        for fed in (choices[index][:-1] for index in longer)
     )
     limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
     for index, logits in _compute(batch, joining, limit):

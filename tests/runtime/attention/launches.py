@@ -240,7 +240,7 @@ def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Map
         token_ids=(0,) * num_new,
         position_ids=tuple(range(first, first + num_new)),
     )
-    row = batch.join(tokens, handles, 0)
+    row = batch.join(tokens, handles)
     row.growing = tuple(
         Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=(encoding.whole,))
         for encoding, handle in history.items()
