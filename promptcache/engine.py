@@ -201,11 +201,8 @@ class Engine(NamedElsewhere, Unpicklable):
             self._history,
             open_graphs(self.model),
             lambda encodings: catalog.forget_unused(encodings),
-            lambda: catalog.announce(),
         )
-        self._catalog = catalog = Catalog(
-            self.store, self._executor.key, self._executor.keys_of, owns_store=self.store is not store
-        )
+        self._catalog = catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(
             self._catalog,
             self.tokenizer,
@@ -480,7 +477,6 @@ class Engine(NamedElsewhere, Unpicklable):
         Raises:
             PromptCacheError: There is no such schema or module.
         """
-        self._executor.follow()
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def plan(

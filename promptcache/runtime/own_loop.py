@@ -87,7 +87,7 @@ def linked_inputs(tokens: RequestTokens, executor: Executor) -> ModelInputs:
     """Return inputs whose cache attends to stored KV where it is."""
     model, linked = executor.model, executor.link(tokens)
     cache = PositionedCache(layers=linked.cache.layers)
-    cache.place(linked.positions.of_own_tokens(0, len(linked.token_ids))[None], model.hf)
+    cache.place(linked.positions.of_own_tokens(0, len(linked.token_ids))[None], model.hf, model.guard)
     return _inputs(model, cache, linked, 0, linked.copied_bytes)
 
 
@@ -114,7 +114,7 @@ def dynamic_cache_inputs(tokens: RequestTokens, executor: Executor) -> ModelInpu
     cache = PositionedDynamicCache()  # it holds all tokens, also beyond a sliding window
     for index, (keys, values) in enumerate(_layers(linked, order) if len(order) else ()):
         cache.update(keys, values, index)
-    cache.place(np.sort(positions)[None], model.hf, is_shared=True)
+    cache.place(np.sort(positions)[None], model.hf, model.guard, is_shared=True)
     return _inputs(model, cache, linked, num_before, len(order) * model.shape.token_bytes)
 
 

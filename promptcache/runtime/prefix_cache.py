@@ -285,6 +285,7 @@ class PrefixCache(Unpicklable):
             ModelChanged: As for `get`; nothing is stored.
         """
         rows = read_batch(input_ids, attention_mask, self._model).rows
+        self._model.check_unchanged()
         slabs = self._read_slabs(past_key_values, rows, input_ids)
         self._check_first_layer([row.token_ids for row in rows], slabs)
         self._check_samples([row.token_ids for row in rows], slabs)

@@ -1,8 +1,7 @@
 """Additions to a model that can be read, besides its configuration and its weights.
 
 These are adapters, hooks, replaced `forward`s and buffers that are not saved. They are described by values that are the
-same in every process. A function is described by its place, its code and the constants that it uses; objects that it
-uses are not read.
+same in every process. A function is described by its place, its code and what it refers to in its package.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
@@ -124,34 +124,81 @@ def _buffer(buffer: torch.Tensor) -> list[object]:
     return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
 
 
-def _value(value: object, depth: int = 0) -> object:
-    """Describe a value for JSON: constants and tensors by content, functions by their code, other objects by type."""
-    if depth > _MAX_DEPTH:
-        return "…"
-    describe = partial(_value, depth=depth + 1)
-    match value:
-        case None | bool() | int() | float() | complex() | str() | bytes():
-            return [type(value).__name__, repr(value)]
-        case tuple():
-            return ["tuple", *map(describe, value)]
-        case frozenset():
-            return ["frozenset", *sorted(json.dumps(describe(each)) for each in value)]
-        case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
-            return [str(value.dtype), *value.shape, tensor_digest(value)]
-        case CodeType():
-            return _digest([value.co_code.hex(), value.co_names, value.co_varnames, [*map(describe, value.co_consts)]])
-        case FunctionType():
-            defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
-            cells = tuple(_content(each) for each in value.__closure__ or ())
-            return [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
-        case MethodType():
-            return ["method", describe(value.__func__), _type_name(value.__self__)]
-        case partial():
-            return ["partial", describe(value.func), describe(value.args), describe(tuple(value.keywords.items()))]
-        case BuiltinFunctionType() | type():
-            return [value.__module__, value.__qualname__]
-    call = None if isinstance(value, Module) or not callable(value) else type(value).__call__
-    return [_type_name(value), describe(call)]
+def _value(value: Any) -> object:
+    """Describe a value for JSON."""
+    return _Reader(_package(value)).describe(value)
+
+
+class _Reader:
+    """Describes a value for JSON: constants and tensors by content, functions by their code.
+
+    Of functions and objects of one package, what they refer to is described, too, at its first place. Of others, the
+    code or the type is.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._known: dict[int, object] = {}  # by ID; they stay alive
+
+    def describe(self, value: Any, depth: int = 0) -> object:
+        """Return the description of a value."""
+        if depth > _MAX_DEPTH:
+            return "…"
+        describe = partial(self.describe, depth=depth + 1)
+        match value:
+            case None | bool() | int() | float() | complex() | str() | bytes():
+                return [type(value).__name__, repr(value)]
+            case tuple() | list():
+                return [type(value).__name__, *map(describe, value)]
+            case set() | frozenset():
+                return [type(value).__name__, *sorted(json.dumps(describe(each)) for each in value)]
+            case dict():
+                return ["dict", *([describe(name), describe(each)] for name, each in value.items())]
+            case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
+                return [str(value.dtype), *value.shape, tensor_digest(value)]
+            case np.ndarray() if value.dtype != object:
+                return ["array", str(value.dtype), *value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
+            case CodeType():
+                consts = [*map(describe, value.co_consts)]
+                return _digest([value.co_code.hex(), value.co_names, value.co_varnames, consts])
+            case BuiltinFunctionType() | type():
+                return [value.__module__, value.__qualname__]
+        if id(value) in self._known:
+            return "…"
+        self._known[id(value)] = value
+        return self._object(value, describe)
+
+    def _object(self, value: Any, describe: Callable[[object], object]) -> object:
+        is_own = _package(value) == self._package
+        match value:
+            case FunctionType():
+                defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
+                cells = tuple(_content(each) for each in value.__closure__ or ())
+                about = [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
+                return [*about, *map(describe, _globals_of(value.__code__, value.__globals__))] if is_own else about
+            case MethodType():
+                return ["method", describe(value.__func__), describe(value.__self__)]
+            case partial():
+                return ["partial", describe(value.func), describe(value.args), describe(value.keywords)]
+            case Module() | ModuleType():
+                return _type_name(value)
+        call = type(value).__call__ if callable(value) else None
+        return [_type_name(value), describe(call), describe(getattr(value, "__dict__", None) if is_own else None)]
+
+
+def _package(value: Any) -> str:
+    """Return the name of the package that a function, or the class of an object, is from."""
+    if isinstance(value, partial):
+        return _package(value.func)
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
+def _globals_of(code: CodeType, known: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the global names that code, and the functions in it, refer to, with their values."""
+    yield from ((name, known[name]) for name in code.co_names if name in known)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _globals_of(each, known)
 
 
 def _content(cell: Any) -> object:

@@ -54,6 +54,7 @@ class Model:
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
         num_known_tokens: Token IDs below this number have an embedding.
+        guard: Notices that the model was changed.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Model:
         self.num_known_tokens: int = embeddings.num_embeddings
         self._install_attention()
         watch_positions(hf)
-        self._guard = ModelGuard(hf)
+        self.guard = ModelGuard(hf)
         self._fingerprint: str | None = None
         self._relocation: Relocation | str | None = None  # or the reason why there is none
         self._masks_by_type = _takes_mask_mapping(hf)
@@ -108,11 +109,11 @@ class Model:
         Raises:
             ModelChanged: It has other adapters, hooks, functions or weights, is in training mode, or compiled.
         """
-        self._guard.check(numbers=True)
+        self.guard.check(numbers=True)
 
     def check_pass(self) -> None:
         """As `check_unchanged`, before a forward pass: it does not wait for the device."""
-        self._guard.check()
+        self.guard.check()
 
     def is_unchanged(self) -> bool:
         """Whether the model is as it was when this object was made."""
@@ -148,7 +149,7 @@ class Model:
             self.check_unchanged()
             _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf, every=pack is True)
-            self._guard = ModelGuard(self.hf)
+            self.guard = ModelGuard(self.hf)
 
     @property
     def can_relocate(self) -> bool:

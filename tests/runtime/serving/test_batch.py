@@ -107,7 +107,7 @@ def largest_distance_of_steps(
     for plan in plans:
         handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
         recalled = half_recalled(model, plan.tokens, handles) if plan is plans[0] else None
-        row = batch.join(plan.tokens, handles, 0, recalled)
+        row = batch.join(plan.tokens, handles, recalled)
         more = [chance.randrange(5, 250) for _ in range(chance.randrange(most_later + 1))]
         wanted[row] = [*row.tokens.token_ids, *more]
         planned[row] = continued(plan.tokens, [*plan.tokens.token_ids, *more])
@@ -130,7 +130,7 @@ def largest_distance_of_steps(
 def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
     history, batch = History(MemoryStore(model.shape).buffers(2**20)), Batch(model)
-    row = batch.join(tokens, handles, 0)
+    row = batch.join(tokens, handles)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
     own = batch.own_kv(row)
     num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
@@ -144,7 +144,7 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
     model, plan = default_model(), plan_for(PROMPT)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     batch = Batch(model)
-    row = batch.join(plan.tokens, handles, 0)
+    row = batch.join(plan.tokens, handles)
     first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
     batch.step([(row, first)])
     with monkeypatch.context() as patch:
@@ -164,7 +164,7 @@ def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     idle = memory.buffers(2**20)
     batch = Batch(model, Pool(model, memory.buffers(2**20)))
-    row = batch.join(plan.tokens, handles, 0)
+    row = batch.join(plan.tokens, handles)
     forward = Model.forward
 
     def without_memory(*args: Any, **options: Any) -> torch.Tensor:
@@ -197,7 +197,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
-    first, second = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
+    first, second = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
 
     batch.step([(first, [5, 6]), (second, plan.tokens.token_ids)])
     batch.step([(first, [5])])
@@ -226,8 +226,7 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
     monkeypatch.setattr(Slab, "layers", recorded)
     batch = Batch(model)
     rows = [
-        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles, 0)
-        for each in plans
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles) for each in plans
     ]
 
     batch.step([(row, [7]) for row in rows])
@@ -247,7 +246,7 @@ def test_own_kv_is_that_of_all_computed_tokens() -> None:
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
+    at_once, one_by_one = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
 
     batch.step([(at_once, token_ids)])
     for token_id in token_ids:
