@@ -63,8 +63,8 @@ from promptcache.runtime import (
     chat_prompt,
     check_for_batch,
     check_for_stream,
+    check_linking,
     check_room,
-    choose_linking,
     choose_placement,
     dynamic_cache_inputs,
     linked_inputs,
@@ -167,7 +167,7 @@ class Engine(Unpicklable):
         self.model.pack_weights(pack)
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer
-        choose_linking(self.model)
+        check_linking(self.model)
         self.positions = choose_placement(self.model, positions)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)
@@ -181,11 +181,8 @@ class Engine(Unpicklable):
             self._history,
             open_graphs(self.model),
             lambda encodings: catalog.forget_unused(encodings),
-            lambda: catalog.announce(),
         )
-        self._catalog = catalog = Catalog(
-            self.store, self._executor.key, self._executor.keys_of, owns_store=self.store is not store
-        )
+        self._catalog = catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
         self._planner = Planner(
             self._catalog,
             self.tokenizer,
@@ -438,7 +435,6 @@ class Engine(Unpicklable):
         Raises:
             PromptCacheError: There is no such schema or module.
         """
-        self._executor.follow()
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def plan(

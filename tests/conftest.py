@@ -124,8 +124,8 @@ def _small_models_once() -> Iterator[None]:
     from promptcache.testing import tiny_model
 
     made: dict[int, LlamaForCausalLM] = {}
-    linkings: dict[object, bool] = {}
-    choose, make = engine.choose_linking, tiny_model.LlamaForCausalLM
+    tested: set[object] = set()
+    check, make = engine.check_linking, tiny_model.LlamaForCausalLM
 
     def copy_of_model(config: LlamaConfig) -> LlamaForCausalLM:
         seed = torch.initial_seed()
@@ -133,23 +133,21 @@ def _small_models_once() -> Iterator[None]:
             made[seed] = make(config)
         return copy.deepcopy(made[seed])
 
-    def choose_once(model: Model) -> None:
+    def check_once(model: Model) -> None:
         if sum(each.nbytes for each in model.hf.parameters()) > _SMALL_BYTES or is_quantized(model.hf):
-            choose(model)
+            check(model)
             return
         weights = hashlib.sha256()
         for each in model.hf.state_dict().values():
             weights.update(each.detach().cpu().reshape(-1).view(torch.uint8).numpy())
         identity = (type(model.hf), str(model.hf.config), model.context_length, model.shape, weights.digest())
-        if identity not in linkings:
-            choose(model)
-            linkings[identity] = model.linking.takes_rows
-        elif not linkings[identity]:
-            model.use_concatenation()
+        if identity not in tested:
+            check(model)
+            tested.add(identity)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiny_model, "LlamaForCausalLM", copy_of_model)
-        patched.setattr(engine, "choose_linking", choose_once)
+        patched.setattr(engine, "check_linking", check_once)
         yield
 
 

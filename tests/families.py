@@ -72,17 +72,13 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cohere2": ("Cohere2Config", _MIXED),
     "gpt-oss": ("GptOssConfig", {**_MIXED, "num_experts_per_tok": 2, "num_local_experts": 4, "head_dim": 16}),
     "stablelm": ("StableLmConfig", {}),
-    "gptj (concatenated)": (
-        "GPTJConfig",
-        {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "rotary_dim": 8},
-    ),
 }
 """What is claimed: name in docs/models.md -> configuration class and what it adds to the common shape."""
 
 MECHANISMS = frozenset(
     {
         *("llama", "qwen3_moe", "mistral", "gemma2", "gemma3, text", "gpt_neox", "gpt2", "gpt-oss"),
-        *("gptj (concatenated)", "phi3, longrope (pinned)"),
+        "phi3, longrope (pinned)",
     }
 )
 """Families that together have every mechanism: experts, windows, soft caps, sinks, pinned and partial rotation."""
@@ -90,6 +86,7 @@ MECHANISMS = frozenset(
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}),
     "jamba": ("JambaConfig", {"num_experts": 2, "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False}),
+    "gptj": ("GPTJConfig", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "rotary_dim": 8}),
     "falcon_h1": ("FalconH1Config", {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16}),
 }
 

@@ -21,9 +21,9 @@ from tests.runtime.test_families import PROMPT, distance, linked, model_of, plan
 
 HEAD = """# Models
 
-The library supports causal language models of transformers whose layers store plain keys and values, with full or sliding-window attention. When a model is loaded, a self-test
-compares linked KV with the model's own computation and selects how KV is linked: in place or by concatenation. A model that passes
-with neither is refused by name. There are three groups:
+The library supports causal language models of transformers whose layers call transformers' attention interface, and store plain keys and values, with full
+or sliding-window attention. When a model is loaded, a self-test
+compares linked KV with the model's own computation. A model that does not pass is refused by name. There are three groups:
 
 1. **Tested** types: every test about models runs on them. They get a short self-test.
 2. **Accepted by the self-test**: all other types, if they pass a longer self-test.
@@ -33,8 +33,8 @@ with neither is refused by name. There are three groups:
 
 It tests a model type and its configuration in float32, once per process. The result holds for every dtype. The self-test builds a
 small random copy of the model on the CPU. The copy keeps the kind of every layer, the pattern of windows and the width of heads. It
-has fewer heads, layers, experts and tokens, and shorter windows. The text of the self-test is longer than every integer in the copy's
-configuration that may be a window, up to 8,192. An integer may be a window if it is smaller than the context and not the size of a weight. The copy
+has fewer heads, layers, experts and tokens, and shorter windows. An integer of the copy's configuration may be
+a window if it is smaller than the context and not the size of a weight. The text of the self-test is longer than the largest of them, and has at most 8,192 tokens. The copy
 must pass these comparisons within {tolerance:g} (|a-b| / |b|):
 
 | compared | a difference means |
@@ -54,18 +54,16 @@ the family with scaled-up weights, and a prompt with an argument in the middle, 
 *Distance* is max|a-b| / max|b| between cached logits and the reference, which is one forward pass without cache under an explicit mask.
 The law is 1e-5 in float32.
 
-| family | linking | distance, float32 | distance, float64 |
-|---|---|---|---|
+| family | distance, float32 | distance, float64 |
+|---|---|---|
 """
 
 TAIL = """
-- *segmented*: stored KV is read in place and not copied. *concatenated*: the model does not use the attention interface of transformers,
-  and KV is copied into a plain cache for each request.
 - *pinned*: RoPE frequencies that depend on the length of the input are fixed at those for the engine's context length
   (`context_length=`, by default what the model declares). Otherwise a module's KV would depend on its neighbours.
 - An engine sets `return_dict` of the model's configuration to True: in transformers 5.23, most models fail without it.
 - The attention of Gemma 2 computes its softmax in float32 even in a float64 model. This is the distance in its last column.
-- Sliding windows count positions, not cache slots. The gap of an absent module counts.
+- Sliding windows count positions, not cache slots. With fixed positions the gap of an absent module counts.
 - Real weights: SmolLM2-135M-Instruct, a Llama of 135 M parameters, has distances of 1.6e-06 to 2.5e-06 in float32, and of 1.8e-02 to 2.8e-02 in
   bfloat16, on two prompts with `repair` slots, first-4 and all. `make test-real` makes its folder and checks the law. What reuse costs in
   quality on it is in [Fidelity](fidelity.md#measurements).
@@ -81,8 +79,8 @@ Types of transformers {transformers} that are not in the list above, each as a t
 the distance between cached logits and the reference, with a gap, fillers and arguments. *Own* is the distance to the plain forward of
 an untouched copy of the model. Both are in float32, where the law is 1e-5.
 
-| type | linking | reference | own |
-|---|---|---|---|
+| type | reference | own |
+|---|---|---|
 """
 
 REFUSALS = """
@@ -102,15 +100,14 @@ def main() -> None:
     """Print the page."""
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     sys.stdout.write(HEAD.format(**versions, tolerance=COPY_TOLERANCE))
-    plan = plan_for(PROMPT)
     for family in FAMILIES:
+        plan = plan_for(PROMPT, family=family)
         distances = []
         for dtype in (torch.float32, torch.float64):
             model = model_of(family, dtype)
             far = distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model))
             distances.append(f"{far:.1e}")
-        linking = model_of(family, torch.float32).linking
-        sys.stdout.write(f"| {family.removesuffix(' (concatenated)')} | {linking} | {' | '.join(distances)} |\n")
+        sys.stdout.write(f"| {family} | {' | '.join(distances)} |\n")
     sys.stdout.write(TAIL)
     for family in REFUSED:
         try:
@@ -129,7 +126,7 @@ def write_survey() -> None:
     sys.stdout.write(SURVEY.format(transformers=transformers.__version__))
     for finding in by_outcome[Outcome.RIGHT]:
         distances = f"{finding.reference:.1e} | {finding.own:.1e}"
-        sys.stdout.write(f"| {finding.model_type} | {finding.linking} | {distances} |\n")
+        sys.stdout.write(f"| {finding.model_type} | {distances} |\n")
     sys.stdout.write(REFUSALS)
     for finding in by_outcome[Outcome.REFUSED]:
         reason = finding.reason.partition(")")[2].lstrip(": ")

@@ -128,7 +128,6 @@ class Finding:
 
     model_type: str
     outcome: Outcome
-    linking: str = ""
     reference: float = 0.0
     own: float = 0.0
     reason: str = ""
@@ -156,7 +155,6 @@ def survey(model_type: str) -> Finding:
     return Finding(
         model_type=model_type,
         outcome=Outcome.RIGHT if is_right else Outcome.WRONG,
-        linking=str(engine.model.linking),
         reference=reference,
         own=own,
     )

@@ -198,7 +198,7 @@ def test_only_the_server_imports_web_frameworks() -> None:
 _BELOW_STORES = ("diagnostics", "locks", "kv.codec", "kv.eviction", "kv.keys", "kv.store", "kv.types")
 SUB_ROOMS = {
     "kv/memory": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "kv.memory")),
-    "kv/files": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "atomic", "kv.signature", "kv.files")),
+    "kv/files": tuple(f"promptcache.{name}" for name in (*_BELOW_STORES, "atomic", "kv.files")),
     "language/syntax": ("promptcache.diagnostics", "promptcache.language.syntax", "promptcache.structured"),
     "language/rules": (
         "promptcache.diagnostics",

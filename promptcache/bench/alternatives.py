@@ -6,7 +6,6 @@ Each is a function that computes the logits of one request's next token.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -57,9 +56,9 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
         BASELINE: lambda: _last_logits(model, all_ids, range(len(all_ids)), DynamicCache()),
         "concatenate": after(lambda: _concatenated(views)),
         "deep copy": after(lambda: copy.deepcopy(filled)),
-        "prompt cache": _row(model, request, own),
+        "prompt cache": _row(model, request, lambda: own),
         "first use": _first_use(model, request),
-        "in place": _row(model, _in_place(request, segments), in_place),
+        "in place": _row(model, _in_place(request, segments), lambda: in_place),
         "link": after(lambda: link(tokens, request.handles, model, linking).cache),
         "floor": after(lambda: model.cache(RequestPositions((contiguous,), linked.position_ids))),
     }
@@ -73,7 +72,7 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
     batch = Batch(model, open_pool(model, MemoryStore(model.shape)), open_graphs(model))
-    row = batch.join(tokens, request.handles, model.state)
+    row = batch.join(tokens, request.handles)
     batch.step([(row, tokens.token_ids)])
 
     def concatenated() -> torch.Tensor:
@@ -91,13 +90,13 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
     return {"concatenate": concatenated, "prompt cache": linked}
 
 
-def _row(model: Model, request: PlannedRequest, pool: Pool, states: Callable[[], int] = lambda: 0) -> Alternative:
-    """Compute the request as an engine does after planning and fetching: one row."""
+def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alternative:
+    """Compute the request as an engine does after planning and fetching: one row. Each run asks for the pool."""
     graphs = open_graphs(model)
 
     def run() -> torch.Tensor:
-        batch = Batch(model, pool, graphs)
-        row = batch.join(request.tokens, request.handles, states())
+        batch = Batch(model, pool(), graphs)
+        row = batch.join(request.tokens, request.handles)
         return batch.step([(row, request.tokens.token_ids)])[None]
 
     return run
@@ -106,8 +105,8 @@ def _row(model: Model, request: PlannedRequest, pool: Pool, states: Callable[[],
 def _first_use(model: Model, request: PlannedRequest) -> Alternative:
     """Move the keys of all modules; the copies of earlier runs make room, as in an engine that has answered many."""
     num_bytes = sum(part.stop - part.start for part in request.tokens.parts) * model.shape.token_bytes
-    pool = Pool(model, MemoryStore(model.shape, budget_bytes=num_bytes).buffers(num_bytes))
-    return _row(model, request, pool, itertools.count().__next__)
+    buffers = MemoryStore(model.shape, budget_bytes=num_bytes).buffers(num_bytes)
+    return _row(model, request, lambda: Pool(model, buffers))
 
 
 def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:

@@ -11,6 +11,7 @@ PromptCacheError
 ├── ModelError
 │   ├── ModelNotFound        no such folder or hub id, or files missing in it
 │   ├── UnsupportedModel     a model or tokenizer that this library refuses, with its name and the reason
+│   ├── ModelChanged         the model is not as it was when the engine was made, for example by another adapter
 │   └── NotFinite            the model computes infinities or NaN for a text; also a FloatingPointError
 ├── TemplateRefusal          the chat template does not render a conversation
 │   └── TextNotInPlace       it renders the conversation, and does not write each text once and in its place
@@ -114,6 +115,10 @@ class ModelNotFound(ModelError):
 
 class UnsupportedModel(ModelError):
     """A model or tokenizer whose computation this library cannot reproduce. The message has its name and the reason."""
+
+
+class ModelChanged(ModelError):
+    """The model is not as it was when the engine was made. The message says what has changed, and the fix."""
 
 
 class NotFinite(ModelError, FloatingPointError):

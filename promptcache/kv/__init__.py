@@ -15,7 +15,6 @@ from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.arena import Allocation
 from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.signature import signature, signed
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
 from promptcache.kv.store_config import (
     StoreConfig,
@@ -81,8 +80,6 @@ __all__ = [
     "open_blob_tiers",
     "open_buffers",
     "open_store",
-    "signature",
-    "signed",
     "size_class",
     "stored_bytes",
     "stored_facts",

@@ -41,7 +41,7 @@ class Recipe(Short):
     """Identity of an encoding under one model. Recipes with the same key are equal.
 
     Attributes:
-        fingerprint: Fingerprint of the model, the tokenizer and the numerical regime, with the key of the signature.
+        fingerprint: Fingerprint of the model, the tokenizer and the numerical regime.
         digest: Digest of the encoding, 64 hexadecimal digits.
         num_tokens: Number of tokens.
         first_position, last_position: Lowest and highest position of the tokens.

@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from promptcache.diagnostics import Kind, StoreError, instance
-from promptcache.kv.codec import StoredEncoding
+from promptcache.diagnostics import Kind, StoreError
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
@@ -71,8 +70,6 @@ class FaultLog:
             taken, self._sentences = tuple(self._sentences), {}
             return taken
 
-
-SIGNATURE = instance("a StoredEncoding", StoredEncoding)
 
 _KEYS = Kind(
     "a list of keys, 64 hexadecimal digits each,",
@@ -159,15 +156,6 @@ class Store(ABC):
 
         Persistent tiers keep them, because others may use them.
         """
-
-    def recognize(self, signature: StoredEncoding) -> tuple[str, ...]:
-        """Return the keys of the recorded signatures that agree with that of a model.
-
-        If none does, record it. KV of the model is stored under the first key, and may be found under the others. The
-        default is a store that records none.
-        """
-        SIGNATURE.check("signature", signature, StoreError)
-        return (signature.recipe.key,)
 
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on

@@ -25,8 +25,7 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory.store import MemoryStore
-from promptcache.kv.signature import agree
-from promptcache.kv.store import SIGNATURE, FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
+from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
@@ -233,22 +232,6 @@ class TieredStore(Unpicklable, Store):
             for memory in self._memories:
                 memory.delete(key)
 
-    def recognize(self, signature: StoredEncoding) -> tuple[str, ...]:
-        """Return the keys of the recorded signatures that agree, or record it and return its key.
-
-        Those of the slowest tier come first, because most machines share it. The first one, or that of the model, is
-        written to all tiers. `faults` reports the tiers that fail.
-        """
-        SIGNATURE.check("signature", signature, StoreError)
-        agreeing: dict[str, StoredEncoding] = {}
-        for tier in reversed(self.blob_tiers):
-            known = self._health.attempt("read", tier, partial(_signatures_in, tier, signature), FaultLog()) or ()
-            agreeing.update((each.recipe.key, each) for each in known if agree(each, signature))
-        first = next(iter(agreeing.values()), signature)
-        for tier in self.blob_tiers:
-            self._health.attempt("write", tier, partial(_write_signature, tier, first), self._faults)
-        return tuple(agreeing) or (signature.recipe.key,)
-
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call."""
         return self._faults.take()
@@ -369,26 +352,6 @@ def stored_facts(tier: BlobTier, key: str) -> Mapping[str, str]:
 
 def _try_lock(tier: BlobTier, key: str, timeout_s: float) -> tuple[Callable[[], object] | None]:
     return (tier.try_lock(key, timeout_s),)
-
-
-def _signatures_in(tier: BlobTier, like: StoredEncoding) -> list[StoredEncoding]:
-    """Return the recorded signatures with the fingerprint of another, without damaged ones."""
-    found: list[StoredEncoding] = []
-    if (place := tier.signatures(like.recipe.fingerprint)) is not None:
-        for key in sorted(place.keys()):
-            try:
-                if (data := place.read(key)) is not None:
-                    found.append(unpack(data, f"{place}/{key}", key, like.shape))
-            except CorruptEncoding:
-                place.delete(key)
-    return found
-
-
-def _write_signature(tier: BlobTier, signature: StoredEncoding) -> None:
-    """Record a signature beside the encodings of a tier."""
-    place = tier.signatures(signature.recipe.fingerprint)
-    if place is not None:
-        place.write(signature.recipe.key, pack(signature))
 
 
 def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:

@@ -21,7 +21,6 @@ from promptcache.runtime.distance import Audit, Distance, PlainPrefill, audit, c
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
-from promptcache.runtime.hf.linking import StopCheck, checked_cache
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import (
@@ -32,6 +31,7 @@ from promptcache.runtime.hf.options import (
     read_options,
     tell_unused,
 )
+from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.idle import IdleThread, Interrupted
@@ -60,7 +60,7 @@ from promptcache.runtime.reference import (
 )
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
 from promptcache.runtime.segments import Segment
-from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
     Batch,
     Listener,
@@ -152,9 +152,9 @@ __all__ = [
     "chat_prompt",
     "check_for_batch",
     "check_for_stream",
+    "check_linking",
     "check_room",
     "checked_cache",
-    "choose_linking",
     "choose_placement",
     "compare_predictions",
     "dynamic_cache_inputs",

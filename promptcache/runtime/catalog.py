@@ -156,7 +156,6 @@ class Catalog:
         self,
         store: Store | None,
         key: Callable[[Encoding], str] = lambda each: each.digest,
-        used_keys: Callable[[Encoding], frozenset[str]] = lambda each: frozenset((each.digest,)),
         *,
         owns_store: bool = False,
     ) -> None:
@@ -164,12 +163,11 @@ class Catalog:
 
         Args:
             store: The store of their KV; None if another process has it.
-            key: Returns the store key of an encoding under the model as it is now.
-            used_keys: Returns the keys of an encoding under all states of the model that were used.
+            key: Returns the store key of an encoding.
             owns_store: Whether no other engine uses the store. If so, encodings that no schema needs are freed.
         """
         self._store = store
-        self._key, self._used_keys = key, used_keys
+        self._key = key
         self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
@@ -203,12 +201,6 @@ class Catalog:
         self._announce(state)
         if old is not None:
             self._drop(old)
-
-    def announce(self) -> None:
-        """Announce all encodings to the store, whose keys have changed with the model."""
-        with self._lock:
-            for state in (*self._states.values(), *(made for _, made in self._placed.values())):
-                self._announce(state)
 
     def _announce(self, state: SchemaState) -> None:
         key, store, name = self._key, self._store, state.schema.name
@@ -374,13 +366,8 @@ class Catalog:
             self._forget(each for each in encodings if each not in self._held)
 
     def _forget(self, encodings: Iterable[Encoding]) -> None:
-        """Free those encodings that no schema needs, and note the keys of made ones, to free them later."""
-        unused: list[str] = []
-        for each in encodings:
-            if each in self._made:
-                self._made.add_keys(each, self._used_keys(each))
-            elif not self.needs(each):
-                unused += self._used_keys(each)
+        """Free those encodings that no schema needs."""
+        unused = [self._key(each) for each in encodings if not self.needs(each)]
         if self._store is not None and unused:
             self._store.forget(unused)
 

@@ -31,8 +31,8 @@ _Result = TypeVar("_Result")
 DEFAULT_COPIES_BYTES = 2**30
 """Default size limit of the copies that a pool keeps."""
 
-_BufferContent: TypeAlias = tuple[int, tuple[tuple[str, int, int, int], ...]]
-"""The state of the model, and digest, start, stop and shift of each part."""
+_BufferContent: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""Digest, start, stop and shift of each part."""
 
 
 class Pool:
@@ -63,9 +63,7 @@ class Pool:
         self._unkept: WeakValueDictionary[_BufferContent, KVHandle] = WeakValueDictionary()
         self._lock = new_lock()
 
-    def coalesce(
-        self, segments: Sequence[Segment], new_positions: Sequence[int], state: int
-    ) -> tuple[tuple[Segment, ...], int]:
+    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with small neighbours copied into one, and the number of tokens that were copied.
 
         Shifted segments are copied, too, and their keys are moved.
@@ -73,25 +71,24 @@ class Pool:
         Args:
             segments: Segments of one request, in position order.
             new_positions: Positions of the new tokens, in order. Segments on both sides of a new token are not joined.
-            state: Number of the state of the model that computed the KV.
         """
         found: list[tuple[Segment, int]] = []
         for run in _runs(segments, new_positions):
-            whole = self._kept(run, state) if self._joins_large and len(run) > 1 else None
+            whole = self._kept(run) if self._joins_large and len(run) > 1 else None
             if whole is not None:
                 found.append(whole)
                 continue
             for group in self._groups(run):
                 is_copied = len(group) > 1 or group[0].is_shifted
-                found.append(self._one(group, state) if is_copied else (group[0], 0))
+                found.append(self._one(group) if is_copied else (group[0], 0))
         return tuple(segment for segment, _ in found), sum(copied for _, copied in found)
 
-    def move(self, segments: Sequence[Segment], state: int) -> tuple[tuple[Segment, ...], int]:
+    def move(self, segments: Sequence[Segment]) -> tuple[tuple[Segment, ...], int]:
         """Return the segments with copies of shifted ones, whose keys are moved, and the number of copied tokens."""
         found, num_copied = list(segments), 0
         for index, segment in enumerate(found):
             if segment.is_shifted:
-                found[index], copied = self._one([segment], state)
+                found[index], copied = self._one([segment])
                 num_copied += copied
         return tuple(found), num_copied
 
@@ -114,11 +111,11 @@ class Pool:
             members = [*group]
             yield from [members] if is_small else ([segment] for segment in members)
 
-    def _one(self, group: Sequence[Segment], state: int) -> tuple[Segment, int]:
+    def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
         """Return a segment with copies of others, and the number of tokens that were copied now."""
-        if (kept := self._kept(group, state)) is not None:
+        if (kept := self._kept(group)) is not None:
             return kept
-        content, num_tokens = _content(group, state), _num_tokens(group)
+        content, num_tokens = _content(group), _num_tokens(group)
         if (handle := self._unkept.get(content)) is not None:
             return _segment(handle, group), 0
         shape = self._model.shape
@@ -129,9 +126,9 @@ class Pool:
             self._unkept[content] = handle
         return _segment(handle, group), num_tokens
 
-    def _kept(self, group: Sequence[Segment], state: int) -> tuple[Segment, int] | None:
+    def _kept(self, group: Sequence[Segment]) -> tuple[Segment, int] | None:
         """As `_one`, with a copy in the buffers; None if they have no room."""
-        content = _content(group, state)
+        content = _content(group)
         if (handle := self._find(content)) is not None:
             return _segment(handle, group), 0
         if self._buffers is None or content in self._unkept:
@@ -199,9 +196,9 @@ def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator
         yield run
 
 
-def _content(group: Iterable[Segment], state: int) -> _BufferContent:
+def _content(group: Iterable[Segment]) -> _BufferContent:
     parts = (part for segment in group for part in segment.parts)
-    return state, tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
+    return tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
 
 
 def _num_tokens(group: Iterable[Segment | KVPart]) -> int:

@@ -67,8 +67,8 @@ class Usage(Short):
             history (`repair`).
         num_generated_tokens: Tokens of all returned sequences, end tokens included.
         num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
-        copied_bytes: KV that was copied to link it: coalesced small segments, or all KV if the model links by
-            concatenation. Copies that several requests of a batch share count for the first of them.
+        copied_bytes: KV that was copied to link it: coalesced small segments. Copies that several requests of a batch
+            share count for the first of them.
         kept_bytes: KV that was copied to history.
         moved_bytes: KV that stores copied from slower tiers.
         modules: The modules in use that have cached text, in document order; at the end, history if it was used.

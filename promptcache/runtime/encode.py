@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import views_only
 from promptcache.runtime.finite import are_finite
-from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.history import OwnKV
 from promptcache.runtime.packed_rows import NewTokens, PackedRows
 from promptcache.runtime.segments import Segment, segments_of
@@ -121,8 +122,8 @@ def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
         yield tuple(batch)
 
 
-def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
-    """Yield the chains that `model` computes in one forward pass, contexts before their dependants.
+def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
+    """Yield the chains that one forward pass computes, contexts before their dependants.
 
     With a lossy codec each encoding is computed by itself. It then attends to its context as the codec stores it,
     whether the context was just computed or comes from a store.
@@ -131,8 +132,7 @@ def encoding_batches(model: Model, missing: Sequence[Encoding]) -> Iterator[tupl
         found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
     else:
         found = chains(missing)
-    for batch in batches(found):
-        yield from [batch] if model.linking.takes_rows else [(chain,) for chain in batch]
+    yield from batches(found)
 
 
 @torch.no_grad()
@@ -150,8 +150,8 @@ def compute(
     """
     for chain in batch:
         model.check_vocabulary(chain.token_ids)
-    pool, state = views_only(model), model.state
-    contexts = [pool.move(segments_of(chain.context, held), state)[0] for chain in batch]
+    pool = views_only(model)
+    contexts = [pool.move(segments_of(chain.context, held))[0] for chain in batch]
     if len(batch) == 1:
         computed = [_chain_kv(model, batch[0], contexts[0], check)]
     else:
@@ -185,8 +185,11 @@ def _chain_kv(model: Model, chain: Chain, context: Sequence[Segment], check: Sto
     positions = RequestPositions(context, chain.position_ids)
     token_ids, position_ids = (token_tensor(each, model.device) for each in (chain.token_ids, chain.position_ids))
     chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
-    cache = model.linking.encode(model, token_ids, position_ids, positions, chunk_tokens, check)
-    own = (model.linking.own_kv(layer, positions) for layer in cache.layers)
+    cache: Any = checked_cache(model.cache(positions), check)
+    for start in range(0, chain.num_tokens, chunk_tokens):
+        stop = start + chunk_tokens
+        model.encode(token_ids[:, start:stop], position_ids[:, start:stop], cache)
+    own = (layer.tail() for layer in cache.layers)
     return [(keys[0], values[0]) for keys, values in own]
 
 

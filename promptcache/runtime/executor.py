@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from promptcache.diagnostics import NotFinite
-from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on, signature, signed
+from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
-from promptcache.runtime.hf.linking import StopCheck
 from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link, request_logits
@@ -31,7 +30,6 @@ PATIENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
 _MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
-_MAX_STATES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,6 @@ class Fetched:
 
     Attributes:
         handles: KV of each wanted encoding.
-        state: The state of the model that the KV belongs to.
         encoded: Encodings that were computed, contexts included.
         tiers: The tier that held each of the others.
         moved_bytes: Bytes that stores copied.
@@ -48,7 +45,6 @@ class Fetched:
     """
 
     handles: Mapping[Encoding, KVHandle]
-    state: int
     encoded: frozenset[Encoding]
     tiers: Mapping[Encoding, Tier]
     moved_bytes: int
@@ -75,18 +71,13 @@ class Encoded:
     faults: tuple[str, ...]
 
 
-class _ModelChanged(Exception):
-    """The model was changed while encodings were computed. Their KV is dropped."""
-
-
 class Executor:
     """A model with the store of its KV. All methods are thread-safe.
 
     A missing encoding is computed once, however many threads ask for it. If the store refuses computed KV, the request
     still uses it, and the next request computes it again.
 
-    The model may change between requests, for example by another adapter. Keys are those of the state of the model at
-    the last call of `follow`, which every request makes.
+    The model is served as it was when it was made (`Model.check_unchanged`).
 
     Attributes:
         activity: Says whether requests use the model now.
@@ -101,17 +92,15 @@ class Executor:
         history: History | None = None,
         graphs: StepGraphs | None = None,
         forget_unused: Callable[[Iterable[Encoding]], None] | None = None,
-        announce: Callable[[], None] | None = None,
     ) -> None:
         """Create an executor for a model and a store.
 
         Args:
-            fingerprint: Returns the fingerprint of model and tokenizer as they are now, as far as they can be read.
+            fingerprint: Returns the fingerprint of model and tokenizer.
             pool: Buffers for small and for shifted segments; None coalesces nothing.
             history: KV of own tokens of earlier requests; None keeps none.
             graphs: Recorded steps of the model; None records none.
             forget_unused: Frees the encodings in the store that no schema needs; None frees none.
-            announce: Announces to the store the keys that will be needed, after the model has changed.
         """
         self.model = model
         self.store = store
@@ -120,69 +109,28 @@ class Executor:
         self.graphs = graphs
         self._fingerprint = fingerprint
         self._forget_unused = forget_unused
-        self._announce = announce
-        self._state = model.state
-        self._fingerprints: dict[int, tuple[str, ...]] = {}  # by state
-        self._keys: dict[tuple[str, str], str] = {}
+        self._keys: dict[str, str] = {}  # by digest
         self.activity = Activity()
         self._lock = new_lock()
-        self._state_lock = new_lock()
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of model and tokenizer as they are now, as far as they can be read."""
+        """Fingerprint of model and tokenizer."""
         return self._fingerprint()
-
-    def follow(self) -> int:
-        """Notice a change of the model, and return the number of its state. It takes microseconds if there is none."""
-        state = self.model.state
-        if state != self._state:
-            self._state = state
-            if self._announce is not None:
-                self._announce()
-        return state
 
     def key(self, encoding: Encoding) -> str:
         """Return the store key of an encoding, 64 hexadecimal digits."""
-        return self._key(encoding, self._signed()[0])
-
-    def keys_of(self, encoding: Encoding) -> frozenset[str]:
-        """Return the keys of an encoding under all states of the model that were used."""
-        used = {each for fingerprints in tuple(self._fingerprints.values()) for each in fingerprints}
-        return frozenset(self._key(encoding, each) for each in used)
-
-    def recipe(self, encoding: Encoding) -> Recipe:
-        """Return the facts about an encoding that the store keeps beside its KV."""
-        return self._recipe(encoding, self._signed()[0])
-
-    def _signed(self) -> tuple[str, ...]:
-        """Return the fingerprints of the model that keys contain, that of new KV first."""
-        while (found := self._fingerprints.get(state := self._state)) is None:
-            with self._state_lock:
-                if state in self._fingerprints:
-                    continue
-                own = signature(self.fingerprint, *self.model.fixed_kv())
-                made = tuple(signed(self.fingerprint, key) for key in self.store.recognize(own))
-                if (now := self.model.state) != state:
-                    self._state = now
-                    continue
-                if len(self._fingerprints) >= _MAX_STATES:
-                    self._fingerprints.clear()
-                self._fingerprints[state] = made
-        return found
-
-    def _key(self, encoding: Encoding, fingerprint: str) -> str:
-        place = (fingerprint, encoding.digest)
-        key = self._keys.get(place)
+        key = self._keys.get(encoding.digest)
         if key is None:
             if len(self._keys) >= _MAX_KEYS:
                 self._keys.clear()
-            key = self._keys[place] = self._recipe(encoding, fingerprint).key
+            key = self._keys[encoding.digest] = self.recipe(encoding).key
         return key
 
-    def _recipe(self, encoding: Encoding, fingerprint: str) -> Recipe:
+    def recipe(self, encoding: Encoding) -> Recipe:
+        """Return the facts about an encoding that the store keeps beside its KV."""
         return Recipe(
-            fingerprint=fingerprint,
+            fingerprint=self.fingerprint,
             digest=encoding.digest,
             num_tokens=encoding.num_tokens,
             first_position=encoding.position_ids[0],
@@ -196,18 +144,18 @@ class Executor:
 
     def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
         """Link KV that was fetched already, and KV of own tokens that history has."""
-        return link(tokens, fetched.handles, self.model, self.pool, recalled, fetched.state)
+        return link(tokens, fetched.handles, self.model, self.pool, recalled)
 
-    def recall(self, tokens: RequestTokens, salt: str | None, state: int) -> Recalled | None:
+    def recall(self, tokens: RequestTokens, salt: str | None) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
-        if self.history is None or not self.model.linking.takes_rows:
+        if self.history is None:
             return None
-        return self.history.recall(tokens, salt, state)
+        return self.history.recall(tokens, salt)
 
     def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Keep the own tokens that a request computed, as far as there is room. An error is logged.
 
-        Nothing is kept if the model has changed since `recall`.
+        Nothing is kept if the model was changed.
 
         Args:
             recalled: The result of `recall` for the request; None keeps nothing.
@@ -219,7 +167,7 @@ class Executor:
         """
         if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
             return 0
-        if not self.model.is_in(recalled.state):
+        if not self.model.is_unchanged():
             return 0
         try:
             return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
@@ -236,25 +184,19 @@ class Executor:
     ) -> Fetched:
         """Return the KV of the encodings `wanted`. Missing encodings and contexts are computed.
 
-        If another thread changes the model meanwhile, the KV of its new state is fetched.
-
         Args:
             progress: Called after each forward pass with the number of computed tokens and the number of all missing
                 tokens, and about once a second while it waits for another process. No lock is held, so it may call the
                 engine. If it raises, nothing more is computed.
             patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
                 too.
+
+        Raises:
+            ModelChanged: The model is not as it was when it was made.
         """
         self.activity.note()
+        self.model.check_unchanged()
         wanted = tuple(dict.fromkeys(wanted))
-        while True:
-            state = self.follow()
-            with suppress(_ModelChanged):
-                fetched = self._fetch(wanted, progress, patience_s, state)
-                if self.follow() == state:
-                    return fetched
-
-    def _fetch(self, wanted: Sequence[Encoding], progress: Progress | None, patience_s: float, state: int) -> Fetched:
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
         encoded: dict[Encoding, KVHandle] = {}
@@ -278,7 +220,6 @@ class Executor:
         handles = {**found, **encoded}
         return Fetched(
             handles={each: handles[each] for each in wanted},
-            state=state,
             encoded=frozenset(encoded),
             tiers={each: lookups[each].tier for each in wanted if each in found},
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
@@ -293,8 +234,8 @@ class Executor:
     def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
         """Encode one encoding into memory, unless it is there; return whether it is there now.
 
-        It is not encoded if some of its context is not stored, and not kept if the model changes meanwhile or memory
-        has no room.
+        It is not encoded if some of its context is not stored or the model was changed, and not kept if memory has no
+        room.
 
         Args:
             check: Called in each layer. What it raises ends the forward pass, and nothing is stored.
@@ -304,7 +245,8 @@ class Executor:
         """
         if not self.absent([encoding]):
             return True
-        state, recipe = self.follow(), self.recipe(encoding)
+        if not self.model.is_unchanged():
+            return False
         context = [part.encoding for part in encoding.context]
         lookups = self._get_many(context)
         held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
@@ -312,9 +254,9 @@ class Executor:
             return False
         alone = [Chain(context=encoding.context, links=(encoding,))]
         kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
-        if self.model.state != state:
+        if not self.model.is_unchanged():
             return False
-        self.store.put(recipe, *kv, persist=False)
+        self.store.put(self.recipe(encoding), *kv, persist=False)
         return not self.absent([encoding])
 
     def _check(self, check: StopCheck) -> None:
@@ -325,7 +267,6 @@ class Executor:
 
     def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
         """Return the keys of the encodings whose KV is not in memory."""
-        self.follow()
         return self.store.absent([self.key(each) for each in wanted])
 
     def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
@@ -366,7 +307,7 @@ class Executor:
         wanted = tuple(wanted)
         held = {encoding: each.handle for encoding, each in lookups.items() if each.handle is not None}
         while missing := missing_encodings(wanted, held.__contains__):
-            for batch in encoding_batches(self.model, missing):
+            for batch in encoding_batches(missing):
                 group = self._encode(batch, held, patience_s, on_wait)
                 held.update(group.handles)
                 yield group
@@ -381,7 +322,6 @@ class Executor:
         If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
         the store now, return only these.
         """
-        state = self._state
         chain_of = {self.key(chain.links[0]): chain for chain in batch}
         with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
             free = [chain for key, chain in chain_of.items() if key in claimed] or batch
@@ -391,18 +331,18 @@ class Executor:
             found = {each: lookup.handle for each, lookup in again.items() if lookup.handle is not None}
             if found:
                 return Encoded(handles=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
-            handles = self._computed(free, held, faults, state)
+            handles = self._computed(free, held, faults)
         return Encoded(handles=handles, lookups={}, faults=tuple(faults))
 
     def _computed(
-        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str], state: int
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str]
     ) -> dict[Encoding, KVHandle]:
         """Compute the chains of a batch in one forward pass and store their encodings.
 
         If some KV is not finite, each encoding is computed by itself, so that only the faulty one is not stored.
 
         Raises:
-            _ModelChanged: The state of the model is another one than `state`; nothing was stored.
+            ModelChanged: The model was changed meanwhile; nothing was stored.
         """
         try:
             computed = self.pool.with_room(lambda: dict(compute(self.model, batch, held)))
@@ -411,25 +351,15 @@ class Executor:
             if len(encodings) == 1:
                 raise
         else:
-            if self.model.state != state:
-                raise _ModelChanged
+            self.model.check_unchanged()
             return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
         handles: dict[Encoding, KVHandle] = {}
         for each in encodings:
             alone = Chain(context=each.context, links=(each,))
-            handles.update(self._computed([alone], {**held, **handles}, faults, state))
+            handles.update(self._computed([alone], {**held, **handles}, faults))
         return handles
 
     def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
-        first, *others = self._signed()
-        found = self._get_under(first, encodings)
-        for fingerprint in others:
-            if missing := [each for each, lookup in found.items() if lookup.handle is None]:
-                more = self._get_under(fingerprint, missing)
-                found.update((each, lookup) for each, lookup in more.items() if lookup.handle is not None)
-        return found
-
-    def _get_under(self, fingerprint: str, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
-        keys = {each: self._key(each, fingerprint) for each in encodings}
+        keys = {each: self.key(each) for each in encodings}
         found = self.store.get_many(keys.values())
         return {each: found[key] for each, key in keys.items()}

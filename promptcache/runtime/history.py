@@ -40,7 +40,7 @@ class OwnStretch:
     Attributes:
         first: The position of the first token.
         context: All KV parts in use at lower positions, earlier stretches included.
-        key: Digest of the context, the first position, a salt and the state of the model.
+        key: Digest of the context, the first position and a salt.
         parts: KV parts of its first tokens that history has, in position order.
         handles: KV of their encodings.
     """
@@ -66,12 +66,10 @@ class Recalled:
     Attributes:
         tokens: The request as planned.
         stretches: All stretches, in position order.
-        state: State of the model, as for `History.recall`.
     """
 
     tokens: RequestTokens
     stretches: tuple[OwnStretch, ...]
-    state: int = 0
 
     @property
     def num_found(self) -> int:
@@ -161,21 +159,20 @@ class History:
             self._buffers.clear()
             self._forget_taken()
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None, state: int = 0) -> Recalled:
+    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled:
         """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
 
         Args:
             tokens: The request as planned.
             salt: Requests share history only with requests of the same salt.
-            state: Number of the state of the model (`Model.state`). KV of another state is not found.
         """
         found: list[OwnStretch] = []
         with self._lock:
             self._forget_taken()
-            for stretch in stretches(tokens, salt, state):
+            for stretch in stretches(tokens, salt):
                 is_last = stretch.stop == len(tokens.token_ids)
                 found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
-        return Recalled(tokens=tokens, stretches=tuple(found), state=state)
+        return Recalled(tokens=tokens, stretches=tuple(found))
 
     def keep(self, recalled: Recalled, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Copy the KV that a request computed, as far as there is room, and return the number of copied tokens.
@@ -317,7 +314,7 @@ def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> His
     return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes, DEFAULT_HISTORY_BYTES))
 
 
-def stretches(tokens: RequestTokens, salt: str | None = None, state: int = 0) -> Iterator[OwnStretch]:
+def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStretch]:
     """Yield the stretches of a request's own tokens, in position order."""
     context: list[KVPart] = []
     parts, positions = iter(tokens.parts), tokens.position_ids
@@ -328,7 +325,7 @@ def stretches(tokens: RequestTokens, salt: str | None = None, state: int = 0) ->
             context.append(part)
             part = next(parts, None)
         below = tuple(context)
-        text = f"{state}\n{salt!r}\n{positions[start]}\n{context_digest(below)}"
+        text = f"{salt!r}\n{positions[start]}\n{context_digest(below)}"
         key = hashlib.sha256(text.encode()).hexdigest()
         yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key)
         if stop < len(positions):

@@ -34,8 +34,7 @@ class Linked:
         cache: A transformers cache that holds `positions.num_cached` tokens.
         tokens: The request. Generation continues after its last token.
         missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
-        copied_bytes: Bytes of KV that were copied: moved and coalesced segments, or all segments if the model links by
-            concatenation.
+        copied_bytes: Bytes of KV that were copied: moved and coalesced segments.
     """
 
     cache: Any
@@ -72,27 +71,22 @@ def link(
     model: Model,
     pool: Pool | None = None,
     recalled: Recalled | None = None,
-    state: int = 0,
 ) -> Linked:
     """Link the stored KV of a request with its new tokens.
 
     Args:
         tokens: Parts and new tokens of the request.
         handles: KV of at least every encoding that the request has parts of.
-        model: Chooses the kind of cache.
+        model: The model that computed them.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
         recalled: The own tokens with the KV that history has of them; None without history.
-        state: State of the model that `handles` belong to.
     """
     model.check_vocabulary(tokens.token_ids)
     missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
     new_positions = tuple(tokens.position_ids[index] for index in missing)
     stored, growing = linked_segments(tokens, handles, new_positions, recalled)
     pool = views_only(model) if pool is None else pool
-    if model.linking.takes_rows:
-        segments, num_copied = pool.coalesce(stored, new_positions, state)
-    else:
-        segments, num_copied = pool.move(stored, state)[0], sum(segment.num_tokens for segment in stored)
+    segments, num_copied = pool.coalesce(stored, new_positions)
     num_given = 0 if recalled is None else recalled.num_found
     positions = RequestPositions((*segments, *growing), new_positions, num_given)
     return Linked(
@@ -127,9 +121,8 @@ def linked_segments(
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
     assert len(linked.missing) == len(linked.token_ids), "only computed tokens have logits"
-    mask = model.linking.mask(model, linked.positions, len(linked.token_ids))
     token_ids = token_tensor(linked.token_ids, model.device)
-    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache, mask)[0]
+    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache)[0]
 
 
 class SharedSegment(NamedTuple):
@@ -164,14 +157,13 @@ def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray
 
 
 def coalesced_segments(
-    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], states: Sequence[int], pool: Pool
+    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], pool: Pool
 ) -> tuple[tuple[SharedSegment, ...], list[int]]:
     """Coalesce small segments that the same rows use.
 
     Args:
         new_positions: For each row the positions of its new tokens, in order. Segments on both sides of a new
             token are not joined.
-        states: For each row the state of the model that computed its stored KV. Rows of two states share no segment.
 
     Returns:
         The segments, and for each row the number of tokens copied for it.
@@ -183,7 +175,7 @@ def coalesced_segments(
     copied = [0] * len(new_positions)
     for rows, segments in alike.items():
         between = sorted({position for row in rows for position in new_positions[row]})
-        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between, states[rows[0]])
+        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between)
         found.extend(SharedSegment(segment, rows) for segment in fewer)
         copied[rows[0]] += num_copied
     return tuple(found), copied

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Set
 from typing import TypeAlias
 
 from promptcache.layout import Encoding
-from promptcache.locks import new_lock
 
 MAX_PAIRS = 1 << 16
 """Limit of the encodings behind the module before them that are needed, about 1 kB each beside their KV."""
@@ -21,7 +20,7 @@ _SchemaPath: TypeAlias = tuple[str, str]
 
 
 class MadeEncodings:
-    """Digests of encodings that were made, with the store keys that they had. Only `add_keys` is thread-safe.
+    """Digests of encodings that were made, with their store keys. Not thread-safe.
 
     The methods that forget some return the keys that nothing needs any more.
     """
@@ -29,8 +28,7 @@ class MadeEncodings:
     def __init__(self) -> None:
         self._owned: dict[_SchemaPath, set[str]] = {}  # digests
         self._num_owners: Counter[str] = Counter()
-        self._keys: dict[str, set[str]] = {}  # by digest
-        self._keys_lock = new_lock()
+        self._keys: dict[str, str] = {}  # by digest
         self._pairs: OrderedDict[tuple[_SchemaPath, str], tuple[str, ...]] = OrderedDict()  # by last use
         """The digests of the members that each pair is behind."""
         self._behind: dict[
@@ -49,13 +47,7 @@ class MadeEncodings:
         if encoding.digest not in owned:
             owned.add(encoding.digest)
             self._num_owners[encoding.digest] += 1
-        self.add_keys(encoding, [key])
-
-    def add_keys(self, encoding: Encoding, keys: Iterable[str]) -> None:
-        """Note keys under which an encoding may be stored: the model may have changed since its last use."""
-        with self._keys_lock:
-            if encoding in self:
-                self._keys.setdefault(encoding.digest, set()).update(keys)
+        self._keys[encoding.digest] = key
 
     def use_pair(self, schema: str, path: str, encoding: Encoding, key: str, members: Iterable[Encoding]) -> list[str]:
         """Count a use of an encoding behind another module, and forget the least used pair above the limit.
@@ -99,6 +91,5 @@ class MadeEncodings:
         self._num_owners[digest] -= 1
         if self._num_owners[digest]:
             return []
-        with self._keys_lock:
-            del self._num_owners[digest]
-            return [*self._keys.pop(digest, ())]
+        del self._num_owners[digest]
+        return [self._keys.pop(digest)]

@@ -84,19 +84,11 @@ class ModelInputs(Unpicklable, Mapping[str, Any]):
 
 @torch.no_grad()
 def linked_inputs(tokens: RequestTokens, executor: Executor) -> ModelInputs:
-    """Return inputs whose cache attends to stored KV where it is.
-
-    A model that links by concatenation gets a cache with a copy, and all new tokens but the last are prefilled.
-    """
+    """Return inputs whose cache attends to stored KV where it is."""
     model, linked = executor.model, executor.link(tokens)
-    start = model.linking.prefill_before_generate(
-        model, linked.cache, linked.token_ids, linked.positions, num_before=0, num_rows=1
-    )
     cache = PositionedCache(layers=linked.cache.layers)
-    counts_stored = cache.get_seq_length() > start
-    positions = _positions(linked) if counts_stored else linked.positions.of_own_tokens(0, len(linked.token_ids))
-    cache.place(positions[None], model.hf)
-    return _inputs(model, cache, linked, start, linked.copied_bytes)
+    cache.place(linked.positions.of_own_tokens(0, len(linked.token_ids))[None], model.hf, model.guard)
+    return _inputs(model, cache, linked, 0, linked.copied_bytes)
 
 
 @torch.no_grad()
@@ -117,12 +109,12 @@ def dynamic_cache_inputs(tokens: RequestTokens, executor: Executor) -> ModelInpu
     if num_before:
         token_ids = token_tensor(linked.token_ids[:num_before], model.device)
         position_ids = token_tensor(linked.position_ids[:num_before], model.device)
-        model.encode(token_ids, position_ids, linked.cache, model.linking.mask(model, linked.positions, num_before))
+        model.encode(token_ids, position_ids, linked.cache)
     order = torch.from_numpy(np.argsort(positions[:-1])).to(model.device)
     cache = PositionedDynamicCache()  # it holds all tokens, also beyond a sliding window
-    for index, (keys, values) in enumerate(_layers(model, linked, order) if len(order) else ()):
+    for index, (keys, values) in enumerate(_layers(linked, order) if len(order) else ()):
         cache.update(keys, values, index)
-    cache.place(np.sort(positions)[None], model.hf, is_shared=True)
+    cache.place(np.sort(positions)[None], model.hf, model.guard, is_shared=True)
     return _inputs(model, cache, linked, num_before, len(order) * model.shape.token_bytes)
 
 
@@ -138,14 +130,14 @@ def _positions(linked: Linked) -> PositionArray:
     return np.concatenate([*arrays, linked.positions.of_own_tokens(0, len(linked.token_ids))])
 
 
-def _layers(model: Model, linked: Linked, order: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _layers(linked: Linked, order: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield keys and values `[1, Hkv, T, D]` of each layer in `order`, of stored tokens and of own tokens with KV."""
     stored = [segment.layers().by_layer for segment in linked.positions.segments]
     num_stored = linked.positions.num_cached
     for index, layer in enumerate(linked.cache.layers):
         parts = [views[index] for views in stored]
         if len(order) > num_stored:
-            parts.append(model.linking.own_kv(layer, linked.positions))
+            parts.append(layer.tail())
         keys, values = (torch.cat(states, dim=2)[:, :, order] for states in zip(*parts, strict=True))
         yield keys, values
 

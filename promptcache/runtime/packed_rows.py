@@ -123,7 +123,7 @@ class PackedRows(PackedTokens):
         This object does not hold them: a cycle would keep stored KV in use until the garbage collector runs.
         """
         cache = PositionedCache(layers=step_cache(self, self._model.shape.num_layers).layers)
-        cache.place(self.tokens.positions[None], self._model.hf)
+        cache.place(self.tokens.positions[None], self._model.hf, self._model.guard)
         return {
             "input_ids": self.token_ids,
             "position_ids": self.position_ids,

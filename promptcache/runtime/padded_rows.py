@@ -41,7 +41,7 @@ class PaddedRows:
                     "left (tokenizer.padding_side = 'left')"
                 )
         self.cache = self._filled_cache()
-        self.cache.place(self._positions(num_columns), model.hf)
+        self.cache.place(self._positions(num_columns), model.hf, model.guard)
 
     def inputs(self) -> dict[str, Any]:
         """Return keywords for `generate`."""

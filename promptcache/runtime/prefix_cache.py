@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from promptcache.diagnostics import InvalidValue, Unpicklable, UnsupportedModel, refuse_unknown, shown, whole
+from promptcache.diagnostics import InvalidValue, Unpicklable, refuse_unknown, shown, whole
 from promptcache.kv import KVHandle, Slab, Store, open_buffers
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
@@ -171,7 +171,6 @@ class PrefixCache(Unpicklable):
 
         Raises:
             InvalidValue: `engine` is no engine, or a limit is not allowed.
-            UnsupportedModel: The model is linked by concatenation.
         """
         refuse_unknown("PrefixCache", unknown, ("cache_bytes", "max_tokens", "max_row_tokens"), InvalidValue)
         (_LIMIT | None).check("cache_bytes", cache_bytes, InvalidValue)
@@ -180,11 +179,6 @@ class PrefixCache(Unpicklable):
         model, store = getattr(engine, "model", None), getattr(engine, "store", None)
         if not isinstance(model, Model) or not isinstance(store, Store):
             raise InvalidValue(f"engine={shown(engine)} is not allowed: an Engine is expected")
-        if not model.linking.takes_rows:
-            raise UnsupportedModel(
-                f"{model.facts.name} is linked by concatenation, and PrefixCache cannot pack rows for it: call the "
-                "model as without a cache, or use engine.link"
-            )
         self._model = model
         self._max_row_tokens = max_row_tokens
         if max_tokens is not None:
@@ -214,8 +208,10 @@ class PrefixCache(Unpicklable):
         Raises:
             InvalidValue: The tensors are wrong; names the row and the column.
             ContextLengthExceeded: A row has more tokens than the model has positions.
+            ModelChanged: The model is not as it was when the engine was made.
         """
         batch = read_batch(input_ids, attention_mask, self._model)
+        self._model.check_unchanged()
         rows = [row.token_ids for row in batch.rows]
         for prefix in shared_prefixes(rows, _MIN_SHARED):
             if len(prefix) * self._model.shape.token_bytes <= self._buffers.limit_bytes:
@@ -236,12 +232,14 @@ class PrefixCache(Unpicklable):
 
         Raises:
             InvalidValue: The hit is of another cache or was used before, or `out` is not its output.
+            ModelChanged: As for `get`; nothing is stored.
         """
         if not isinstance(hit, PrefixHit):
             raise InvalidValue(
                 f"hit={shown(hit)} is not allowed: the result of get is expected; add(input_ids, past_key_values) "
                 "keeps KV that was computed elsewhere"
             )
+        self._model.check_unchanged()
         with self._lock:
             taken = hit._take(self, out)
         return self._keep(taken)
@@ -259,6 +257,7 @@ class PrefixCache(Unpicklable):
         Raises:
             InvalidValue: A prefix is not a list of token IDs of the model.
             ContextLengthExceeded: A prefix has more tokens than the model has positions.
+            ModelChanged: As for `get`.
         """
         if not isinstance(prefixes, list | tuple):
             raise InvalidValue(f"prefixes={shown(prefixes)} is not allowed: a list of lists of token IDs is expected")
@@ -283,23 +282,23 @@ class PrefixCache(Unpicklable):
 
         Raises:
             InvalidValue: The KV has another shape or dtype, or is not that of these tokens; nothing is stored.
+            ModelChanged: As for `get`; nothing is stored.
         """
-        state = self._model.state
         rows = read_batch(input_ids, attention_mask, self._model).rows
+        self._model.check_unchanged()
         slabs = self._read_slabs(past_key_values, rows, input_ids)
         self._check_first_layer([row.token_ids for row in rows], slabs)
         self._check_samples([row.token_ids for row in rows], slabs)
         num_stored = 0
         for row, slab in zip(rows, slabs, strict=True):
-            (stretch,) = self._history.recall(_tokens(row.token_ids), state=state).stretches
+            (stretch,) = self._history.recall(_tokens(row.token_ids)).stretches
             own_kv = [*zip(slab.keys, slab.values, strict=True)]
             num_stored += self._history.add(stretch, row.token_ids[: self._max_row_tokens], own_kv)
         return num_stored
 
     def _pack(self, rows: Sequence[tuple[int, ...]]) -> tuple[list[Recalled], PackedRows]:
         """Return what is known of each row, and the forward pass over the other tokens."""
-        state = self._model.state
-        found = [self._history.recall(_tokens(row), state=state) for row in rows]
+        found = [self._history.recall(_tokens(row)) for row in rows]
         new = [
             NewTokens(
                 segments=segments_of(each.stretches[0].parts, each.handles),
@@ -311,9 +310,7 @@ class PrefixCache(Unpicklable):
         return found, PackedRows(new, self._model)
 
     def _keep(self, rows: Sequence[tuple[Recalled, Sequence[int], OwnKV]]) -> int:
-        """Keep the KV of rows, unless the model has changed; return the number of stored tokens."""
-        if any(recalled.state != self._model.state for recalled, *_ in rows):
-            return 0
+        """Keep the KV of rows; return the number of stored tokens."""
         return sum(self._history.keep(found, answer, self._cut(found, own_kv)) for found, answer, own_kv in rows)
 
     def _cut(self, found: Recalled, own_kv: OwnKV) -> OwnKV:
@@ -329,7 +326,7 @@ class PrefixCache(Unpicklable):
         Long prefixes are computed in chunks.
         """
         prefix = prefix[: self._max_row_tokens]
-        known = self._history.recall(_tokens(prefix), state=self._model.state).num_found
+        known = self._history.recall(_tokens(prefix)).num_found
         if len(prefix) - known <= least:
             return 0
         num_computed = 0

@@ -28,7 +28,7 @@ from promptcache.layout import (
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import StopCheck
+from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.idle import IdleThread, Interrupted
 
 DEFAULT_PROMOTE_BYTES = 2**30
@@ -81,7 +81,7 @@ class Promoter:
     """Counts combinations, promotes those that come twice, and finds the exact plan of a request. Thread-safe.
 
     A request uses promoted KV only if all of its KV is in memory. Promotions end when a schema that has their modules
-    is removed, and when the state of the model changes.
+    is removed.
     """
 
     def __init__(
@@ -113,7 +113,6 @@ class Promoter:
         self._nodes: OrderedDict[Encoding, int] = OrderedDict()  # bytes; by last use, and a node before its context
         self._nbytes = 0
         self._num_hits = 0
-        self._state = executor.follow()
         self._lock = new_lock()
         self._working = new_lock()
         self._thread = IdleThread(self.work, executor.activity)
@@ -143,7 +142,6 @@ class Promoter:
         if not (self._is_automatic or self._combinations) or not has_combination(plan):
             return None
         own = combination(plan, salt)
-        self._follow()
         with self._lock:
             found = self._used(own)
         if found is None:
@@ -181,7 +179,6 @@ class Promoter:
                 "engine a higher limit, or put fewer modules into the prompt"
             )
         with self._executor.activity, self._working:  # ends work in idle time within a layer
-            self._follow()
             own_nodes = frozenset(found.nodes)
             self._executor.fetch(each.encoding for each in found.parts if each.encoding not in own_nodes)
             self._lose(own, found)
@@ -211,7 +208,8 @@ class Promoter:
             check: Called in each layer; it raises `Interrupted` if the work is to stop. Then nothing is stored.
         """
         with self._working:
-            self._follow()
+            if not self._executor.model.is_unchanged():  # nothing can be encoded, so nothing is evicted for it
+                return False
             with self._lock:
                 own = next(iter(self._waiting), None)
                 found = None if own is None else self._combinations[own]
@@ -348,16 +346,6 @@ class Promoter:
         for node in nodes:
             self._nbytes -= self._nodes.pop(node)
         self._catalog.release(nodes)
-
-    def _follow(self) -> None:
-        """End all promotions if the state of the model has changed."""
-        state = self._executor.follow()
-        if state != self._state:
-            with self._lock:
-                self._state = state
-                self._combinations.clear()
-                self._waiting.clear()
-                self._free(tuple(self._nodes))
 
     def _is_needed(self, own: CombinationParts) -> bool:
         return all(self._catalog.needs(each.encoding) for each in own if isinstance(each, KVPart))

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime.hf.facts import check_mode
 from promptcache.runtime.hf.model import Model, token_tensor
 
 
@@ -145,7 +144,6 @@ def reference_inputs(
 
 
 def _forward(tokens: tuple[Token, ...], sees: torch.Tensor, model: Model) -> torch.Tensor:
-    check_mode(model.hf)
     token_ids, position_ids, mask = reference_inputs(tokens, sees, model)
     cache = model.plain_cache(model.shape.num_layers)  # without a cache, transformers takes gaps for packed sequences
     return model.forward(token_ids, position_ids, cache, mask)[0]

@@ -227,8 +227,7 @@ def begun(request: Request, executor: Executor) -> Request:
     if plan is None:
         return request
     if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:
-        state = executor.follow()
-        known, left = (executor.recall(each.tokens, request.salt, state) for each in (request.plan, plan))
+        known, left = (executor.recall(each.tokens, request.salt) for each in (request.plan, plan))
         if known is not None and left is not None and known.num_found > left.num_found + MAX_LOST_TOKENS:
             return request
     return replace(request, plan=plan, promoted=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,16 +21,14 @@ from promptcache.kv import MemoryStore
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
+from promptcache.runtime.attention import AttentionCall, RequestPositions
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.facts import MODEL_FAULTS, is_quantized, is_tested
+from promptcache.runtime.hf.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
-from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.small_copy import longest_window, small_copy
 from promptcache.runtime.reference import reference_logits
 from promptcache.tokenizer import PlainTokenizer
-
-_log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Maximum distance of logits from the reference, |a-b| / |b| in the Euclidean norm; wrong positions give 0.3 and
@@ -66,38 +63,24 @@ class _LetterTokenizer(PlainTokenizer):
         return "".join((_LETTERS + "\n")[self._ids.index(token_id)] for token_id in token_ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    """Result of confirming a model type: the linking strategy, or the reason for refusing it."""
-
-    linking: Linking | None
-    reason: str = ""
-
-
-_verdicts: dict[tuple[type, str, int], _Verdict] = {}
+_verdicts: dict[tuple[type, str, int], str] = {}
 _confirming = new_lock()
 
 
-def choose_linking(model: Model) -> None:
-    """Set the linking strategy of `model`: segmented if that reproduces the reference, else concatenated.
+def check_linking(model: Model) -> None:
+    """Check that linked KV reproduces the reference.
 
     Raises:
-        UnsupportedModel: Neither does; names the model and the distances.
+        UnsupportedModel: It does not; names the model and the distance.
     """
-    if not is_tested(model.hf):
-        verdict = _confirm(model)
-        if verdict.linking is None:
-            raise UnsupportedModel(f"{model.facts.name}: {verdict.reason}")
-        if verdict.linking is CONCATENATED:
-            model.use_concatenation()
-    tolerance = TOLERANCE.get(model.shape.dtype, 1e-3)
-    verdict = _try_linkings(model, _plan(model), tolerance)
-    if verdict.linking is None:
-        raise UnsupportedModel(f"{model.facts.name}: {verdict.reason}")
+    reason = "" if is_tested(model.hf) else _confirm(model)
+    reason = reason or _try_linking(model, _plan(model), TOLERANCE.get(model.shape.dtype, 1e-3))
+    if reason:
+        raise UnsupportedModel(f"{model.facts.name}: {reason}")
 
 
-def _confirm(model: Model) -> _Verdict:
-    """Return the verdict on the type and configuration of a model; kept for the next model of the same."""
+def _confirm(model: Model) -> str:
+    """Return why the type and configuration of a model are refused, or ""; kept for the next model of the same."""
     config = json.dumps(config_identity(model.hf.config), sort_keys=True, default=str)
     identity = (type(model.hf), config, model.context_length)
     with _confirming:
@@ -105,12 +88,12 @@ def _confirm(model: Model) -> _Verdict:
             try:
                 _verdicts[identity] = _confirm_in_float32(model)
             except UnsupportedModel as refusal:
-                _verdicts[identity] = _Verdict(linking=None, reason=f"in float32: {refusal}")
+                _verdicts[identity] = f"in float32: {refusal}"
         return _verdicts[identity]
 
 
-def _confirm_in_float32(model: Model) -> _Verdict:
-    """Return the verdict from a small copy of a model or, where none can be made, from the model itself."""
+def _confirm_in_float32(model: Model) -> str:
+    """Return the reason from a small copy of a model or, where none can be made, from the model itself."""
     small = small_copy(model.hf, model.context_length)
     if small is not None:
         with suppress(UnsupportedModel):  # the copy is too small; the model itself was not refused
@@ -121,12 +104,12 @@ def _confirm_in_float32(model: Model) -> _Verdict:
             return _confirm_beyond(model, window)
         hf = copy.deepcopy(model.hf).float()
     except MODEL_FAULTS as error:
-        return _Verdict(linking=None, reason=f"it cannot be tested in float32: {first_line(error)}")
+        return f"it cannot be tested in float32: {first_line(error)}"
     return _confirm_beyond(Model(hf, context_length=model.context_length), window)
 
 
 @torch.no_grad()
-def _confirm_beyond(model: Model, window: int) -> _Verdict:
+def _confirm_beyond(model: Model, window: int) -> str:
     """Test a float32 model beyond `window` tokens: its plain forward pass, and linked KV against the reference."""
     num_tokens = max(_MIN_TOKENS, window + _SPARE_TOKENS)
     token_ids = token_tensor(random.Random(11).choices(_plain_ids(model), k=num_tokens), model.device)
@@ -137,13 +120,12 @@ def _confirm_beyond(model: Model, window: int) -> _Verdict:
             numbered = model.hf(input_ids=token_ids, position_ids=positions, use_cache=False).logits[0]
         masked = _logits_among_decoys(model, token_ids[0], positions[0])
     except MODEL_FAULTS as error:
-        return _Verdict(linking=None, reason=f"its own forward pass fails: {first_line(error)}")
+        return f"its own forward pass fails: {first_line(error)}"
     if (far := _distance(numbered, own)) > COPY_TOLERANCE:
-        return _Verdict(linking=None, reason=f"its positions are not 0, 1, 2, … (logits differ by {far:.2g})")
+        return f"its positions are not 0, 1, 2, … (logits differ by {far:.2g})"
     if (far := _distance(masked, own)) > COPY_TOLERANCE:
-        reason = f"its attention is not causal, or counts cache slots instead of positions (logits differ by {far:.2g})"
-        return _Verdict(linking=None, reason=reason)
-    return _try_linkings(model, _plan(model, num_tokens), COPY_TOLERANCE)
+        return f"its attention is not causal, or counts cache slots instead of positions (logits differ by {far:.2g})"
+    return _try_linking(model, _plan(model, num_tokens), COPY_TOLERANCE)
 
 
 def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -164,43 +146,43 @@ def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch
     return model.forward(all_ids[None], all_positions[None], cache, mask)[0, slots]
 
 
-def _try_linkings(model: Model, plan: Plan, tolerance: float) -> _Verdict:
-    """Set and return the first linking strategy that reproduces the reference within `tolerance`."""
+def _try_linking(model: Model, plan: Plan, tolerance: float) -> str:
+    """Return why linked KV does not reproduce the reference within `tolerance`; "" if it does."""
     if model.facts.learned_positions and plan.stop > model.context_length:
-        reason = f"it has {model.context_length} positions; {plan.stop} are needed at least"
-        return _Verdict(linking=None, reason=reason)
-    found: dict[Linking, str] = {}
-    for linking in dict.fromkeys((model.linking, CONCATENATED)):
-        if linking is CONCATENATED:
-            model.use_concatenation()
-        try:
-            expected = reference_logits(plan.tokens, model).double()
-            distance = _distance(_cached_logits(plan.tokens, model).double(), expected)
-        except MODEL_FAULTS as error:
-            found[linking] = f"fails: {first_line(error)}"
-            continue
-        if distance <= tolerance:
-            _warn_of_copies(model, found)
-            return _Verdict(linking=linking)
-        found[linking] = f"logits differ by {distance:.2g}"
-    tried = ", ".join(f"{linking}: {reason}" for linking, reason in found.items())
+        return f"it has {model.context_length} positions; {plan.stop} are needed at least"
+    try:
+        expected = reference_logits(plan.tokens, model).double()
+        far = _distance(_cached_logits(plan.tokens, model).double(), expected)
+    except MODEL_FAULTS as error:
+        return f"attention to stored KV fails: {first_line(error)}"
+    if far <= tolerance:
+        return ""
+    if not _calls_interface(model):
+        return f"it {NO_INTERFACE}"
     fix = "its positions or masks are not supported"
     if is_quantized(model.hf):
         fix = (
             "it is quantized, and with activations in 8 bits logits depend on the tokens that are computed together: "
             "quantize its weights only, or load it without quantization"
         )
-    reason = f"linked KV does not reproduce the model's own logits ({tried}); {fix}"
-    return _Verdict(linking=None, reason=reason)
+    return f"linked KV does not reproduce the model's own logits (they differ by {far:.2g}); {fix}"
 
 
-def _warn_of_copies(model: Model, failed: Mapping[Linking, str]) -> None:
-    if SEGMENTED in failed:
-        _log.warning(
-            "%s: segmented attention %s, so stored KV is copied for every request instead of being linked",
-            model.facts.name,
-            failed[SEGMENTED],
-        )
+@torch.no_grad()
+def _calls_interface(model: Model) -> bool:
+    """Whether the attention of every layer calls the function that is registered with transformers."""
+    calls = list[AttentionCall]()
+    cache: Any = model.cache(RequestPositions((), (0,)))
+
+    def attend(call: AttentionCall) -> torch.Tensor:
+        calls.append(call)
+        return torch.zeros_like(call.query).transpose(1, 2)
+
+    for layer in cache.layers:
+        layer.attend = attend
+    first = token_tensor([0], model.device)
+    model.encode(first, first, cache)
+    return len(calls) == len(cache.layers)
 
 
 def _plan(model: Model, num_tokens: int = 0) -> Plan:

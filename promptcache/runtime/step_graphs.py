@@ -79,7 +79,7 @@ class CudaRecorder:
 class StepGraphs:
     """The graphs of one model, for each size one. Thread-safe.
 
-    If the model changes, or a step cannot be recorded, steps run without graphs or are recorded again.
+    If a step cannot be recorded, steps run without graphs.
     """
 
     def __init__(self, model: Model, record: Recorder) -> None:
@@ -87,8 +87,7 @@ class StepGraphs:
         self._model, self._record = model, record
         self._lock = new_lock()
         self._graphs: dict[int, _StepGraph] = {}
-        self._state: int | None = None  # of the model that was recorded
-        self._can_record = True
+        self._can_record = not runs_own_code(model.hf)
 
     @torch.no_grad()
     def record_all(self) -> None:
@@ -107,19 +106,19 @@ class StepGraphs:
             step: It has tails for all tokens of its rows.
             places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there.
             keep: Indices of the K tokens whose logits are wanted.
+
+        Raises:
+            ModelChanged: As for `Model.check_unchanged`.
         """
         size = next((each for each in SIZES if each >= len(step.token_list)), None)
         if size is None or len(keep) > _MAX_ROWS:
             return None
+        self._model.check_pass()
         with self._lock:
             graph = self._graph(size)
             return None if graph is None else graph.compute(step, places, keep)
 
     def _graph(self, size: int) -> _StepGraph | None:
-        state = self._model.state
-        if state != self._state:
-            self._graphs.clear()
-            self._state, self._can_record = state, not runs_own_code(self._model.hf)
         if self._can_record and size not in self._graphs:
             try:
                 with torch.inference_mode(mode=False), torch.no_grad():  # memory that later steps may write to
@@ -204,7 +203,7 @@ def _no_tokens(device: torch.device) -> StepTokens:
 
 def open_graphs(model: Model) -> StepGraphs | None:
     """Return graphs of a model that runs on a CUDA device and on the Triton kernels; None for other models."""
-    if model.device.type != "cuda" or not model.linking.takes_rows:
+    if model.device.type != "cuda":
         return None
     has_own_kernels = has_kernels(model.shape.dtype, model.shape.head_dim, model.device)
     return StepGraphs(model, CudaRecorder(model.device)) if has_own_kernels else None

@@ -44,7 +44,7 @@ def warm(
     store = executor.store
     done, num_encoded, num_encoded_tokens = 0, 0, 0
     faults, found = FaultLog(), Counter[Tier]()
-    executor.follow()
+    executor.model.check_unchanged()
     lengths, total = dict[str, int](), 0
     for each in chain(state.encodings, made()):
         if (key := executor.key(each)) not in lengths:

@@ -44,8 +44,8 @@ def _demo_model_once() -> Iterator[None]:
     """Load and test the demo model once for each way of loading it: half a second in each of 150 commands."""
     from promptcache import engine
 
-    load, choose = engine.load_model, engine.choose_linking
-    loaded, chosen = cache(load), cache(choose)
+    load, check = engine.load_model, engine.check_linking
+    loaded, checked = cache(load), cache(check)
 
     def load_once(name: Any, **options: Any) -> Any:
         is_known = name == "demo" and options.get("device") in (None, "cpu")
@@ -53,7 +53,7 @@ def _demo_model_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(engine, "load_model", load_once)
-        patched.setattr(engine, "choose_linking", chosen)
+        patched.setattr(engine, "check_linking", checked)
         yield
 
 

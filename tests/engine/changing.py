@@ -1,4 +1,4 @@
-"""Tiny models with adapters and hooks, and a machine that changes one between requests."""
+"""Tiny models with adapters and hooks, and a machine that changes one between and during requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from peft import LoraConfig
 
 from promptcache import Completion, Engine
+from promptcache.diagnostics import ModelChanged
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -58,12 +60,15 @@ def activate(name: str) -> Change:
     return change
 
 
+@cache
+def scaling(factor: float) -> Callable[..., torch.Tensor]:
+    """Return a hook that multiplies an output, always the same object."""
+    return lambda module, args, output: output * factor
+
+
 def hook(factor: float) -> Change:
-    """Return a change that multiplies the values of the first layer. The number cannot be read from outside."""
-    factors = [factor]
-    return lambda hf: hf.model.layers[0].self_attn.v_proj.register_forward_hook(
-        lambda module, args, output: output * factors[0]
-    )
+    """Return a change that multiplies the values of the first layer."""
+    return lambda hf: hf.model.layers[0].self_attn.v_proj.register_forward_hook(scaling(factor))
 
 
 def after_tokens(number: int, action: Callable[[], object]) -> Any:
@@ -96,7 +101,10 @@ STATES: dict[str, Change] = {
 
 
 class ChangingModel(RuleBasedStateMachine):
-    """An engine over a folder whose model changes. Every answer is that of a fresh engine without a store."""
+    """Engines over one model and one folder, each made in a state of the model.
+
+    An engine answers in its state as a fresh one without a store. In others it refuses, and keeps nothing.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +112,7 @@ class ChangingModel(RuleBasedStateMachine):
         self.hf = adapted("french", "german")
         self.hooks: Any = None
         self.state = "none"
-        self.restart()
+        self.engines: dict[str, Engine] = {}
 
     def teardown(self) -> None:
         """Remove the folder."""
@@ -112,8 +120,8 @@ class ChangingModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Make another engine over the folder, as a restarted process does."""
-        self.engine = engine(self.hf, self.folder)
+        """Drop all engines, as a restarted process does."""
+        self.engines.clear()
 
     def change(self, state: str) -> None:
         """Bring the model into a state."""
@@ -122,24 +130,53 @@ class ChangingModel(RuleBasedStateMachine):
         self.hf.disable_adapters()
         self.hooks, self.state = STATES[state](self.hf), state
 
+    def engine_of(self, state: str) -> Engine:
+        """Return the engine that was made in a state. The model is in it afterwards."""
+        self.change(state)
+        if state not in self.engines:
+            self.engines[state] = engine(self.hf, self.folder)
+        return self.engines[state]
+
     @rule(state=st.sampled_from([*STATES]))
     def ask(self, state: str) -> None:
         """Answer all prompts in a state."""
-        self.change(state)
+        one = self.engine_of(state)
         for prompt in PROMPTS:
-            _check(self.engine.generate(prompt, logprobs=0, **GREEDY), _answer(self.state, prompt))
-            assert (self.engine.logits(prompt) - _logits(self.state, prompt)).abs().max() < TOLERANCE
+            _check(one.generate(prompt, logprobs=0, **GREEDY), _answer(state, prompt))
+            assert (one.logits(prompt) - _logits(state, prompt)).abs().max() < TOLERANCE
 
-    @rule(state=st.sampled_from([*STATES]))
-    def change_while_answering(self, state: str) -> None:
-        """Change the model while an answer is generated, change it back, and go on from that answer."""
-        before = self.state
-        chat = self.engine.chat(CHAT)
-        chat.say("hi", stopping_criteria=[after_tokens(2, lambda: self.change(state))], **GREEDY)
-        self.change(before)
-        chat.save(self.folder / "chat.json")
-        expected = _alone(before).load_chat(self.folder / "chat.json", salt=f"without history {next(_numbers)}")
-        _check(chat.say("and", logprobs=0, **GREEDY), expected.say("and", logprobs=0, **GREEDY))
+    @rule(state=st.sampled_from([*STATES]), other=st.sampled_from([*STATES]))
+    def ask_in_another_state(self, state: str, other: str) -> None:
+        """Ask an engine while the model is in another state."""
+        one = self.engine_of(state)
+        self.change(other)
+        if other != state:
+            before = kept(one)
+            for prompt in PROMPTS:
+                with pytest.raises(ModelChanged):
+                    one.generate(prompt, **GREEDY)
+            assert kept(one) == before
+
+    @rule(state=st.sampled_from([*STATES]), other=st.sampled_from([*STATES]))
+    def change_while_answering(self, state: str, other: str) -> None:
+        """Change the model while an answer is generated, change it back, and ask again."""
+        one = self.engine_of(state)
+        chat = one.chat(CHAT)
+        stops = [after_tokens(2, lambda: self.change(other))]
+        if other != state:
+            with pytest.raises(ModelChanged):
+                chat.say("hi", stopping_criteria=stops, **GREEDY)
+        else:
+            chat.say("hi", stopping_criteria=stops, **GREEDY)
+        self.change(state)
+        found = one.chat(CHAT).say("hi", logprobs=0, **GREEDY)
+        alone = _alone(state).chat(CHAT, salt=f"without history {next(_numbers)}")
+        _check(found, alone.say("hi", logprobs=0, **GREEDY))
+
+
+def kept(one: Engine) -> tuple[int, frozenset[str]]:
+    """Return the bytes of history of an engine, and the keys in its store."""
+    return one._history.nbytes if one._history is not None else 0, frozenset(one.store.keys())
 
 
 def answer_alone() -> None:

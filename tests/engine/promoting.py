@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache import Completion, Engine
-from promptcache.diagnostics import PromptCacheError
+from promptcache.diagnostics import ModelChanged, PromptCacheError
 from promptcache.layout import Encoding, Level, Plan, combination, has_combination, in_full_context
-from promptcache.runtime import Model, choose_linking, plain_logits, reference_logits
+from promptcache.runtime import Model, check_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.changing import activate, adapted
@@ -51,7 +51,7 @@ def work(engine: Engine) -> None:
 
 def engine_of(model: Any, **options: Any) -> Engine:
     """Return an engine with automatic promotion whose thread never works: the caller does."""
-    with patch("promptcache.engine.choose_linking"):  # would test the model again
+    with patch("promptcache.engine.check_linking"):  # would test the model again
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
     made._promoter.end()
@@ -74,13 +74,12 @@ def all_nodes(engine: Engine) -> Iterator[Encoding]:
 
 
 class PromotingEngine(RuleBasedStateMachine):
-    """An engine whose modules are promoted, evicted, replaced and removed, and whose model changes."""
+    """An engine whose modules are promoted, evicted, replaced and removed, and whose model is changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = changing_model()
         self.model.hf.disable_adapters()
-        self.is_changed = False
         self.version = 0
         self.is_evicted = False
         self.engine = engine_of(self.model, promote_bytes=LIMIT_TOKENS * self.model.shape.token_bytes)
@@ -196,17 +195,18 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @rule(prompt=st.sampled_from(PROMPTS))
     def change(self, prompt: str) -> None:
-        """Change the model after a promotion: all promotions end."""
+        """Change the model and change it back: in between nothing is answered or promoted, and then all is as before."""
+        for _ in range(2):
+            answered(self.engine, prompt, "generate")
+        keys = set(self.engine.store.keys())
+        activate("french")(self.model.hf)
+        with pytest.raises(ModelChanged):
+            answered(self.engine, prompt, "generate")
+        work(self.engine)
+        assert set(self.engine.store.keys()) == keys
+        self.model.hf.disable_adapters()
         self.promote(prompt)
-        self.is_changed = not self.is_changed
-        if self.is_changed:
-            activate("french")(self.model.hf)
-        else:
-            self.model.hf.disable_adapters()
-        completion = answered(self.engine, PROMPTS[3], "generate")
-        check_answer(completion, self.engine.plan(PROMPTS[3]), self.model)
-        assert not completion.usage.promoted
-        assert self.engine.stats().promotions.nbytes == 0
+        check_answer(answered(self.engine, prompt, "generate"), self.engine.plan(prompt), self.model)
 
     @invariant()
     def memory_has_what_is_needed(self) -> None:
@@ -215,7 +215,7 @@ class PromotingEngine(RuleBasedStateMachine):
         keys = set(engine.store.keys())
         state = engine._catalog.find("s")
         encodings = (*state.encodings, *(pair.encoding for pair in state.pair_encodings()))
-        own = {key for each in encodings for key in engine._executor.keys_of(each)}
+        own = {engine._executor.key(each) for each in encodings}
         promoted = keys - own
         nodes = {engine._executor.key(node): node for node in all_nodes(engine)}
         sizes = [nodes[key].num_tokens * self.model.shape.token_bytes for key in promoted if key in nodes]
@@ -289,5 +289,5 @@ def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
 def changing_model() -> Model:
     """Return a model with an adapter, in float64."""
     made = Model(adapted("french"))
-    choose_linking(made)
+    check_linking(made)
     return made

@@ -12,7 +12,7 @@ from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, continued, render
-from promptcache.runtime import Audit, compare_predictions, reference_logits, schema_state, used_tokens
+from promptcache.runtime import Audit, Model, compare_predictions, reference_logits, schema_state, used_tokens
 from promptcache.runtime.distance import whole_token_ids
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -40,7 +40,7 @@ def engine() -> Engine:
     model = tiny_model()
     with torch.no_grad():
         model.hf.lm_head.weight.mul_(12)
-    return Engine(model, ByteTokenizer())
+    return Engine(Model(model.hf), ByteTokenizer())
 
 
 def audit(engine: Engine, schema: str, prompt: str) -> Audit:

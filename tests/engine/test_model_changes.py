@@ -1,34 +1,37 @@
-"""KV belongs to the state of the model that computed it: an answer is that of a fresh engine alone, after any change."""
+"""An engine serves the model as it was when the engine was made, and refuses another one before anything is computed or kept."""
 
 from __future__ import annotations
 
+import copy
 import queue
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from peft import LoraConfig
 from peft.utils.hotswap import hotswap_adapter_from_state_dict
-from transformers.models.llama import modeling_llama
+from transformers import DynamicCache, LlamaForCausalLM, LlamaModel
 
 from promptcache import Engine, PrefixCache
-from promptcache.diagnostics import UnsupportedModel
-from promptcache.kv import MemoryStore, StoreConfig
+from promptcache.diagnostics import ModelChanged, UnsupportedModel
+from promptcache.kv import MemoryStore
 from promptcache.runtime import Model
-from promptcache.runtime.hf import fingerprint
 from promptcache.runtime.hf.additions import additions
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
 from tests.engine.changing import (
     CHAT,
     GREEDY,
     PROMPT,
-    SCHEMA,
     TOLERANCE,
     Change,
     ChangingModel,
@@ -36,6 +39,7 @@ from tests.engine.changing import (
     adapted,
     after_tokens,
     engine,
+    kept,
 )
 
 
@@ -137,58 +141,102 @@ def test_models_in_one_folder_never_share_kv(tmp_path: Path) -> None:
     assert len(answers) > len(CHANGES) // 2  # the changes do change answers
 
 
-def test_one_engine_follows_its_model() -> None:
-    """After each change of the model between two requests, one engine answers as a fresh one alone."""
-    hf = adapted("french", "german")
-    one = engine(hf)
-    remove: Any = None
-    for name, change in CHANGES.items():
-        if name in ("french merged", "forward", "buffer"):
-            continue  # they stay, and have tests of their own
-        scale(1.0)(hf)
-        hf.disable_adapters()
-        remove = change(hf)
-        check_alone(one, changed(change))
-        if hasattr(remove, "remove"):
-            remove.remove()
-        for module in (hf.model.layers[1].mlp,):
-            module._forward_pre_hooks.clear()
-
-    check_alone(one, changed(CHANGES["all adapters disabled"]))
-
-
 @pytest.mark.law
 @pytest.mark.long
 def test_any_changes_and_restarts_change_no_answer() -> None:
-    """Whatever changes between and during requests, answers are those of a fresh engine alone."""
+    """Whatever changes between and during requests, an engine answers as a fresh one alone, or refuses."""
     run_state_machine_as_test(
         ChangingModel, settings=settings(max_examples=law_examples(0.1), stateful_step_count=15, deadline=None)
     )
 
 
-@pytest.mark.parametrize("name", ["french merged", "forward", "buffer"])
-def test_changes_that_stay_are_noticed(name: str) -> None:
-    """A merged adapter, a replaced `forward` and a written buffer are noticed between two requests."""
+USES: dict[str, Callable[[Engine], object]] = {
+    "generate": lambda one: one.generate(PROMPT, **GREEDY),
+    "generate_batch": lambda one: one.generate_batch([PROMPT], **GREEDY),
+    "processors": lambda one: one.generate(PROMPT, no_repeat_ngram_size=3, **GREEDY),
+    "stream": lambda one: list(one.stream(PROMPT, **GREEDY)),
+    "a chat": lambda one: one.chat(CHAT).say("hi", **GREEDY),
+    "a chat without modules": lambda one: one.generate([{"role": "user", "content": "hi"}], **GREEDY),
+    "service": lambda one: answered(one.service(), PROMPT),
+    "warm": lambda one: one.warm(),
+    "logits": lambda one: one.logits(PROMPT),
+    "reference": lambda one: one.reference(PROMPT),
+    "score": lambda one: one.score(PROMPT, ["a", "b"]),
+    "link": lambda one: one.link(PROMPT),
+    "to_dynamic_cache": lambda one: one.to_dynamic_cache(PROMPT),
+    "PrefixCache.get": lambda one: PrefixCache(one).get(torch.tensor([[5, 6, 7]])),
+    "PrefixCache.build": lambda one: PrefixCache(one).build([[5, 6, 7]]),
+    "another engine": lambda one: Engine(one.model, ByteTokenizer()),
+}
+FOUND: dict[str, str] = {
+    **dict.fromkeys(("french", "german", "both", "french at half", "french merged"), "has other adapters than"),
+    **dict.fromkeys(("hook", "another hook", "hook before"), "has other hooks than"),
+    "forward": "has other forward functions than",
+    "buffer": "has other weights or layers than",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", FOUND)
+def test_a_changed_model_is_refused(name: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every use of an engine says what has changed and what to do. Nothing is computed or kept."""
     hf = adapted("french", "german")
     one = engine(hf)
-    one.generate(PROMPT, **GREEDY)
+    one.logits(PROMPT)
+    before = kept(one)
     CHANGES[name](hf)
 
-    check_alone(one, changed(CHANGES[name]))
+    with monkeypatch.context() as patched:
+        patched.setattr(LlamaForCausalLM, "__call__", None)
+        patched.setattr(LlamaModel, "__call__", None)
+        with pytest.raises(
+            ModelChanged, match=f"LlamaForCausalLM {FOUND[name]}.*make another engine.*for each adapter"
+        ):
+            USES[use](one)
+    assert kept(one) == before
 
 
-def test_a_state_that_returns_finds_its_kv_and_history() -> None:
-    """An engine whose adapters are switched back encodes nothing, and finds its history again."""
+@pytest.mark.parametrize("name", ["french", "german", "both", "hook", "forward"])
+def test_a_model_that_is_changed_back_answers_as_before(name: str) -> None:
+    """After the change is undone, an engine encodes nothing, and finds its history."""
     hf = adapted("french", "german")
-    one = engine(hf)
-    for name in ("french", "german"):
-        activate(name)(hf)
+    mlp = hf.model.layers[0].mlp
+    original, one = mlp.forward, engine(hf)
+    expected = one.generate(PROMPT, **GREEDY).token_ids
+    undo: Any = CHANGES[name](hf)
+    with pytest.raises(ModelChanged):
         one.generate(PROMPT, **GREEDY)
+
+    if hasattr(undo, "remove"):
+        undo.remove()
+    hf.disable_adapters()
+    mlp.forward = original
+    answer = one.generate(PROMPT, **GREEDY)
+
+    assert answer.token_ids == expected
+    assert answer.usage.num_encoded_tokens == 0
+    assert answer.usage.num_history_tokens > 0
+
+
+def test_engines_of_several_adapters_share_a_model(tmp_path: Path) -> None:
+    """Each engine answers while its adapter is active, also if adapters are loaded after it was made."""
+    hf = adapted("french")
+    engines = {}
+    for name in ("french", "german"):
+        if name not in hf.peft_config:
+            config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+            with torch.random.fork_rng(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Already found a `peft_config`")
+                torch.manual_seed(ord(name[0]))
+                hf.add_adapter(config, adapter_name=name)
+            hf.double().eval()
+        activate(name)(hf)
+        engines[name] = engine(hf, tmp_path)
     for name in ("french", "german", "french"):
         activate(name)(hf)
-        usage = one.generate(PROMPT, **GREEDY).usage
-        assert usage.num_encoded_tokens == 0
-        assert usage.num_history_tokens > 0
+        check_alone(engines[name], changed(activate(name)))
+        with pytest.raises(ModelChanged, match="other adapters"):
+            engines["german" if name == "french" else "french"].generate(PROMPT, **GREEDY)
 
 
 def other_french(rank: int) -> Any:
@@ -226,17 +274,44 @@ def load_again(hf: Any, other: Any) -> None:
     ("load", "rank"), [(copy_weights, 4), (swap_weights, 4), (swap_weights, 8), (load_again, 4), (load_again, 8)]
 )
 def test_new_weights_of_the_same_name_are_noticed(load: Callable[[Any, Any], None], rank: int) -> None:
-    """Other weights for an adapter, loaded between two requests, give the answer of a fresh engine with them."""
+    """Other weights for the active adapter, loaded between two requests, are refused."""
     hf = adapted("french")
     activate("french")(hf)
     one = engine(hf)
-    before = one.generate(PROMPT, **GREEDY)
+    one.generate(PROMPT, **GREEDY)
     load(hf, other_french(rank))
-    alone = engine(other_french(rank))
 
-    check_alone(one, alone)
-    assert before.token_ids != alone.generate(PROMPT, **GREEDY).token_ids
-    assert one.fingerprint == alone.fingerprint
+    with pytest.raises(ModelChanged):
+        one.generate(PROMPT, **GREEDY)
+    check_alone(engine(hf), engine(other_french(rank)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hf: train(hf),
+        lambda hf: hf.float(),
+        lambda hf: hf.set_attn_implementation("eager"),
+        lambda hf: setattr(hf.model.layers[0], "mlp", copy.deepcopy(hf.model.layers[0].mlp)),
+        lambda hf: setattr(hf.model.layers[0].mlp.up_proj, "bias", torch.nn.Parameter(torch.ones(1).double())),
+    ],
+    ids=["a weight", "dtype", "attention", "a layer", "a bias"],
+)
+def test_written_and_replaced_weights_are_noticed(change: Change) -> None:
+    """A weight that is written to, weights of another dtype, and replaced layers are refused."""
+    hf = adapted()
+    one = engine(hf)
+    one.generate(PROMPT, **GREEDY)
+    change(hf)
+
+    with pytest.raises(ModelChanged):
+        one.generate(PROMPT, **GREEDY)
+
+
+def train(hf: Any) -> None:
+    """Write to a weight."""
+    with torch.no_grad():
+        hf.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
 
 
 def test_inactive_adapters_do_not_count(tmp_path: Path) -> None:
@@ -248,53 +323,105 @@ def test_inactive_adapters_do_not_count(tmp_path: Path) -> None:
         assert report.num_encoded == (report.num_encodings if len(names) == 1 else 0)
 
 
-def test_trained_weights_are_noticed() -> None:
-    """A weight that is written to between two requests gives the answer of a fresh engine."""
-    hf = adapted()
-    one = engine(hf)
-    one.generate(PROMPT, **GREEDY)
-
-    def train(model: Any) -> None:
-        with torch.no_grad():
-            model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
-
-    train(hf)
-    fresh = adapted()
-    train(fresh)
-    check_alone(one, engine(fresh))
-
-
 def test_requests_and_hooks_of_other_libraries_change_nothing(tmp_path: Path) -> None:
-    """Requests of any kind, transformers' recording hooks and accelerate's device hooks keep state and fingerprint."""
+    """Requests of any kind, transformers' recording hooks and accelerate's device hooks are no change of a model."""
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_module
 
     hf = adapted()
     one = engine(hf, tmp_path)
-    state, fingerprint = one.model.state, one.fingerprint
     check_alone(one, engine(adapted()))
     hf(torch.tensor([[1, 2]]), output_hidden_states=True)
     hf.train()
     hf.requires_grad_(False)
     hf.eval()
-    assert one.model.state == state
+    assert one.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
     for module in hf.model.layers:
         add_hook_to_module(module, AlignDevicesHook(execution_device="cpu"))
-    assert one.fingerprint == fingerprint
+    assert engine(hf).fingerprint == one.fingerprint
     assert one.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
     for module in hf.model.layers:
         remove_hook_from_module(module)
-    assert one.fingerprint == fingerprint
+    assert engine(hf).fingerprint == one.fingerprint
+    assert one.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
 
 
 def test_hooks_of_the_library_do_not_count() -> None:
     """The hook that places the tokens of own loops is no change of the model."""
     model = Model(adapted())
-    state, fingerprint = model.state, model.fingerprint
     assert model.hf.base_model._forward_pre_hooks
     model.hf.base_model._forward_pre_hooks.clear()
 
-    assert (model.state, model.fingerprint) == (state, fingerprint)
+    model.check_unchanged()
     assert "hooks" not in additions(Model(adapted()).hf)
+
+
+SCALE = 1.5
+
+
+class Scaling:
+    """A hook with state."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.own = np.array([factor]), self
+
+    def __call__(self, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * float(self.factor[0])
+
+    def scaled(self, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        """Multiply an output."""
+        return output * float(self.factor[0])
+
+
+def by_global(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    """Multiply an output by a global number."""
+    return output * _scale()
+
+
+def _scale() -> float:
+    return SCALE
+
+
+def by_partial(scaling: Scaling, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    """Multiply an output by the number of an object."""
+    return scaling(module, args, output)
+
+
+def by_cell(factor: float) -> Any:
+    """Return a hook that reads a number from a list."""
+    factors = [factor]
+    return lambda module, args, output: output * factors[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        by_cell,
+        Scaling,
+        lambda factor: Scaling(factor).scaled,
+        lambda factor: partial(by_partial, Scaling(factor)),
+    ],
+    ids=["a cell", "an object", "a method", "a partial"],
+)
+def test_what_a_hook_refers_to_is_part_of_the_fingerprint(make: Callable[[float], Any]) -> None:
+    """Hooks of one code with other numbers give other fingerprints; with equal numbers, the same."""
+    first, second, third = (hooked(make(factor)) for factor in (1.5, 0.5, 1.5))
+
+    assert first == third != second
+
+
+def test_globals_of_a_hook_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global number that a function of a hook reads gives another fingerprint."""
+    first = hooked(by_global)
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 0.5)
+
+    assert hooked(by_global) != first
+
+
+def hooked(function: Any) -> str:
+    """Return the fingerprint of a model with a hook."""
+    hf = adapted()
+    hf.model.layers[0].self_attn.v_proj.register_forward_hook(function)
+    return Model(hf).fingerprint
 
 
 SCRIPT = """
@@ -314,128 +441,60 @@ def test_fingerprints_of_changed_models_are_the_same_in_every_process() -> None:
     assert len({*printed}) == 4
 
 
-@pytest.fixture
-def rotate() -> Iterator[Callable[[], None]]:
-    """Yield a function that replaces a function which all models of this kind call. Nothing of it can be read."""
-    with pytest.MonkeyPatch.context() as patch:
-        original = modeling_llama.apply_rotary_pos_emb
-
-        def rotated(q: Any, k: Any, *args: Any, **kwargs: Any) -> Any:
-            q, k = original(q, k, *args, **kwargs)
-            return q, k * 1.05
-
-        yield lambda: patch.setattr(modeling_llama, "apply_rotary_pos_emb", rotated)
-
-
-def test_what_cannot_be_read_shows_in_the_signature(tmp_path: Path, rotate: Callable[[], None]) -> None:
-    """A model that computes other KV under the same fingerprint has keys of its own, and finds its KV again."""
-    first = engine(adapted(), tmp_path)
-    first.warm()
-    rotate()
-    alone = engine(adapted())
-    second = engine(adapted(), tmp_path)
-
-    assert second.fingerprint == first.fingerprint
-    assert not {*second.keys("t")} & {*first.keys("t")}
-    check_alone(second, alone)
-    assert engine(adapted(), tmp_path).generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
-
-
-def rounded(hf: Any, error: float) -> Any:
-    """Return a model as another processor computes it: with an error that no description of the model has."""
-    original = hf.model.layers[0].self_attn.k_proj.forward
-    errors = [error]
-    hf.model.layers[0].self_attn.k_proj.forward = lambda states: original(states) * (1 + errors[0])
-    return hf
-
-
-def test_signatures_agree_within_rounding(tmp_path: Path) -> None:
-    """A model whose KV differs by rounding finds the KV in a folder; with a larger difference it does not."""
-    engine(rounded(adapted(), 0.0), tmp_path).warm()
-
-    assert engine(rounded(adapted(), 1e-8), tmp_path).warm()[0].num_encoded == 0
-    assert engine(rounded(adapted(), 1e-4), tmp_path).warm()[0].num_encoded > 0
-
-
-def test_merged_stores_of_two_processors_are_both_used(tmp_path: Path) -> None:
-    """KV that one model computed on two processors is found after their folders were merged."""
-    first, second = (engine(rounded(adapted(), error), tmp_path / str(error)) for error in (0.0, 1e-8))
-    first.warm()
-    second.add_schema(SCHEMA.replace("red", "blue"))
-    second.warm()
-    assert {*first.keys("t")} & {*second.keys("t")} == set()
-    for path in (tmp_path / "1e-08").rglob("*.safetensors"):
-        path.rename(tmp_path / "0.0" / path.relative_to(tmp_path / "1e-08"))
-    merged = engine(rounded(adapted(), 0.0), tmp_path / "0.0")
-    reports = [merged.warm()[0]]
-    merged.add_schema(SCHEMA.replace("red", "blue"))
-    reports += merged.warm()
-
-    assert [each.num_encoded for each in reports] == [0, 0]
-
-
 def test_a_model_that_changes_while_it_encodes_stores_no_wrong_kv(tmp_path: Path) -> None:
-    """If an adapter is switched between two forward passes of warming, all KV is that of one adapter."""
+    """If an adapter is switched between two forward passes of warming, it ends, and all KV is that of one adapter."""
     hf = adapted("french", "german")
     activate("french")(hf)
-    one = engine(hf, tmp_path)
 
     def switch(done: int, total: int) -> None:
         if done:
             activate("german")(hf)
 
-    one.warm(progress=switch)
-    assert one.logits(PROMPT) is not None
-
+    with pytest.raises(ModelChanged):
+        engine(hf, tmp_path).warm(progress=switch)
     for name in ("german", "french"):
         check_alone(changed(CHANGES[name], tmp_path), changed(CHANGES[name]))
 
 
-def test_a_model_that_changes_while_it_answers_keeps_no_history(tmp_path: Path) -> None:
-    """If an adapter is switched during an answer and back, the conversation goes on as without history."""
+ANSWERS: dict[str, Callable[[Engine, Any], object]] = {
+    "generate": lambda one, stop: one.generate(PROMPT, stopping_criteria=[stop], **GREEDY),
+    "generate_batch": lambda one, stop: one.generate_batch([PROMPT, PROMPT], stopping_criteria=[stop], **GREEDY),
+    "processors": lambda one, stop: one.generate(PROMPT, no_repeat_ngram_size=3, stopping_criteria=[stop], **GREEDY),
+    "stream": lambda one, stop: list(one.stream(PROMPT, stopping_criteria=[stop], **GREEDY)),
+    "service": lambda one, stop: answered(one.service(), PROMPT, stopping_criteria=[stop]),
+    "chat": lambda one, stop: one.chat(CHAT).say("hi", stopping_criteria=[stop], **GREEDY),
+}
+
+
+@pytest.mark.parametrize("number", [1, 2, 6])
+@pytest.mark.parametrize("way", ANSWERS)
+def test_an_answer_ends_if_the_model_changes(way: str, number: int) -> None:
+    """If an adapter is switched during an answer, also at its last token, it ends with the error, and nothing is kept."""
     hf = adapted("french", "german")
     activate("french")(hf)
-    chat = engine(hf).chat(CHAT)
-    chat.say("hi", stopping_criteria=[after_tokens(2, lambda: activate("german")(hf))], **GREEDY)
+    one = engine(hf)
+    one.warm()
+    one.logits(CHAT.replace("/></", "/>hi</"))
+    before = kept(one)
+
+    with pytest.raises(ModelChanged, match="other adapters"):
+        ANSWERS[way](one, after_tokens(number, lambda: activate("german")(hf)))
+    assert kept(one)[0] == before[0]
+
     activate("french")(hf)
-    chat.save(tmp_path / "chat.json")
-    expected = changed(activate("french")).load_chat(tmp_path / "chat.json").say("and", **GREEDY)
-
-    assert chat.say("and", **GREEDY).token_ids == expected.token_ids
+    check_alone(one, changed(activate("french")))
 
 
-def test_chats_and_saved_chats_follow(tmp_path: Path) -> None:
-    """A chat that was saved under one adapter answers with the adapter that is active."""
+def test_a_request_that_was_fetched_before_a_change_ends() -> None:
+    """A request of a service whose KV was fetched before an adapter was switched ends with the error."""
     hf = adapted("french", "german")
-    one = engine(hf)
-    chats = {}
-    for name in ("french", "german"):
-        activate(name)(hf)
-        chats[name] = one.chat(CHAT)
-        chats[name].say("hi", **GREEDY)
-    for name in ("german", "french"):
-        activate(name)(hf)
-        chats[name].save(tmp_path / "saved.json")
-        for loader in ("german", "french"):
-            alone = changed(activate(loader))
-            expected = changed(activate(loader)).load_chat(tmp_path / "saved.json")
-            found = alone.load_chat(tmp_path / "saved.json")
-            assert found.say("and now?", **GREEDY).token_ids == expected.say("and now?", **GREEDY).token_ids
-
-
-def test_a_service_follows() -> None:
-    """A service answers with the adapter that is active when a request is computed."""
-    hf = adapted("french", "german")
-    one = engine(hf)
-    service = one.service()
-    try:
-        for name in ("french", "german", "french"):
-            activate(name)(hf)
-            expected = changed(activate(name)).generate(PROMPT, **GREEDY).token_ids
-            for _ in range(2):
-                assert answered(service, PROMPT) == expected
-    finally:
-        service.close()
+    activate("french")(hf)
+    model = Model(hf)
+    store = Switching(model.shape)
+    one = engine(model, store)
+    store.switch = lambda: activate("german")(hf)
+    with one.service() as service, pytest.raises(ModelChanged):
+        answered(service, PROMPT)
 
 
 class Switching(MemoryStore):
@@ -451,25 +510,10 @@ class Switching(MemoryStore):
         return super().faults()
 
 
-def test_a_service_fetches_again_after_a_change() -> None:
-    """A request of a service whose KV was fetched before an adapter was switched gets KV of the new one."""
-    hf = adapted("french", "german")
-    activate("french")(hf)
-    model = Model(hf)
-    store = Switching(model.shape)
-    one = engine(model, store)
-    store.switch = lambda: activate("german")(hf)
-    service = one.service()
-    try:
-        assert answered(service, PROMPT) == changed(activate("german")).generate(PROMPT, **GREEDY).token_ids
-    finally:
-        service.close()
-
-
-def answered(service: Any, prompt: str) -> tuple[int, ...]:
+def answered(service: Any, prompt: str, **options: Any) -> tuple[int, ...]:
     """Return the tokens of an answer of a service."""
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    service.submit(prompt, results.put, **GREEDY)
+    service.submit(prompt, results.put, **GREEDY, **options)
     while isinstance(item := results.get(timeout=60), int):
         pass
     if isinstance(item, BaseException):
@@ -478,20 +522,6 @@ def answered(service: Any, prompt: str) -> tuple[int, ...]:
     return token_ids
 
 
-USES: dict[str, Callable[[Engine], object]] = {
-    "generate": lambda one: one.generate(PROMPT, **GREEDY),
-    "generate_batch": lambda one: one.generate_batch([PROMPT], **GREEDY),
-    "stream": lambda one: list(one.stream(PROMPT, **GREEDY)),
-    "a chat without modules": lambda one: one.generate([{"role": "user", "content": "hi"}], **GREEDY),
-    "service": lambda one: answered(one.service(), PROMPT),
-    "warm": lambda one: one.warm(),
-    "logits": lambda one: one.logits(PROMPT),
-    "reference": lambda one: one.reference(PROMPT),
-    "score": lambda one: one.score(PROMPT, ["a", "b"]),
-    "link": lambda one: one.link(PROMPT),
-    "to_dynamic_cache": lambda one: one.to_dynamic_cache(PROMPT),
-    "PrefixCache": lambda one: PrefixCache(one).get(torch.tensor([[5, 6, 7]])),
-}
 UNUSABLE: dict[str, tuple[Change, str]] = {
     "training": (lambda hf: hf.train(), r"LlamaForCausalLM is in training mode.*model\.eval\(\)"),
     "a layer in training": (lambda hf: hf.model.layers[1].train(), "LlamaForCausalLM.model.layers.1 is in training"),
@@ -514,9 +544,9 @@ def test_a_model_in_training_or_compiled_is_refused(kind: str, use: str, monkeyp
     change, message = UNUSABLE[kind]
     change(hf)
     with monkeypatch.context() as patched:
-        patched.setattr(Model, "forward", None)
-        patched.setattr(Model, "encode", None)
-        with pytest.raises(UnsupportedModel, match=message):
+        patched.setattr(LlamaForCausalLM, "__call__", None)
+        patched.setattr(LlamaModel, "__call__", None)
+        with pytest.raises(ModelChanged, match=message):
             USES[use](one)
     if "training" in kind:
         hf.eval()
@@ -531,20 +561,19 @@ def with_dropout() -> Any:
     return hf
 
 
-def test_what_is_computed_in_training_is_not_kept(tmp_path: Path) -> None:
-    """If a model is trained during an answer, the conversation goes on as without history."""
+def test_what_is_computed_in_training_is_not_kept() -> None:
+    """If a model is trained during an answer, the answer ends, and the next one is as without history."""
     hf = with_dropout()
-    chat = engine(hf).chat(CHAT)
-    chat.say("hi", stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
+    one = engine(hf)
+    with pytest.raises(ModelChanged, match="training mode"):
+        one.chat(CHAT).say("hi", stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
     hf.eval()
-    chat.save(tmp_path / "chat.json")
-    expected = engine(with_dropout()).load_chat(tmp_path / "chat.json").say("and", logprobs=1, **GREEDY)
+    found, expected = (each.chat(CHAT).say("hi", logprobs=1, **GREEDY) for each in (one, engine(with_dropout())))
 
-    found = chat.say("and", logprobs=1, **GREEDY)
     assert found.logprobs is not None
     assert expected.logprobs is not None
-    for one, other in zip(found.logprobs, expected.logprobs, strict=True):
-        assert one.logprob == pytest.approx(other.logprob, abs=TOLERANCE)
+    for each, other in zip(found.logprobs, expected.logprobs, strict=True):
+        assert each.logprob == pytest.approx(other.logprob, abs=TOLERANCE)
 
 
 def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
@@ -556,9 +585,10 @@ def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
         for _ in range(4):  # three failed steps in a row would end it
             results: queue.SimpleQueue[Any] = queue.SimpleQueue()
             service.submit(PROMPT, results.put, stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
-            while isinstance(results.get(timeout=60), int):
+            while isinstance(item := results.get(timeout=60), int):
                 pass
-            with pytest.raises(UnsupportedModel, match="is in training mode"):
+            assert isinstance(item, ModelChanged)
+            with pytest.raises(ModelChanged, match="is in training mode"):
                 answered(service, PROMPT)
             hf.eval()
         assert answered(service, PROMPT) == expected
@@ -574,80 +604,29 @@ def test_a_compiled_wrapper_of_the_model_is_refused_in_a_loop() -> None:
         compiled(**linked)
 
 
-def test_prefixes_follow() -> None:
-    """A prefix cache does not use prefixes of another adapter, and does not keep those of a changed model."""
+def test_prefixes_and_linked_prompts_refuse_a_changed_model() -> None:
+    """Inputs that were made under one adapter are refused under another one, and no KV of it is kept."""
     hf = adapted("french", "german")
+    activate("french")(hf)
     one = engine(hf)
-    cache = PrefixCache(one)
-    rows = torch.tensor([[5, 6, 7, 8, 9, 10]])
-    for name, known in (("french", 0), ("german", 0), ("french", 5)):
-        activate(name)(hf)
-        hit = cache.get(rows)
-        assert hit.num_cached == (known,)
-        out = hf(**hit.inputs)
-        with torch.no_grad():
-            assert (hit.last_logits(out) - hf(rows).logits[:, -1]).abs().max() < TOLERANCE
-        cache.update(hit, out)
-    hit = cache.get(torch.tensor([[1, 2, 3]]))
+    cache, rows = PrefixCache(one), torch.tensor([[5, 6, 7, 8, 9, 10]])
+    hit, linked, copied = cache.get(rows), one.link(PROMPT), one.to_dynamic_cache(PROMPT)
+    expected = hf(rows).logits[:, -1]
+    activate("german")(hf)
+    for inputs in (hit.inputs, linked, copied):
+        with pytest.raises(ModelChanged, match="other adapters"):
+            hf(**inputs)
+    activate("french")(hf)
     out = hf(**hit.inputs)
+    with torch.no_grad():
+        assert (hit.last_logits(out) - expected).abs().max() < TOLERANCE
     activate("german")(hf)
+    with pytest.raises(ModelChanged, match="other adapters"):
+        cache.update(hit, out)
+    assert cache.nbytes == 0
+    with pytest.raises(ModelChanged, match="other adapters"):
+        cache.add(rows, DynamicCache())
 
-    assert cache.update(hit, out) == 0
-
-
-def test_small_segments_are_not_shared_between_states() -> None:
-    """A buffer of copied segments that one state filled serves no other, also while the first one is in use."""
-    hf = adapted("french", "german")
     activate("french")(hf)
-    one = engine(hf)
-    held = one.link(PROMPT)
-    activate("german")(hf)
-
-    check_alone(one, changed(activate("german")))
-    assert held["past_key_values"] is not None
-
-
-def test_kv_of_a_removed_schema_is_freed_for_all_states() -> None:
-    """Removing a schema frees the KV of every adapter that was used."""
-    hf = adapted("french", "german")
-    one = engine(hf)
-    for name in ("french", "german"):
-        activate(name)(hf)
-        one.warm()
-    assert one.store.nbytes() > 0
-    one.remove_schema("t")
-
-    assert one.store.nbytes() == 0
-
-
-def test_files_name_their_schema_after_a_change(tmp_path: Path) -> None:
-    """Files that are written after a change of the model have the facts of their schema, too."""
-    hf = adapted("french")
-    one = engine(hf, StoreConfig(folder=tmp_path))
-    activate("french")(hf)
-    one.warm()
-    store: Any = one.store
-    facts = [store.blob_tiers[0].header(key).facts for key in one.keys("t")]
-
-    assert {each["schema"] for each in facts} == {"t"}
-
-
-def test_a_model_is_digested_once_for_its_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another adapter reads its own weights only, not those of the model again."""
-    hf = adapted("french", "german")
-    model = Model(hf)
-    activate("french")(hf)
-    _ = model.fingerprint
-    read: list[int] = []
-    digest: Callable[[torch.Tensor], str] = fingerprint.tensor_digest  # type: ignore[attr-defined] # it is patched here
-
-    def counted(tensor: torch.Tensor) -> str:
-        read.append(tensor.nbytes)
-        return digest(tensor)
-
-    monkeypatch.setattr(fingerprint, "tensor_digest", counted)
-    activate("german")(hf)
-    _ = model.fingerprint
-    adapter_bytes = sum(each.nbytes for name, each in hf.named_parameters() if ".german." in name)
-
-    assert sum(read) == adapter_bytes
+    assert cache.update(hit, out) == 6
+    assert cache.get(rows).num_cached == (5,)

@@ -95,18 +95,6 @@ def test_kv_is_kept_until_the_schema_is_replaced() -> None:
     assert not [*engine.store.keys()]
 
 
-def test_keys_of_a_changed_model_are_announced_for_these_positions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store hears of the encodings of a call with other positions when all keys change."""
-    engine = engine_with("closed")
-    needed = {part.encoding for part in engine.plan(PROMPT, positions="fixed").tokens.parts}
-    announced: set[str] = set()
-    monkeypatch.setattr(engine.store, "reserve", lambda sizes: announced.update(key for key, _ in sizes))
-
-    engine._catalog.announce()
-
-    assert {engine._executor.key(each) for each in needed} <= announced
-
-
 def test_other_values_are_refused() -> None:
     """A call with other positions is an error that names those that there are."""
     with pytest.raises(InvalidValue, match="closed"):

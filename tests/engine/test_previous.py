@@ -18,8 +18,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
-from tests.engine.changing import activate
-from tests.engine.promoting import GREEDY, changing_model
+from tests.engine.promoting import GREEDY
 from tests.laws.engine_laws import ENGINE_LAWS
 from tests.laws.laws import Law
 from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
@@ -269,21 +268,3 @@ def test_fixed_positions_have_pairs_too() -> None:
     assert last[2].encoding.context[-1] == last[1]
     assert last[2].encoding.position_ids == engine.plan(prompt("d")).tokens.parts[-1].position_ids
     assert last[0] not in last[2].encoding.context
-
-
-def test_pairs_of_a_changed_model_are_freed() -> None:
-    """A plan that is cached by its text encodes a pair under the weights of now; all KV of a removed schema is freed."""
-    model = changing_model()
-    model.hf.disable_adapters()
-    engine = Engine(model, ByteTokenizer(), history_bytes=0)
-    engine.add_schema(SCHEMA)
-    asked = prompt("abc")
-    engine.generate(asked, **GREEDY)
-    activate("french")(model.hf)
-    try:
-        assert engine.generate(asked, **GREEDY).usage.num_encoded_tokens > 0
-    finally:
-        model.hf.disable_adapters()
-    engine.remove_schema("s")
-
-    assert not [*engine.store.keys()]

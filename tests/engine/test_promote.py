@@ -21,7 +21,7 @@ from promptcache import Engine
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.kv import MemoryStore
 from promptcache.layout import Level
-from promptcache.runtime import Model, choose_linking, compare_predictions, plain_logits, used_tokens
+from promptcache.runtime import Model, check_linking, compare_predictions, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -68,14 +68,12 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["segmented", "concatenated", "mistral", "gemma3, text"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3, text"])
 def test_a_promoted_answer_is_the_models_own(kind: str) -> None:
     """In float32, the probabilities of a promoted answer are those of the model's ordinary forward pass."""
     random = kind in ("mistral", "gemma3, text")
     model = Model(random_model(kind, torch.float32)) if random else tiny_model(torch.float32)
-    choose_linking(model)
-    if kind == "concatenated":
-        model.use_concatenation()
+    check_linking(model)
     engine = engine_of(model)
     promote(engine, "a", "b", "c")
     completion = engine.generate(prompt("a", "b", "c"), **GREEDY)
@@ -93,7 +91,7 @@ def test_a_promoted_answer_is_the_models_own(kind: str) -> None:
 def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
     """With closed and fixed positions, all log-probabilities of an answer are those of one causal pass: 0 millinats."""
     model = tiny_model(torch.float32)
-    choose_linking(model)
+    check_linking(model)
     engine = engine_of(model, positions=positions)
     text = '<prompt schema="s"><a/><c/>Well?</prompt>'
     for _ in range(2):

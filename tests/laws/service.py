@@ -21,7 +21,7 @@ from promptcache.runtime import (
     Request,
     SchemaState,
     answer,
-    choose_linking,
+    check_linking,
     choose_placement,
     schema_state,
 )
@@ -105,5 +105,5 @@ def serve(
 def default_model() -> Model:
     """Return the tiny random model that serves by default."""
     made = tiny_model()
-    choose_linking(made)
+    check_linking(made)
     return made

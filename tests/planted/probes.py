@@ -41,13 +41,13 @@ from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model
 _RARE = {"states are right": 4}  # factor for faults that few schemas show: two scaffolds over one module
-_MOVING = ("llama, yarn rope", "gemma3, text", "cohere2", "gpt_neox", "gptj (concatenated)")
+_MOVING = ("llama, yarn rope", "gemma3, text", "cohere2", "gpt_neox")
 Check = Callable[[st.DataObject, CheckedSchema], None]
 
 
 def make_models() -> None:
     """Make every model that a probe needs, and find how it moves keys."""
-    for made in (default_model(), other_model(), copying_model(), family_model("mistral"), family_model("gpt-oss")):
+    for made in (default_model(), other_model(), family_model("mistral"), family_model("gpt-oss")):
         assert made.can_relocate
     for name in MODELS:
         model_named(name)
@@ -61,14 +61,6 @@ def make_models() -> None:
 def other_model() -> Model:
     """Return a model with other weights."""
     return tiny_model(seed=1)
-
-
-@cache
-def copying_model() -> Model:
-    """Return a model that links by copying."""
-    made = tiny_model()
-    made.use_concatenation()
-    return made
 
 
 @cache
@@ -134,10 +126,6 @@ def _check_of(name: str) -> Check:
     if kind == "fixed":
         return lambda data, schema: cached_is_reference(
             serve(replace(schema, positions=Placement.FIXED)), data.draw(strategies.prompts(schema))
-        )
-    if kind == "copied":
-        return lambda data, schema: cached_is_reference(
-            serve(schema, copying_model()), data.draw(strategies.prompts(schema))
         )
     assert name == "models do not mix"
     return lambda data, schema: models_do_not_mix(

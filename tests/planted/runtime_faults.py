@@ -26,9 +26,7 @@ from promptcache.runtime.attention import (
     unregister_backend,
 )
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
-from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.linking import CONCATENATED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.promoter import Promoter
@@ -43,10 +41,10 @@ tails, scheduler, decoder = (
     module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler", "decoder")
 )
 answer, job = module_of("promptcache.runtime.serving.answer"), module_of("promptcache.runtime.serving.job")
-changes, tiered = module_of("promptcache.runtime.hf.changes"), module_of("promptcache.kv.tiered")
+guard, tiered = module_of("promptcache.runtime.hf.guard"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
 full_context = module_of("promptcache.layout.full_context")
-promoter, linking = module_of("promptcache.runtime.promoter"), module_of("promptcache.runtime.hf.linking")
+promoter = module_of("promptcache.runtime.promoter")
 engine_laws = module_of("tests.laws.engine_laws")
 relocation = module_of("promptcache.runtime.hf.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
@@ -217,7 +215,7 @@ def _context_stays(patch: Patch) -> None:
     encode = module_of("promptcache.runtime.encode")
 
     class Lazy(views):  # type: ignore[valid-type, misc]
-        def move(self, segments: Any, state: int) -> Any:
+        def move(self, segments: Any) -> Any:
             return tuple(segments), 0
 
     patch.setattr(encode, "views_only", lambda model: Lazy(model))
@@ -362,16 +360,6 @@ def _no_sinks(patch: Patch) -> None:
     _register(patch, _WrongRun(lambda run, layer, call: run(layer, call._replace(sinks=None))))
 
 
-@fault("copied KV is masked by its order, not by position", law="cached is the reference, copied")
-def _masked_by_order(patch: Patch) -> None:
-    def mask(self: Any, model: Any, positions: Any, num_new: int) -> Any:
-        columns = np.arange(positions.num_cached + num_new)
-        rows = columns[positions.num_cached :, None]
-        return model.attention_masks(torch.from_numpy(columns <= rows), torch.from_numpy(rows - columns))
-
-    patch.setattr(type(CONCATENATED), "mask", mask)
-
-
 @fault("digests of encodings leave out their positions", law=HISTORY, rare=True)
 def _digest_without_positions(patch: Patch) -> None:
     _digest_with(patch, lambda each: replace_fields(each, position_ids=tuple(range(each.num_tokens))))
@@ -408,13 +396,7 @@ def _key_without_model(patch: Patch) -> None:
 
 @fault("a change of the model is not noticed", law=CHANGES)
 def _unnoticed_change(patch: Patch) -> None:
-    patch.setattr(changes.Changes, "number", lambda self: 0)
-
-
-@fault("history is shared between states of the model", law=CHANGES)
-def _history_without_state(patch: Patch) -> None:
-    original = history.stretches
-    patch.setattr(history, "stretches", lambda tokens, salt=None, state=0: original(tokens, salt))
+    patch.setattr(guard.ModelGuard, "check", lambda self, numbers=False: None)
 
 
 @fault("history keeps what a model computed while it changed", law=CHANGES)
@@ -423,24 +405,6 @@ def _history_of_changed_model(patch: Patch) -> None:
         return 0 if recalled is None else int(self.history.keep(recalled, answer_ids, own_kv))
 
     patch.setattr(Executor, "keep", keep)
-
-
-@fault("buffers of small segments are shared between states of the model", law=CHANGES)
-def _buffers_without_state(patch: Patch) -> None:
-    original = Pool.coalesce
-    patch.setattr(
-        Pool, "coalesce", lambda self, segments, new_positions, state: original(self, segments, new_positions, 0)
-    )
-
-
-@fault("all signatures agree", law=CHANGES)
-def _agreeing_signatures(patch: Patch) -> None:
-    patch.setattr(tiered, "agree", lambda known, own: True)
-
-
-@fault("keys of encodings leave out the signature", law=CHANGES)
-def _key_without_signature(patch: Patch) -> None:
-    patch.setattr(executor, "signed", lambda fingerprint, key: fingerprint)
 
 
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)
@@ -712,12 +676,7 @@ def _interruption_ends(patch: Patch) -> None:
 
 @fault("a forward pass in idle time does not check for requests", law=PROMOTED)
 def _unchecked(patch: Patch) -> None:
-    patch.setattr(linking, "checked_cache", lambda cache, check: cache)
-
-
-@fault("promotions outlive a change of the model", law=PROMOTED)
-def _outlives_change(patch: Patch) -> None:
-    patch.setattr(Promoter, "_follow", lambda self: None)
+    patch.setattr(encode, "checked_cache", lambda cache, check: cache)
 
 
 @fault("promotions outlive their schema", law=PROMOTED)

@@ -21,7 +21,7 @@ from promptcache.runtime import (
     Executor,
     Model,
     Pool,
-    choose_linking,
+    check_linking,
     reference_logits,
     used_tokens,
 )
@@ -73,7 +73,7 @@ def requests_are_the_reference(workload: Workload) -> None:
 def model_named(name: str) -> Model:
     """Return a random model in float64."""
     made = tiny_model() if name == "llama" else Model(random_model(name, torch.float64))
-    choose_linking(made)
+    check_linking(made)
     return made
 
 
@@ -83,7 +83,7 @@ class Asked:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._model = model_named(workload.model)
-        with patch("promptcache.engine.choose_linking"):  # would test each model again
+        with patch("promptcache.engine.check_linking"):  # would test each model again
             self._engine = Engine(self._model, VOCABULARY, history_bytes=None if workload.has_history else 0)
         copies = open_buffers(self._engine.store, self._model.shape, None, default_bytes=2**20)
         self._engine._executor.pool = Pool(self._model, copies, small_tokens=workload.small_tokens)
@@ -198,9 +198,6 @@ class Asked:
         given = {name: value for name, value in expected.options.given.items() if value != []}
         if {"output_scores", "output_logits"} & given.keys():
             given["return_dict_in_generate"] = True
-        num_rows = max(ask.options.get("num_beams", 1), ask.options.get("num_return_sequences", 1))
-        if not self._model.linking.takes_rows and num_rows > 1:
-            linked["past_key_values"].batch_repeat_interleave(num_rows)  # as docs/python.md says
         fed = tuple(linked["input_ids"][0].tolist())
         expected = replace(expected, seen=fed, fed=fed)
         expected.draft()

@@ -14,8 +14,6 @@ from promptcache.runtime.turns import ChatTurn
 from tests.requests.plans import VOCABULARY, plan_of, promoted_combination, promoted_plan, state_of
 from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, OUTPUTS, Ask, Step, Way, Workload
 
-CONCATENATED = "gptj (concatenated)"
-SEGMENTED = frozenset(MODELS) - {CONCATENATED}
 OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
 REPAIRS = ("repair none", "repair slots", "repair first", "repair all")
 
@@ -50,10 +48,9 @@ _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"bare text"}), frozenset({Way.CHAT}), "a chat asks its own text"),
     (
         frozenset({"history hit"}),
-        frozenset({Way.LINK, "reuse=False", CONCATENATED, "length_penalty"}) | DRAFTS | OUTPUTS,
+        frozenset({Way.LINK, "reuse=False", "length_penalty"}) | DRAFTS | OUTPUTS,
         "no history is used",
     ),
-    (frozenset({"views", "coalesced"}), frozenset({CONCATENATED}), "it copies all KV"),
     (frozenset({"reuse=False"}), frozenset({"argument below a module", *REPAIRS[:3]}), "all tokens are computed again"),
     (frozenset({"repair all"}), frozenset({"argument below a module"}), "all tokens are computed again"),
     (frozenset({"repair none"}), frozenset({"computed again"}), "nothing is computed again"),
@@ -145,8 +142,8 @@ def _of_engine(workload: Workload, plan: Plan) -> Iterator[str]:
     yield workload.model
     scaffolds = plan.selection.schema.scaffolds
     named: Mapping[str, bool] = {
-        "views": workload.model in SEGMENTED and workload.small_tokens == 0,
-        "coalesced": workload.model in SEGMENTED and workload.small_tokens > 0,
+        "views": workload.small_tokens == 0,
+        "coalesced": workload.small_tokens > 0,
         "no history": not workload.has_history,
         "int8": workload.codec == "int8",
         "scaffold": bool(scaffolds_in_use(scaffolds, plan.selection.modules)),

@@ -29,7 +29,7 @@ MAX_OPTIONS = 8
 MAX_STEPS = 5
 
 MODELS = ("llama", "mistral", "gemma2", "gpt-oss")
-"""Models with full attention; with sliding windows; with soft caps; with sinks; and one that links by concatenation."""
+"""Models with full attention; with sliding windows; with soft caps; with sinks."""
 
 
 class Way(StrEnum):

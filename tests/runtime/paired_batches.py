@@ -36,7 +36,7 @@ class Requests:
         self._tokens = [list(plan.tokens.token_ids) for plan in plans]
         for plan in plans:
             handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
-            self.rows.append(tuple(batch.join(plan.tokens, handles, 0) for batch in self._batches))
+            self.rows.append(tuple(batch.join(plan.tokens, handles) for batch in self._batches))
         self.step([len(tokens) - 3 for tokens in self._tokens])  # longer than any graph
 
     def step(self, sizes: Sequence[int]) -> float:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.runtime.coalesce import Pool
-from promptcache.runtime.hf.linking import SEGMENTED
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -78,20 +77,8 @@ def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
 
     together = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
 
-    assert engine.model.linking is SEGMENTED
     assert [each.token_ids for each in together] == [
         engine.generate(prompt, max_new_tokens=6, **GREEDY).token_ids for prompt in prompts
-    ]
-
-
-def test_models_that_concatenate_answer_one_by_one() -> None:
-    """A model outside the attention interface gives the same answers, without a batch."""
-    engine = engine_of(Model(random_model("gptj (concatenated)", torch.float64)))
-
-    together = engine.generate_batch(PROMPTS[:3], max_new_tokens=4, **GREEDY)
-
-    assert [each.token_ids for each in together] == [
-        engine.generate(prompt, max_new_tokens=4, **GREEDY).token_ids for prompt in PROMPTS[:3]
     ]
 
 
@@ -198,7 +185,7 @@ def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small:
     starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
     pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
 
-    found, copied = coalesced_segments(pieces, starts, [0, 0, 0], Pool(ENGINE.model, small_tokens=small))
+    found, copied = coalesced_segments(pieces, starts, Pool(ENGINE.model, small_tokens=small))
 
     for row in range(3):
         views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
-from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.kv import StoreConfig
 from promptcache.runtime import PrefixHit
 from promptcache.runtime.hf.model import Model
@@ -27,13 +27,12 @@ from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
 from tests.conftest import law_examples
-from tests.families import FAMILIES, random_model, usual_families
+from tests.families import random_model, usual_families
 from tests.planted.targets import module_of
 
 TOLERANCE = 1e-9
 ENGINE = Engine(tiny_model(), ByteTokenizer())
 TOKEN_BYTES = ENGINE.model.shape.token_bytes
-SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
 
 
 @cache
@@ -150,7 +149,7 @@ def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], None], m
         examples()
 
 
-@pytest.mark.parametrize("family", usual_families(SEGMENTED))
+@pytest.mark.parametrize("family", usual_families())
 def test_windows_caps_sinks_and_groups_are_kept(family: str) -> None:
     """The same for every family that takes rows, with rows longer than its window."""
     model = Model(random_model(family, torch.float64))
@@ -211,7 +210,7 @@ def test_generate_over_a_hit_gives_the_answers_of_no_cache(seed: int) -> None:
     run_generation(seed, ENGINE.model, ENGINE)
 
 
-@pytest.mark.parametrize("family", usual_families(SEGMENTED))
+@pytest.mark.parametrize("family", usual_families())
 def test_every_family_generates_over_a_hit(family: str) -> None:
     """The same for every family that takes rows, with rows longer than its window."""
     model = Model(random_model(family, torch.float64))
@@ -569,14 +568,10 @@ def test_names_and_values_of_limits_are_checked() -> None:
             frequent_prefixes([], **{name: value})
 
 
-def test_engines_and_models_that_cannot_serve_are_refused() -> None:
-    """Something else than an engine, and a model that is linked by concatenation."""
-    family = next(each for each in FAMILIES if "concatenated" in each)
-
+def test_other_objects_than_engines_are_refused() -> None:
+    """Something else than an engine is refused."""
     with pytest.raises(InvalidValue, match="an Engine is expected"):
         PrefixCache(ENGINE.model)  # type: ignore[arg-type] # what is tested
-    with pytest.raises(UnsupportedModel, match="linked by concatenation"):
-        PrefixCache(Engine(Model(random_model(family, torch.float64)), ByteTokenizer()))
 
 
 def test_gradients_do_not_reach_the_cache() -> None:

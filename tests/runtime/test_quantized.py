@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache import Engine
-from promptcache.diagnostics import UnsupportedModel
+from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from tests.runtime.quantized import Int8Weight, PackedIntegers, RoundingLinear, quantized, with_layers
@@ -61,18 +61,20 @@ def test_quantized_weights_give_the_answers_of_the_reference(kind: str, tmp_path
 
 @pytest.mark.parametrize("part", ["codes", "scale"])
 def test_a_write_into_a_quantized_weight_is_noticed(part: str) -> None:
-    """Both parts of a weight are in the fingerprint, and a write to one changes the state of the model."""
+    """Both parts of a weight are in the fingerprint, and an engine refuses a model with a write to one."""
     hf = quantized(llama())
     one = engine(hf)
     before = one.fingerprint
+    one.generate(PROMPT, **GREEDY)
     for layer in hf.model.layers:
         getattr(layer.mlp.up_proj.weight, part).mul_(2)
-    changed = one.fingerprint
+    with pytest.raises(ModelChanged, match="other weights"):
+        one.generate(PROMPT, **GREEDY)
     fresh = quantized(llama())
     for layer in fresh.model.layers:
         getattr(layer.mlp.up_proj.weight, part).mul_(2)
 
-    assert changed == engine(fresh).fingerprint != before
+    assert engine(hf).fingerprint == engine(fresh).fingerprint != before
 
 
 def test_a_quantized_weight_is_not_packed() -> None:

@@ -10,14 +10,13 @@ import torch
 import transformers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime import self_test
 from promptcache.runtime.hf.facts import TESTED_TYPES
-from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.self_test import choose_linking
+from promptcache.runtime.self_test import check_linking
 from tests.families import FAMILIES, random_model, usual_families
 from tests.models_survey import tiny_model
 
@@ -34,8 +33,8 @@ SIZES: dict[str, Any] = {
 }
 
 
-class SlotWindow(LlamaAttention):
-    """Attention outside of transformers' interface, whose window of `reach` tokens counts cache slots."""
+class SlotAttention(LlamaAttention):
+    """Attention by transformers' interface. Queries behind `reach` slots of the cache have another temperature."""
 
     def forward(
         self,
@@ -44,21 +43,13 @@ class SlotWindow(LlamaAttention):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Any = None,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor, None]:
-        shape = (*hidden_states.shape[:-1], -1, self.head_dim)
-        layers = (self.q_proj, self.k_proj, self.v_proj)
-        query, key, value = (layer(hidden_states).view(shape).transpose(1, 2) for layer in layers)
-        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
-        slots = torch.arange(key.shape[2])
-        back = slots[-query.shape[2] :, None] - slots
-        scores = query @ key.transpose(-1, -2) * self.scaling
-        scores = scores.masked_fill((back < 0) | (back >= getattr(self.config, "reach", 10**9)), -1e9)
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        seen = (scores.softmax(-1) @ value).transpose(1, 2).reshape(*hidden_states.shape[:-1], -1)
-        return self.o_proj(seen), None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        reach = getattr(self.config, "reach", None)
+        if reach is not None:
+            num_before = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            slots = torch.arange(num_before, num_before + hidden_states.shape[1])[None, :, None]
+            hidden_states = torch.where(slots >= reach, 1.1, 1.0).to(hidden_states) * hidden_states
+        return super().forward(hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs)
 
 
 class Reaching(LlamaForCausalLM):
@@ -67,7 +58,7 @@ class Reaching(LlamaForCausalLM):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
         for layer in self.model.layers:
-            layer.self_attn.__class__ = SlotWindow
+            layer.self_attn.__class__ = SlotAttention
 
 
 class Remote(Reaching):
@@ -77,11 +68,9 @@ class Remote(Reaching):
         super().__init__(config)
 
 
-def verdict(model: PreTrainedModel) -> Linking:
-    """Return the linking strategy that the self-test chooses."""
-    made = Model(model)
-    choose_linking(made)
-    return made.linking
+def accept(model: PreTrainedModel) -> None:
+    """Run the self-test; it raises if the model is refused."""
+    check_linking(Model(model))
 
 
 def scaled(model: PreTrainedModel) -> PreTrainedModel:
@@ -96,31 +85,32 @@ def scaled(model: PreTrainedModel) -> PreTrainedModel:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("reach", [30, 64, 500], ids=["short", "as the hidden size", "beyond a short text"])
 @pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
-def test_windows_that_count_slots_are_refused(
+def test_attention_that_counts_slots_is_refused(
     make: Callable[[LlamaConfig], PreTrainedModel], reach: int, dtype: torch.dtype
 ) -> None:
-    """A window under any name is found in every dtype, with or without a small copy."""
+    """A field of any name that counts cache slots is found in every dtype, with or without a small copy."""
     model = scaled(make(LlamaConfig(**SIZES, reach=reach))).to(dtype)
 
     with pytest.raises(UnsupportedModel, match=r"llama \((Reaching|Remote)\).*counts cache slots"):
-        verdict(model)
+        accept(model)
 
 
 @pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
-def test_an_unknown_class_without_windows_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
-    """The same classes without the window are accepted, with concatenation."""
-    assert verdict(scaled(make(LlamaConfig(**SIZES)))) is CONCATENATED
+def test_an_unknown_class_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
+    """The same classes without the field are accepted."""
+    accept(scaled(make(LlamaConfig(**SIZES))))
 
 
 def test_gpt_neo_is_refused_by_its_local_layers() -> None:
-    """Local layers count cache slots; GPT-Neo without them is accepted."""
+    """Local layers count cache slots. GPT-Neo without them does not call the attention interface."""
     sizes = {"vocab_size": 263, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 1024}
     local = transformers.GPTNeoConfig(**sizes, attention_types=[[["global", "local"], 1]])
     everywhere = transformers.GPTNeoConfig(**sizes, attention_types=[[["global"], 2]])
 
     with pytest.raises(UnsupportedModel, match=r"gpt_neo .* has layers of type local"):
-        verdict(transformers.GPTNeoForCausalLM(local))
-    assert verdict(transformers.GPTNeoForCausalLM(everywhere)) is CONCATENATED
+        accept(transformers.GPTNeoForCausalLM(local))
+    with pytest.raises(UnsupportedModel, match=r"gpt_neo \(GPTNeoForCausalLM\) does not call .*attention interface"):
+        accept(transformers.GPTNeoForCausalLM(everywhere))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +120,7 @@ def test_gpt_neo_is_refused_by_its_local_layers() -> None:
 def test_types_that_number_positions_in_their_own_way_are_refused(model_type: str) -> None:
     """Types whose first position is not 0 are refused."""
     with pytest.raises(UnsupportedModel, match=f"{model_type} .*positions are not 0, 1, 2, …"):
-        verdict(tiny_model(model_type))
+        accept(tiny_model(model_type))
 
 
 def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
@@ -138,9 +128,9 @@ def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
     encoder = tiny_model("bert")
     encoder.config.is_decoder = False
 
-    assert verdict(tiny_model("bert")) is SEGMENTED
+    accept(tiny_model("bert"))
     with pytest.raises(UnsupportedModel, match=r"bert .*its attention is not causal"):
-        verdict(type(encoder)(encoder.config))
+        accept(type(encoder)(encoder.config))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -150,27 +140,27 @@ def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: boo
     model = tiny_model(model_type).to(dtype)
 
     if is_right:
-        assert verdict(model) is SEGMENTED
+        accept(model)
     else:
         with pytest.raises(UnsupportedModel, match=r"llama4_text .*counts cache slots"):
-            verdict(model)
+            accept(model)
 
 
 def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next model of the same type and configuration is not confirmed again, in any dtype."""
-    verdict(tiny_model("arcee"))
+    accept(tiny_model("arcee"))
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
-    assert verdict(tiny_model("arcee").to(torch.bfloat16)) is SEGMENTED
+    accept(tiny_model("arcee").to(torch.bfloat16))
 
 
 def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longer self-test runs only for types that the tests of this library do not cover."""
     monkeypatch.setattr(self_test, "small_copy", forbidden)
 
-    assert verdict(random_model("llama")) is SEGMENTED
+    accept(random_model("llama"))
     with pytest.raises(LookupError):
-        choose_linking(Model(tiny_model("apertus"), context_length=777))  # no other test asks for that length
+        check_linking(Model(tiny_model("apertus"), context_length=777))  # no other test asks for that length
 
 
 def test_tested_types_are_those_of_the_tests() -> None:
@@ -180,11 +170,10 @@ def test_tested_types_are_those_of_the_tests() -> None:
 
 @pytest.mark.parametrize("family", usual_families())
 def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The listed types pass the longer self-test too, with the same linking strategy."""
-    spared = verdict(random_model(family))
+    """The listed types pass the longer self-test, too."""
     monkeypatch.setattr(self_test, "is_tested", lambda _: False)
 
-    assert verdict(random_model(family)) is spared
+    accept(random_model(family))
 
 
 def test_the_state_of_the_caller_is_left_alone() -> None:
@@ -194,7 +183,7 @@ def test_the_state_of_the_caller_is_left_alone() -> None:
     before = torch.get_rng_state()
     torch.set_default_dtype(torch.float64)
     try:
-        verdict(model)
+        accept(model)
 
         assert torch.get_default_dtype() is torch.float64
     finally:

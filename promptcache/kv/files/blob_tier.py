@@ -6,7 +6,6 @@ does not match.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
@@ -66,15 +65,3 @@ class BlobTier(ABC):
         A lock only saves work. The default is a tier without locks.
         """
         return lambda: None
-
-    def signatures(self, fingerprint: str) -> BlobTier | None:
-        """Return the tier with the recorded signatures of a fingerprint; None if this tier records none.
-
-        They are no encodings of this tier.
-        """
-        return None
-
-
-def signature_folder(fingerprint: str) -> str:
-    """Return the folder of a fingerprint's signatures, in the folder of a tier."""
-    return f"signatures/{hashlib.sha256(fingerprint.encode()).hexdigest()}"

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from promptcache.atomic import refuse_links
-from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
+from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.eviction import Cost, GreedyDual, encoding_cost
-from promptcache.kv.files.blob_tier import BlobTier, signature_folder
+from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.folder import StoreFolder, expand_home, fill, open_file, open_header
 from promptcache.kv.files.format import Header, unpack
 from promptcache.kv.keys import SUFFIX, Recipe
@@ -118,16 +117,6 @@ class DiskTier(BlobTier):
         """Return the bytes of the files of all encodings."""
         with self._folder.tier_errors("list"):
             return sum(status.st_size for status in self._folder.scan().values())
-
-    def signatures(self, fingerprint: str) -> DiskTier:
-        """Return the tier in `signatures/` for a fingerprint. No budget counts it."""
-        place = self._folder.root / signature_folder(fingerprint)
-        with self._folder.tier_errors("find signatures"):
-            refuse_links(place.parent, place)
-        try:
-            return DiskTier(place)
-        except StoreError as error:  # it is a file, or must not be searched
-            raise TierUnavailable(str(error)) from error
 
     def try_lock(self, key: str, timeout_s: float) -> Callable[[], object] | None:
         """Lock `key` against other threads and processes. The lock ends with the process that holds it."""

@@ -2,7 +2,6 @@
 
     encodings/KEY.safetensors    one complete file per encoding
     incoming/                    files being written, each locked by its writer
-    signatures/MODEL/            a folder like this one, for the signatures of a fingerprint
     locks/KEY.lock, lock         held while an encoding is computed, and while files are counted and removed
 
 POSIX only: the folder relies on `flock`, and on open files that outlive their names.

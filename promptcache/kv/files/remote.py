@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 try:
@@ -24,7 +23,7 @@ except ImportError as missing:
     raise ImportError("a remote store needs fsspec: pip install 'promptcache[remote]'") from missing
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv.files.blob_tier import BlobTier, signature_folder
+from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.keys import file_name, key_of
 
 MAX_FILE_BYTES = 8 * 2**30
@@ -94,7 +93,6 @@ class RemoteTier(BlobTier):
         self._retry_after_s = retry_after_s
         self._paused_until, self._why_paused = 0.0, ""
         self._folder: _RemoteFolder | None = None
-        self._below = ""  # the path of this tier in that folder
         try:
             self._run("open", _check_root)
         except TierUnavailable as fault:
@@ -141,13 +139,6 @@ class RemoteTier(BlobTier):
         """Return the keys that have a file now."""
         return self._run("list", _list)
 
-    def signatures(self, fingerprint: str) -> RemoteTier:
-        """Return the tier in `signatures/` for a fingerprint. It uses the same connection."""
-        tier = copy(self)
-        tier._below = f"/{signature_folder(fingerprint)}"
-        tier._name = f"{self._name}{tier._below}"
-        return tier
-
     def _run(self, what: str, operation: Callable[[_RemoteFolder], _T]) -> _T:
         """Run an operation in its own thread, which is abandoned at the timeout."""
         if time.monotonic() < self._paused_until:
@@ -176,7 +167,7 @@ class RemoteTier(BlobTier):
             if folder is None:
                 folder = self._folder = _RemoteFolder.open(self._url, self._options)
             with folder.lock:
-                outcome.set_result(operation(replace(folder, root=f"{folder.root}{self._below}")))
+                outcome.set_result(operation(folder))
         except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             outcome.set_exception(error)
 

@@ -1,8 +1,7 @@
 """Additions to a model that can be read, besides its configuration and its weights.
 
 These are adapters, hooks, replaced `forward`s and buffers that are not saved. They are described by values that are the
-same in every process. A function is described by its place, its code and the constants that it uses; objects that it
-uses are not read.
+same in every process. A function is described by its place, its code and what it refers to in its package.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
@@ -34,55 +34,45 @@ def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
             yield name, module
 
 
+def active_adapters(layer: Any) -> tuple[str, ...]:
+    """Return the names of the adapters of a layer that take part in a forward pass, unless they are merged."""
+    if layer._disable_adapters:
+        return ()
+    active = layer._active_adapter
+    return (active,) if isinstance(active, str) else tuple(active)
+
+
+def adapter_parts(layer: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield the attribute, the container in it, and the name of the adapter, for each part of an adapter in a layer."""
+    for attribute in layer.adapter_layer_names:
+        held = getattr(layer, attribute, None)
+        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            yield from ((attribute, held, name) for name in held)
+
+
+def adapter_settings(layer: Any) -> list[object]:
+    """Return the active adapters of a layer, their scales and the merged adapters, for JSON; [] if it has none."""
+    active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
+    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
+    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
+
+
 def unused_weights(hf: Module) -> tuple[str, ...]:
     """Return the name prefixes of the weights of inactive adapters, which no forward pass uses."""
     return tuple(
         f"{name}.{attribute}.{adapter}"
         for name, layer in adapter_layers(hf)
-        for attribute, adapter, _ in _parts_of_adapters(layer)
-        if adapter not in _active(layer)
-    )
-
-
-def adapter_ends(hf: Module) -> Iterator[tuple[Any, list[torch.Tensor]]]:
-    """Yield for each adapter the first and the last layer that have it, with its weights there."""
-    holders: dict[str, list[Any]] = {}
-    for _, layer in adapter_layers(hf):
-        for adapter in {name for _, name, _ in _parts_of_adapters(layer)}:
-            holders.setdefault(adapter, []).append(layer)
-    for adapter, layers in holders.items():
-        for layer in (layers[0], layers[-1]):
-            parts = [part for _, name, part in _parts_of_adapters(layer) if name == adapter]
-            yield (
-                layer,
-                [each for part in parts for each in (part.parameters() if isinstance(part, Module) else [part])],
-            )
-
-
-def _parts_of_adapters(layer: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the attribute, the adapter and the module or tensor of each part of an adapter in a layer."""
-    for attribute in layer.adapter_layer_names:
-        held = getattr(layer, attribute, None)
-        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
-            yield from ((attribute, adapter, part) for adapter, part in held.items())
-
-
-def rewritten_weights(hf: Module) -> frozenset[torch.Tensor]:
-    """Return the tensors that peft may write to without raising their version counter."""
-    return frozenset(
-        tensor
-        for _, layer in adapter_layers(hf)
-        for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
-        if layer.merged_adapters or not name.startswith(("base_layer.", "original_module."))
+        for attribute, _, adapter in adapter_parts(layer)
+        if adapter not in active_adapters(layer)
     )
 
 
 def additions(hf: Module) -> Mapping[str, object]:
     """Return a description of all additions to a model, for JSON; {} if there are none."""
     found = {
-        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := _adapter(layer))},
+        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := adapter_settings(layer))},
         "hooks": [[name, *described] for name, described in _hooks(hf)],
-        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in _forwards(module)],
+        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in replaced_forwards(module)],
         "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
     }
     return {name: each for name, each in found.items() if each}
@@ -98,19 +88,6 @@ def runs_own_code(hf: Module) -> bool:
     return any(_hooks(hf)) or any("forward" in vars(module) for module in hf.modules())
 
 
-def _active(layer: Any) -> tuple[str, ...]:
-    if layer._disable_adapters:
-        return ()
-    active = layer._active_adapter
-    return (active,) if isinstance(active, str) else tuple(active)
-
-
-def _adapter(layer: Any) -> list[object]:
-    active, scaling = _active(layer), getattr(layer, "scaling", {})
-    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
-    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
-
-
 def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
     places = [
         *((name, each._forward_pre_hooks, each._forward_hooks) for name, each in hf.named_modules()),
@@ -121,7 +98,7 @@ def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
             yield from ((name, [kind, _value(each)]) for each in hooks.values() if not is_harmless(each))
 
 
-def _forwards(module: Module) -> Iterator[object]:
+def replaced_forwards(module: Module) -> Iterator[object]:
     """Yield the functions that replace the `forward` of a module. accelerate wraps it to call hooks of its own."""
     forward = vars(module).get("forward")
     if (hook := vars(module).get("_hf_hook")) is not None:
@@ -147,34 +124,81 @@ def _buffer(buffer: torch.Tensor) -> list[object]:
     return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
 
 
-def _value(value: object, depth: int = 0) -> object:
-    """Describe a value for JSON: constants and tensors by content, functions by their code, other objects by type."""
-    if depth > _MAX_DEPTH:
-        return "…"
-    describe = partial(_value, depth=depth + 1)
-    match value:
-        case None | bool() | int() | float() | complex() | str() | bytes():
-            return [type(value).__name__, repr(value)]
-        case tuple():
-            return ["tuple", *map(describe, value)]
-        case frozenset():
-            return ["frozenset", *sorted(json.dumps(describe(each)) for each in value)]
-        case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
-            return [str(value.dtype), *value.shape, tensor_digest(value)]
-        case CodeType():
-            return _digest([value.co_code.hex(), value.co_names, value.co_varnames, [*map(describe, value.co_consts)]])
-        case FunctionType():
-            defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
-            cells = tuple(_content(each) for each in value.__closure__ or ())
-            return [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
-        case MethodType():
-            return ["method", describe(value.__func__), _type_name(value.__self__)]
-        case partial():
-            return ["partial", describe(value.func), describe(value.args), describe(tuple(value.keywords.items()))]
-        case BuiltinFunctionType() | type():
-            return [value.__module__, value.__qualname__]
-    call = None if isinstance(value, Module) or not callable(value) else type(value).__call__
-    return [_type_name(value), describe(call)]
+def _value(value: Any) -> object:
+    """Describe a value for JSON."""
+    return _Describer(_package(value)).describe(value)
+
+
+class _Describer:
+    """Describes a value for JSON: constants and tensors by content, functions by their code.
+
+    Of functions and objects of one package, what they refer to is described, too, at its first place. Of others, the
+    code or the type is.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._known: list[object] = []
+
+    def describe(self, value: Any, depth: int = 0) -> object:
+        """Return the description of a value."""
+        if depth > _MAX_DEPTH:
+            return "…"
+        describe = partial(self.describe, depth=depth + 1)
+        match value:
+            case None | bool() | int() | float() | complex() | str() | bytes():
+                return [type(value).__name__, repr(value)]
+            case tuple() | list():
+                return [type(value).__name__, *map(describe, value)]
+            case set() | frozenset():
+                return [type(value).__name__, *sorted(json.dumps(describe(each)) for each in value)]
+            case dict():
+                return ["dict", *([describe(name), describe(each)] for name, each in value.items())]
+            case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
+                return [str(value.dtype), *value.shape, tensor_digest(value)]
+            case np.ndarray() if value.dtype != object:
+                return ["array", str(value.dtype), *value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
+            case CodeType():
+                consts = [*map(describe, value.co_consts)]
+                return _digest([value.co_code.hex(), value.co_names, value.co_varnames, consts])
+            case BuiltinFunctionType() | type():
+                return [value.__module__, value.__qualname__]
+        if any(each is value for each in self._known):
+            return "…"
+        self._known.append(value)
+        return self._object(value, describe)
+
+    def _object(self, value: Any, describe: Callable[[object], object]) -> object:
+        is_own = _package(value) == self._package
+        match value:
+            case FunctionType():
+                defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
+                cells = tuple(_content(each) for each in value.__closure__ or ())
+                about = [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
+                return [*about, *map(describe, _globals_of(value.__code__, value.__globals__))] if is_own else about
+            case MethodType():
+                return ["method", describe(value.__func__), describe(value.__self__)]
+            case partial():
+                return ["partial", describe(value.func), describe(value.args), describe(value.keywords)]
+            case Module() | ModuleType():
+                return _type_name(value)
+        call = type(value).__call__ if callable(value) else None
+        return [_type_name(value), describe(call), describe(getattr(value, "__dict__", None) if is_own else None)]
+
+
+def _package(value: Any) -> str:
+    """Return the name of the package that a function, or the class of an object, is from."""
+    if isinstance(value, partial):
+        return _package(value.func)
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
+def _globals_of(code: CodeType, known: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the global names that code, and the functions in it, refer to, with their values."""
+    yield from ((name, known[name]) for name in code.co_names if name in known)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _globals_of(each, known)
 
 
 def _content(cell: Any) -> object:

@@ -28,7 +28,6 @@ TESTED_TYPES = frozenset(
         "gpt2",
         "gpt_neox",
         "gpt_oss",
-        "gptj",
         "granite",
         "llama",
         "mistral",
@@ -64,6 +63,11 @@ MODEL_FAULTS = (
 COMPILED = (
     "{} is compiled by torch.compile, which cannot trace attention to stored KV: pass and call the model that was not "
     "compiled. Decoding with stored KV gains nothing by it"
+)
+
+NO_INTERFACE = (
+    "does not call transformers' attention interface (ALL_ATTENTION_FUNCTIONS) in every layer, so its attention cannot "
+    "read stored KV"
 )
 
 _SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
@@ -209,6 +213,16 @@ def check_positions(hf: PreTrainedModel, name: str) -> None:
             f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
             "change its output"
         )
+
+
+def check_attention(hf: PreTrainedModel, name: str) -> None:
+    """Refuse a model whose layers do not call transformers' attention interface.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    if not type(hf)._can_set_attn_implementation():
+        raise UnsupportedModel(f"{name} {NO_INTERFACE}")
 
 
 def read_facts(config: PretrainedConfig, class_name: str) -> Facts:

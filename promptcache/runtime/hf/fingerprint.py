@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from promptcache.atomic import atomic_write, read_regular
 from promptcache.kv import FORMAT_VERSION
 from promptcache.runtime.hf.additions import (
+    adapter_layers,
     additions,
     plain_tensors,
-    rewritten_weights,
     tensor_digest,
     unused_weights,
 )
@@ -40,23 +40,20 @@ _WeightPlace: TypeAlias = tuple[tuple[int, int], ...]
 """Address and version of each tensor that holds values of a weight."""
 
 
-def model_fingerprint(
-    model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None, known: KnownDigests | None = None
-) -> str:
+def model_fingerprint(model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None) -> str:
     """Return the fingerprint of `model`: a digest of its configuration, weights, dtype, RoPE regime and additions.
 
     Args:
         model: On any device; not changed.
         regime: Changes that were made to the model (pinned RoPE).
         origin: The folder of its weights, if known; it may recall their digest from an earlier start.
-        known: Digests of its weights from an earlier call; updated.
     """
-    unused, rewritten = unused_weights(model), rewritten_weights(model)
+    unused = unused_weights(model)
     tensors = {name: each for name, each in model.state_dict(keep_vars=True).items() if not _is_in(name, unused)}
-    recorded = None if rewritten else origin  # a record of weights does not notice what peft writes
+    recorded = None if any(adapter_layers(model)) else origin  # a record of weights does not notice what peft writes
     weights = recorded.recall(tensors) if recorded is not None else None
     if weights is None:
-        weights = weights_digest(tensors, known, rewritten)
+        weights = weights_digest(tensors)
         if recorded is not None:
             recorded.remember(tensors, weights)
     about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config)]
@@ -72,45 +69,11 @@ def config_identity(config: PretrainedConfig) -> dict[str, object]:
     return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
-class KnownDigests:
-    """Digests of the weights of one model, each with the address and version of its tensor. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: Mapping[torch.Tensor, tuple[_WeightPlace, str]] = {}
-
-    def get(self, tensor: torch.Tensor) -> str | None:
-        """Return the digest of a tensor that was not replaced or written to since."""
-        place, digest = self._known.get(tensor, (None, None))
-        return digest if place is not None and place == _place(tensor) else None
-
-    def replace(self, digests: Iterable[tuple[torch.Tensor, str]]) -> None:
-        """Keep these digests only. Tensors without a version counter are left out."""
-        placed = ((each, _place(each), digest) for each, digest in digests)
-        self._known = {each: (place, digest) for each, place, digest in placed if place is not None}
-
-
-def weights_digest(
-    tensors: Mapping[str, torch.Tensor],
-    known: KnownDigests | None = None,
-    rewritten: Collection[torch.Tensor] = frozenset(),
-) -> str:
-    """Return a digest over names, dtypes, shapes and every bit of the weights.
-
-    Args:
-        tensors: The weights by name.
-        known: Digests from an earlier call; replaced by the new ones.
-        rewritten: Weights that are always read.
-    """
+def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a digest over names, dtypes, shapes and every bit of the weights, given by name."""
     named = sorted(tensors.items())
-
-    def digest_of(tensor: torch.Tensor) -> str:
-        found = None if known is None or tensor in rewritten else known.get(tensor)
-        return tensor_digest(tensor) if found is None else found
-
     with ThreadPoolExecutor() as pool:
-        digests = tuple(pool.map(digest_of, (tensor for _, tensor in named)))
-    if known is not None:
-        known.replace(zip((tensor for _, tensor in named), digests, strict=True))
+        digests = tuple(pool.map(tensor_digest, (tensor for _, tensor in named)))
     return _digest_of(
         [
             [name, str(tensor.dtype), *tensor.shape, digest]

@@ -1,4 +1,4 @@
-"""The part of a model that linking and relocation need: its layers, which run over tokens at given positions."""
+"""The part of a model that relocation needs: its layers, which run over tokens at given positions."""
 
 from __future__ import annotations
 
@@ -38,11 +38,8 @@ class ModelLayers(Protocol):
     def num_known_tokens(self) -> int:
         """The number of tokens that it has embeddings for."""
 
-    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
+    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache) -> None:
         """Run the layers over new tokens `[B, T]`; the cache grows by their KV."""
-
-    def attention_masks(self, sees: torch.Tensor, distance: torch.Tensor) -> Any:
-        """Return a mask for `encode` over plain caches."""
 
     @staticmethod
     def plain_cache(num_layers: int) -> Cache:

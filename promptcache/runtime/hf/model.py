@@ -15,31 +15,31 @@ from torch.amp import is_autocast_available
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from promptcache.diagnostics import NotFinite, UnsupportedModel, first_line, shown, whole
+from promptcache.diagnostics import ModelChanged, NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import Positions, to_device
-from promptcache.runtime.hf.changes import Changes
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
+    check_attention,
     check_kind,
     check_mode,
     check_positions,
     check_weights,
     read_facts,
 )
-from promptcache.runtime.hf.fingerprint import KnownDigests, WeightsOrigin, model_fingerprint
+from promptcache.runtime.hf.fingerprint import WeightsOrigin, model_fingerprint
+from promptcache.runtime.hf.guard import ModelGuard
 from promptcache.runtime.hf.hook import implementation_name, register
-from promptcache.runtime.hf.linking import CONCATENATED, SEGMENTED, Linking
 from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
+from promptcache.runtime.hf.segmented import segmented_cache
 from promptcache.runtime.hf.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
-_NUM_NEAR, _NUM_FAR, _FAR_POSITION = 3, 5, 2048
 _LENGTH = whole(1, unit="positions")
 _register_once = new_lock()
 
@@ -53,8 +53,8 @@ class Model:
         facts: Facts from its configuration.
         context_length: Number of positions that may be used.
         shape: Shape of the KV of one token.
-        linking: The linking strategy; chosen by the self-test at load.
         num_known_tokens: Token IDs below this number have an embedding.
+        guard: Notices that the model was changed.
     """
 
     def __init__(
@@ -77,17 +77,16 @@ class Model:
         self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
         check_positions(hf, self.facts.name)
+        check_attention(hf, self.facts.name)
         self.context_length = self._choose_context_length(context_length)
         self._regime = pin_rope(hf, self.context_length)
         self.shape = self._probe()
         embeddings: Any = hf.get_input_embeddings()
         self.num_known_tokens: int = embeddings.num_embeddings
-        self.linking: Linking = self._install_attention()
+        self._install_attention()
         watch_positions(hf)
-        self._changes = Changes(hf)
-        self._digests = KnownDigests()
-        self._fingerprints: dict[int, str] = {}  # by state
-        self._fixed_kv: tuple[int, tuple[torch.Tensor, torch.Tensor]] | None = None  # of the last state
+        self.guard = ModelGuard(hf)
+        self._fingerprint: str | None = None
         self._relocation: Relocation | str | None = None  # or the reason why there is none
         self._masks_by_type = _takes_mask_mapping(hf)
         self._selects_logits = "logits_to_keep" in inspect.signature(type(hf).forward).parameters
@@ -104,35 +103,41 @@ class Model:
         device: torch.device = self.hf.device
         return device
 
-    @property
-    def state(self) -> int:
-        """Number of the state of the transformers model: of its adapters, hooks, functions and weights.
-
-        Reading it takes microseconds. KV of one state is not used in another.
+    def check_unchanged(self) -> None:
+        """Check that the model is as it was when this object was made. It takes microseconds.
 
         Raises:
-            UnsupportedModel: A part of the model is compiled or in training mode.
+            ModelChanged: It has other adapters, hooks, functions or weights, is in training mode, or compiled.
         """
-        return self._changes.number()
+        self.guard.check(numbers=True)
 
-    def is_in(self, state: int) -> bool:
-        """Whether the model is in this state; False while no request may use it."""
+    def check_pass(self) -> None:
+        """As `check_unchanged`, before a forward pass: it does not wait for the device."""
+        self.guard.check()
+
+    def is_unchanged(self) -> bool:
+        """Whether the model is as it was when this object was made."""
         try:
-            return self.state == state
-        except UnsupportedModel:
+            self.check_unchanged()
+        except ModelChanged:
             return False
+        return True
 
     @property
     def fingerprint(self) -> str:
         """Digest of everything that the KV of this model depends on, as far as it can be read.
 
-        It is computed once for each state, and reads all weights that are not known and not recorded.
+        The first use reads all weights, if their digest is not recorded.
+
+        Raises:
+            ModelChanged: As for `check_unchanged`.
         """
-        while (found := self._fingerprints.get(state := self.state)) is None:
-            made = model_fingerprint(self.hf, self._regime, self._origin, self._digests)
-            if self.state == state:  # no other thread has changed it
-                self._fingerprints[state] = made
-        return found
+        if self._fingerprint is None:
+            self.check_unchanged()
+            made = model_fingerprint(self.hf, self._regime, self._origin)
+            self.check_unchanged()
+            self._fingerprint = made
+        return self._fingerprint
 
     def pack_weights(self, pack: bool | None) -> None:
         """Reorder the weights of linear layers for a CPU's kernels, if they are on one. They lose their gradients.
@@ -141,28 +146,10 @@ class Model:
             pack: None packs the layers for which it pays, True all layers, and False none.
         """
         if pack is not False and self.device.type == "cpu":
+            self.check_unchanged()
             _ = self.fingerprint  # digest the weights before they are packed
             pack_linears(self.hf, every=pack is True)
-            self._changes.accept()
-
-    @torch.no_grad()
-    def fixed_kv(self) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
-        """Return the KV of a fixed text in the model's present state: positions, keys and values.
-
-        The keys and values are `[L, Hkv, T, D]`. The tokens are evenly spaced in the vocabulary. Some are at the first
-        positions. More are far away, where a changed RoPE frequency shows.
-        """
-        stop = min(self.context_length, _FAR_POSITION)
-        positions = tuple(sorted({*range(min(stop, _NUM_NEAR)), *range(max(0, stop - _NUM_FAR), stop)}))
-        while (found := self._fixed_kv) is None or found[0] != self.state:
-            state = self.state
-            size = 2 * len(positions)
-            token_ids = [self.num_known_tokens * (2 * index + 1) // size for index in range(len(positions))]
-            cache: Any = self.plain_cache(self.shape.num_layers)
-            self.encode(token_tensor(token_ids, self.device), token_tensor(positions, self.device), cache)
-            keys, values = (torch.cat(each) for each in zip(*map(_kv, cache.layers), strict=True))
-            self._fixed_kv = state, (keys, values)
-        return positions, *found[1]
+            self.guard = ModelGuard(self.hf)
 
     @property
     def can_relocate(self) -> bool:
@@ -173,8 +160,7 @@ class Model:
     def relocation(self) -> Relocation:
         """The function that moves keys to other positions.
 
-        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model. All
-        states of the model share the result.
+        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model.
 
         Raises:
             UnsupportedModel: The model uses positions outside of rotary embeddings; gives the reason.
@@ -206,10 +192,6 @@ class Model:
                 return Model(small.hf)
         return None
 
-    def use_concatenation(self) -> None:
-        """Link by concatenation from now on, with the model's own attention."""
-        self.linking = CONCATENATED
-
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
         """Refuse token IDs beyond the vocabulary; on a GPU they would make the device unusable.
 
@@ -230,7 +212,7 @@ class Model:
 
     def cache(self, positions: Positions) -> Cache:
         """Return a cache over the segments of `positions` with an empty tail."""
-        return self.linking.cache(self, positions)
+        return segmented_cache(positions, self.shape.num_layers)
 
     def forward(
         self,
@@ -252,8 +234,12 @@ class Model:
 
         Returns:
             `[B, T, V]`, or `[B, K, V]` in the order of `keep`.
+
+        Raises:
+            ModelChanged: As for `check_unchanged`.
         """
         chosen = {} if keep is None else self.only_logits_of(keep)
+        self.check_pass()
         with self.without_autocast():
             output = self.hf(
                 input_ids=token_ids,
@@ -272,6 +258,7 @@ class Model:
 
     def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache, mask: Any = None) -> None:
         """Run the layers over new tokens `[B, T]` for their KV only: as `forward`, without the output layer."""
+        self.check_pass()
         with self.without_autocast():
             self.hf.base_model(
                 input_ids=token_ids,
@@ -356,19 +343,11 @@ class Model:
         layers: list[Any] = [DynamicLayer() for _ in range(num_layers)]  # type: ignore[no-untyped-call] # not annotated
         return Cache(layers=layers)
 
-    def _install_attention(self) -> Linking:
-        if not type(self.hf)._can_set_attn_implementation():
-            if self.facts.window is not None:
-                raise UnsupportedModel(
-                    f"{self.facts.name} has sliding windows and does not use transformers' attention interface; its "
-                    "windows count cache slots instead of positions, so gaps between modules would change its output"
-                )
-            return CONCATENATED
+    def _install_attention(self) -> None:
         stock = "sdpa" if self.hf._supports_sdpa and not self.facts.softcap else "eager"
         with _register_once:
             register()
         self.hf.set_attn_implementation(implementation_name(stock))
-        return SEGMENTED
 
 
 def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Model:
@@ -376,6 +355,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
 
     Raises:
         UnsupportedModel: `model` is neither, or it is ours with another context length.
+        ModelChanged: It is ours, and its model was changed since it was made.
     """
     if not isinstance(model, Model):
         return Model(model, context_length=context_length)
@@ -385,6 +365,7 @@ def as_model(model: PreTrainedModel | Model, context_length: int | None) -> Mode
             f"this Model was made for {model.context_length} positions, not {shown(context_length)}; "
             "pass context_length when you make the Model"
         )
+    model.check_unchanged()
     return model
 
 

@@ -20,6 +20,7 @@ from promptcache.diagnostics import InvalidValue, UnsupportedModel, counted, sho
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import PositionArray
 from promptcache.runtime.hf.facts import COMPILED
+from promptcache.runtime.hf.guard import ModelGuard
 from promptcache.runtime.hf.hook import AttendingLayer
 
 _OTHER_MODEL = (
@@ -36,8 +37,9 @@ class PositionedCache(Cache):
     _positions: PositionArray  # [B, T]
     _num_allowed: float = math.inf  # tokens that its layers may hold
     _base: ref[torch.nn.Module]  # a copy of the cache has the same one
+    _guard: ref[ModelGuard]
 
-    def place(self, positions: PositionArray, hf: PreTrainedModel, *, is_shared: bool = False) -> None:
+    def place(self, positions: PositionArray, hf: Any, guard: ModelGuard, *, is_shared: bool = False) -> None:
         """Set the positions `[B, T]` of the tokens that transformers counts; each later one follows the one before it.
 
         Padding on the left has negative positions.
@@ -45,19 +47,24 @@ class PositionedCache(Cache):
         Args:
             positions: One row for all rows, or a row for each.
             hf: The model that may feed the cache.
+            guard: Checks that the model is the one that computed the KV.
             is_shared: Whether other models may feed it, too, if it has plain layers without padding and gaps.
         """
-        self._positions, self._base = positions, ref(hf.base_model)
+        self._positions, self._base, self._guard = positions, ref(hf.base_model), ref(guard)
         if not is_shared or self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
             self._num_allowed = self.get_seq_length()
 
     def check_base(self, base: torch.nn.Module) -> None:
-        """Refuse another model, given by its layers without the head.
+        """Refuse another model, given by its layers without the head, and a changed one.
 
         Raises:
             InvalidValue: The cache belongs to another model.
+            ModelChanged: The model was changed.
         """
-        if self._num_allowed < math.inf and base is not self._base():
+        if base is self._base():
+            if (guard := self._guard()) is not None:
+                guard.check()
+        elif self._num_allowed < math.inf:
             raise InvalidValue(_OTHER_MODEL)
 
     @property

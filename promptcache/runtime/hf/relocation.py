@@ -70,8 +70,6 @@ class Rotation:
 class Relocation:
     """Moves keys of one model to other positions.
 
-    Adapters, hooks and weights do not change rotations, so one object serves all states of a model.
-
     Attributes:
         layers: The rotation of each layer; None for layers without positions.
     """
@@ -276,14 +274,12 @@ def _one_for_each_pair(cos: torch.Tensor) -> slice:
 
 
 def _all_angles(hf: torch.nn.Module) -> Iterator[Angles]:
-    """Yield the functions of angles that a model has: its rotary modules for each type of layer, or GPT-J's table."""
+    """Yield the functions of angles that a model has: its rotary modules for each type of layer."""
     for module in hf.modules():
         if hasattr(module, "rope_type"):
             takes_type = "layer_type" in inspect.signature(module.forward).parameters
             types = module.rope_type if takes_type and isinstance(module.rope_type, dict) else [None]
             yield from (_of_module(module, each) for each in types)
-        elif isinstance(getattr(module, "embed_positions", None), torch.Tensor):
-            yield _of_table(module)
 
 
 def _of_module(module: Any, layer_type: str | None) -> Angles:
@@ -292,13 +288,5 @@ def _of_module(module: Any, layer_type: str | None) -> Angles:
     def angles(like: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = module(like, position_ids[None], **chosen)
         return cos[0], sin[0]
-
-    return angles
-
-
-def _of_table(module: Any) -> Angles:
-    def angles(like: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        sin, cos = module.embed_positions.to(like.device)[position_ids].to(like.dtype).chunk(2, dim=-1)
-        return cos, sin
 
     return angles

@@ -45,7 +45,6 @@ class Row:
         tokens: The request as it joined, without own tokens of history.
         stored, growing: Its stored KV: segments that may be coalesced, and those of its last stretch in history.
         positions: The positions of its own tokens.
-        state: State of the model that computed its stored KV.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
         num_copied: The number of tokens of segments that were copied. Copies for several rows count for the first of
@@ -56,7 +55,6 @@ class Row:
     stored: tuple[Segment, ...]
     growing: tuple[Segment, ...]
     positions: RequestPositions
-    state: int
     tail: Tail
     num_own: int = 0
     num_copied: int = 0
@@ -73,11 +71,9 @@ class Batch:
         """Create an empty batch.
 
         Args:
-            model: Links in segments (`model.linking.takes_rows`).
             pool: Buffers for small and for shifted segments; None coalesces nothing.
             graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
-        assert model.linking.takes_rows, "models that link by concatenation run alone"
         self._model = model
         self._pool = views_only(model) if pool is None else pool
         self._graphs = graphs
@@ -94,7 +90,6 @@ class Batch:
         self,
         tokens: RequestTokens,
         handles: Mapping[Encoding, KVHandle],
-        state: int,
         recalled: Recalled | None = None,
     ) -> Row:
         """Add a request. Nothing is computed.
@@ -102,7 +97,6 @@ class Batch:
         Args:
             tokens: Its new tokens are not computed before they are passed to `step`.
             handles: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
-            state: State of the model that `handles` belong to.
             recalled: The own tokens with the KV that history has of them. The others are the request's new tokens.
         """
         self._model.check_vocabulary(tokens.token_ids)
@@ -114,7 +108,6 @@ class Batch:
             stored=stored,
             growing=growing,
             positions=RequestPositions((*stored, *growing), tokens.position_ids),
-            state=state,
             tail=self._pool.with_room(partial(self.tails.take, len(tokens.token_ids))),
         )
         self._rows.append(row)
@@ -189,8 +182,7 @@ class Batch:
         if self._shared is None:
             shared = tuple(shared_segments([row.stored for row in self._rows]))
             positions = [row.tokens.position_ids for row in self._rows]
-            states = [row.state for row in self._rows]
-            shared, copied = coalesced_segments(shared, positions, states, self._pool)
+            shared, copied = coalesced_segments(shared, positions, self._pool)
             for row, num_copied in zip(self._rows, copied, strict=True):
                 row.num_copied += num_copied
             if any(row.growing for row in self._rows):

@@ -9,7 +9,7 @@ from itertools import compress
 
 import torch
 
-from promptcache.diagnostics import InvalidGeneration
+from promptcache.diagnostics import InvalidGeneration, ModelChanged
 from promptcache.runtime.attention import to_device
 from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
@@ -60,8 +60,8 @@ class Decoder:
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
         if job.streamer is not None:
             job.streamer.put(torch.tensor([tokens.used_ids]))
-        job.recalled = self._executor.recall(tokens, job.request.salt, fetched.state) if job.request.history else None
-        job.row = self._batch.join(tokens, fetched.handles, fetched.state, job.recalled)
+        job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
+        job.row = self._batch.join(tokens, fetched.handles, job.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self.running.append(job)
@@ -82,6 +82,9 @@ class Decoder:
         started = time.perf_counter()
         try:
             logits = self._batch.step([(_row(job), chunk) for job, chunk in work])
+        except ModelChanged as error:
+            self._fail(self.running, error)
+            return
         except Exception as error:  # noqa: BLE001 - passed to the listeners of the step's requests
             self.num_failed += 1
             self._fail([job for job, _ in work], error)
@@ -110,7 +113,7 @@ class Decoder:
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         """End the jobs of a step that failed; some of them may have ended in it."""
         self._observer.step_failed()
-        for job in jobs:
+        for job in tuple(jobs):
             if job.row is not None:
                 self.end(job, error)
 
@@ -180,6 +183,11 @@ class Decoder:
 
     def _complete(self, job: Job, ended: bool) -> None:
         assert job.fetched is not None
+        try:
+            self._executor.model.check_unchanged()
+        except ModelChanged as error:
+            self.end(job, error)
+            return
         now, request = time.perf_counter(), job.request
         kept_bytes = self._keep(job)
         found = 0 if job.recalled is None else job.recalled.num_found

@@ -48,7 +48,7 @@ class Scheduler:
         self._limits = limits
         self._observer = observer or ServiceObserver()
         self._fetches_first = fetches_first
-        self._decoder = Decoder(executor, self._observer) if executor.model.linking.takes_rows else None
+        self._decoder = Decoder(executor, self._observer)
         self._waiting: deque[Job] = deque()
         self._fetching: deque[Job] = deque()
         self._threads = ThreadPoolExecutor(min(limits.max_rows, _MAX_THREADS), "promptcache-fetch")
@@ -56,7 +56,7 @@ class Scheduler:
     @property
     def num_failed(self) -> int:
         """Number of forward passes that failed since the last successful one."""
-        return 0 if self._decoder is None else self._decoder.num_failed
+        return self._decoder.num_failed
 
     @property
     def num_waiting(self) -> int:
@@ -76,11 +76,11 @@ class Scheduler:
     @property
     def tail_bytes(self) -> int:
         """Bytes of KV of the running requests' own tokens."""
-        return 0 if self._decoder is None else self._decoder.tail_bytes
+        return self._decoder.tail_bytes
 
     @property
     def _running(self) -> list[Job]:
-        return [] if self._decoder is None else self._decoder.running
+        return self._decoder.running
 
     def add(self, job: Job) -> None:
         """Queue a job. Any thread may call this."""
@@ -101,7 +101,6 @@ class Scheduler:
             self._admit()
             busy = self._fetch()
             if self._running and not (self._fetches_first and self._fetching):
-                assert self._decoder is not None, "it has the running jobs"
                 self._decoder.step(self._limits.step_tokens)
                 return True
             return busy or bool(self._waiting)
@@ -152,8 +151,7 @@ class Scheduler:
                     self._begin_fetch(job)
                 elif job.fetching.done():
                     fetched, job.fetching = job.fetching.result(), None
-                    if fetched.state == self._executor.follow():
-                        self._join(job, fetched)
+                    self._join(job, fetched)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:
@@ -177,7 +175,6 @@ class Scheduler:
             job.fetching = self._threads.submit(fetch)
 
     def _join(self, job: Job, fetched: Fetched) -> None:
-        assert self._decoder is not None, "without one, requests are answered alone"
         self._fetching.remove(job)
         self._decoder.join(job, fetched)
 
@@ -187,10 +184,7 @@ class Scheduler:
             self._fetching.remove(job)
             if job.fetching is not None:
                 job.fetching.cancel()
-        if self._decoder is not None:
-            self._decoder.end(job, result)
-        else:
-            job.tell(result)
+        self._decoder.end(job, result)
 
 
 def _check_cancelled(job: Job, num_done: int, num_all: int) -> None:

@@ -1,13 +1,12 @@
 """Logits of many requests, and the log-probabilities of texts that may continue a request.
 
-Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens. A model that links by concatenation
-computes them one by one.
+Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -22,8 +21,8 @@ from promptcache.runtime.serving.batch import Batch
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
 
-RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle], int]
-"""A request, KV of its encodings, and the state of the model that computed it."""
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+"""A request, and KV of its encodings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -55,11 +54,9 @@ class Score(Short):
 
 def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple[torch.Tensor, ...]:
     """Return the logits `[N, V]` of the N new tokens of each request, in position order."""
-    if not executor.model.linking.takes_rows:
-        return tuple(executor.logits(tokens) for tokens in requests)
     found: list[list[torch.Tensor]] = [[] for _ in requests]
     fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
-    joining = ((tokens, each.handles, each.state) for tokens, each in fetched)
+    joining = ((tokens, each.handles) for tokens, each in fetched)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -70,10 +67,9 @@ def score(
 ) -> tuple[Score, ...]:
     """Return the scores of texts that continue a request. `choices` has the tokens of each text, at least one."""
     executor.model.check_vocabulary([token_id for token_ids in choices for token_id in token_ids])
-    predictions = _together if executor.model.linking.takes_rows else _one_by_one
     logprobs: list[list[float]] = [[] for _ in choices]
     is_greedy = [True] * len(choices)
-    for index, logits in predictions(tokens, choices, executor):
+    for index, logits in _predictions(tokens, choices, executor):
         start = len(logprobs[index])
         found, is_likeliest = _logprobs(logits, choices[index][start : start + len(logits)])
         logprobs[index] += found
@@ -92,30 +88,16 @@ def _logprobs(logits: torch.Tensor, token_ids: Sequence[int]) -> tuple[list[floa
     return found.tolist(), bool((wide.argmax(1) == chosen).all())
 
 
-def _one_by_one(
+def _predictions(
     tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the index of each choice with the logits `[n, V]` that predict its n tokens."""
-    for index, token_ids in enumerate(choices):
-        positions = _positions_behind(tokens, len(token_ids) - 1)
-        longer = replace(
-            tokens,
-            token_ids=(*tokens.token_ids, *token_ids[:-1]),
-            position_ids=(*tokens.position_ids, *positions),
-        )
-        yield index, executor.logits(longer)[-len(token_ids) :]
-
-
-def _together(
-    tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Like `_one_by_one`, but a choice with several tokens comes in several parts.
+    """Yield the index of each choice with logits `[n, V]` that predict its next n tokens, in one or several parts.
 
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """
     batch = Batch(executor.model, executor.pool)
     fetched = executor.fetch(part.encoding for part in tokens.parts)
-    row = batch.join(tokens, fetched.handles, fetched.state)
+    row = batch.join(tokens, fetched.handles)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
@@ -130,9 +112,8 @@ def _together(
         (
             RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
             handles,
-            state,
         )
-        for fed, state in ((choices[index][:-1], fetched.state) for index in longer)
+        for fed in (choices[index][:-1] for index in longer)
     )
     limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
     for index, logits in _compute(batch, joining, limit):

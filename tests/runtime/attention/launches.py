@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 from promptcache.kv import KVHandle, MemoryStore, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime import Batch, Model, Segment, open_pool
+from promptcache.runtime.hf.guard import ModelGuard
 
 STEP_ROWS = (1, 8, 32)
 """Rows of the decode steps that are counted."""
@@ -171,6 +172,7 @@ class Models:
         meta = torch.device("meta")
         model.hf.to(meta)
         model.shape = replace(model.shape, device=meta)
+        model.guard = ModelGuard(model.hf)
         return model
 
 
@@ -240,7 +242,7 @@ def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Map
         token_ids=(0,) * num_new,
         position_ids=tuple(range(first, first + num_new)),
     )
-    row = batch.join(tokens, handles, 0)
+    row = batch.join(tokens, handles)
     row.growing = tuple(
         Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=(encoding.whole,))
         for encoding, handle in history.items()

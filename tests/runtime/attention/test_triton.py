@@ -44,15 +44,15 @@ from promptcache.runtime.serving import tails
 from promptcache.runtime.serving.tails import Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
-from tests.families import random_model
+from tests.families import FAMILIES, random_model
 from tests.runtime.attention.dense import dense_attention
 from tests.runtime.attention.triton_interpreter import InterpretedBackend, interpreted
 from tests.runtime.attention.views import View, random_slab
-from tests.runtime.serving.test_batch import SEGMENTED, largest_distance_of_steps
+from tests.runtime.serving.test_batch import largest_distance_of_steps
 from tests.runtime.test_families import PROMPT, linked, plan_for
 
 USUAL = pytest.mark.parametrize(
-    "family", ["gpt-oss", *(pytest.param(each, marks=pytest.mark.slow) for each in SEGMENTED if each != "gpt-oss")]
+    "family", ["gpt-oss", *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES if each != "gpt-oss")]
 )
 """The family of each run has layers with and without windows, sinks and experts."""
 

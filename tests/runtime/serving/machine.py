@@ -79,7 +79,7 @@ class StepMachine(RuleBasedStateMachine):
         """A prompt joins."""
         tokens = self.service.plan(data.draw(strategies.prompts(self.schema))).tokens
         fetched = self.service.executor.fetch(part.encoding for part in tokens.parts)
-        self.answered[self.batch.join(tokens, fetched.handles, fetched.state)] = Answered()
+        self.answered[self.batch.join(tokens, fetched.handles)] = Answered()
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data(), all_tokens=st.booleans())

@@ -26,7 +26,7 @@ from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
-from tests.families import FAMILIES, WINDOW, random_model, usual_families
+from tests.families import WINDOW, random_model, usual_families
 from tests.laws.service import default_model, serve
 from tests.planted.targets import module_of
 from tests.runtime.serving.machine import continued, step_machine
@@ -39,7 +39,6 @@ PROMPTS = (
     '<prompt schema="families"><trip/></prompt>',
 )
 batches = module_of("promptcache.runtime.serving.batch")
-SEGMENTED = [family for family in FAMILIES if "concatenated" not in family]
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_ba
     )
 
 
-@pytest.mark.parametrize("family", usual_families(SEGMENTED))
+@pytest.mark.parametrize("family", usual_families())
 def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
     """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
     assert largest_distance_of_steps(Model(random_model(family, torch.float64)), usual_plans(family)) < 1e-6
@@ -108,7 +107,7 @@ def largest_distance_of_steps(
     for plan in plans:
         handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
         recalled = half_recalled(model, plan.tokens, handles) if plan is plans[0] else None
-        row = batch.join(plan.tokens, handles, 0, recalled)
+        row = batch.join(plan.tokens, handles, recalled)
         more = [chance.randrange(5, 250) for _ in range(chance.randrange(most_later + 1))]
         wanted[row] = [*row.tokens.token_ids, *more]
         planned[row] = continued(plan.tokens, [*plan.tokens.token_ids, *more])
@@ -131,7 +130,7 @@ def largest_distance_of_steps(
 def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
     history, batch = History(MemoryStore(model.shape).buffers(2**20)), Batch(model)
-    row = batch.join(tokens, handles, 0)
+    row = batch.join(tokens, handles)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
     own = batch.own_kv(row)
     num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
@@ -145,7 +144,7 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
     model, plan = default_model(), plan_for(PROMPT)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     batch = Batch(model)
-    row = batch.join(plan.tokens, handles, 0)
+    row = batch.join(plan.tokens, handles)
     first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
     batch.step([(row, first)])
     with monkeypatch.context() as patch:
@@ -165,7 +164,7 @@ def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     idle = memory.buffers(2**20)
     batch = Batch(model, Pool(model, memory.buffers(2**20)))
-    row = batch.join(plan.tokens, handles, 0)
+    row = batch.join(plan.tokens, handles)
     forward = Model.forward
 
     def without_memory(*args: Any, **options: Any) -> torch.Tensor:
@@ -198,7 +197,7 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
-    first, second = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
+    first, second = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
 
     batch.step([(first, [5, 6]), (second, plan.tokens.token_ids)])
     batch.step([(first, [5])])
@@ -227,8 +226,7 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
     monkeypatch.setattr(Slab, "layers", recorded)
     batch = Batch(model)
     rows = [
-        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles, 0)
-        for each in plans
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles) for each in plans
     ]
 
     batch.step([(row, [7]) for row in rows])
@@ -248,7 +246,7 @@ def test_own_kv_is_that_of_all_computed_tokens() -> None:
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
     batch = Batch(model)
-    at_once, one_by_one = batch.join(plan.tokens, handles, 0), batch.join(plan.tokens, handles, 0)
+    at_once, one_by_one = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
 
     batch.step([(at_once, token_ids)])
     for token_id in token_ids:
