@@ -140,11 +140,8 @@ class Executor:
 
     def link(self, tokens: RequestTokens) -> Linked:
         """Fetch the KV of a request's parts and link it with the new tokens."""
-        return self.link_fetched(tokens, self.fetch(part.encoding for part in tokens.parts))
-
-    def link_fetched(self, tokens: RequestTokens, fetched: Fetched, recalled: Recalled | None = None) -> Linked:
-        """Link KV that was fetched already, and KV of own tokens that history has."""
-        return link(tokens, fetched.handles, self.model, self.pool, recalled)
+        fetched = self.fetch(part.encoding for part in tokens.parts)
+        return link(tokens, fetched.handles, self.model, self.pool)
 
     def recall(self, tokens: RequestTokens, salt: str | None) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""

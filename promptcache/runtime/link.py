@@ -33,14 +33,12 @@ class Linked:
     Attributes:
         cache: A transformers cache that holds `positions.num_cached` tokens.
         tokens: The request. Generation continues after its last token.
-        missing: Indices of the own tokens to prefill, in order. History has the others; it never has the last one.
         copied_bytes: Bytes of KV that were copied: moved and coalesced segments.
     """
 
     cache: Any
     positions: RequestPositions
     tokens: RequestTokens
-    missing: tuple[int, ...]
     copied_bytes: int
 
     @property
@@ -53,24 +51,12 @@ class Linked:
         """The positions of the own tokens, strictly increasing."""
         return self.tokens.position_ids
 
-    @property
-    def new_token_ids(self) -> tuple[int, ...]:
-        """The tokens to prefill."""
-        return tuple(self.token_ids[index] for index in self.missing)
-
-    @property
-    def num_before(self) -> int:
-        """Number of the tokens to prefill that lie before a token of history."""
-        first = len(self.token_ids) - len(self.missing)
-        return sum(index < first + number for number, index in enumerate(self.missing))
-
 
 def link(
     tokens: RequestTokens,
     handles: Mapping[Encoding, KVHandle],
     model: Model,
     pool: Pool | None = None,
-    recalled: Recalled | None = None,
 ) -> Linked:
     """Link the stored KV of a request with its new tokens.
 
@@ -79,21 +65,16 @@ def link(
         handles: KV of at least every encoding that the request has parts of.
         model: The model that computed them.
         pool: Buffers for small and for shifted segments; None coalesces nothing.
-        recalled: The own tokens with the KV that history has of them; None without history.
     """
     model.check_vocabulary(tokens.token_ids)
-    missing = tuple(range(len(tokens.token_ids))) if recalled is None else recalled.missing
-    new_positions = tuple(tokens.position_ids[index] for index in missing)
-    stored, growing = linked_segments(tokens, handles, new_positions, recalled)
+    stored, _ = linked_segments(tokens, handles, tokens.position_ids)
     pool = views_only(model) if pool is None else pool
-    segments, num_copied = pool.coalesce(stored, new_positions)
-    num_given = 0 if recalled is None else recalled.num_found
-    positions = RequestPositions((*segments, *growing), new_positions, num_given)
+    segments, num_copied = pool.coalesce(stored, tokens.position_ids)
+    positions = RequestPositions(segments, tokens.position_ids)
     return Linked(
         cache=model.cache(positions),
         positions=positions,
         tokens=tokens,
-        missing=missing,
         copied_bytes=num_copied * model.shape.token_bytes,
     )
 
@@ -120,7 +101,6 @@ def linked_segments(
 @torch.no_grad()
 def request_logits(model: Model, linked: Linked) -> torch.Tensor:
     """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
-    assert len(linked.missing) == len(linked.token_ids), "only computed tokens have logits"
     token_ids = token_tensor(linked.token_ids, model.device)
     return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache)[0]
 

@@ -26,7 +26,7 @@ def linked(references: str) -> tuple[Linked, Fetched]:
     tokens = service.plan(prompt_of(references, schema)).tokens
     service.executor.fetch(service.state.encodings)
     fetched = service.executor.fetch(part.encoding for part in tokens.parts)
-    return service.executor.link_fetched(tokens, fetched), fetched
+    return service.executor.link(tokens), fetched
 
 
 def prompt_of(references: str, schema: CheckedSchema) -> Selection:

@@ -129,10 +129,6 @@ class Positions(Protocol):
     def num_cached(self) -> int:
         """The number of tokens in segments."""
 
-    @property
-    def num_given(self) -> int:
-        """The number of own tokens that are in segments (history), at the beginning of the own tokens."""
-
     def forward_mask(self, num_own: int, num_queries: int, window: int | None) -> ForwardMask:
         """Return the mask of the last `num_queries` of `num_own` own tokens."""
 
@@ -141,14 +137,13 @@ class RequestPositions:
     """The positions of one request's own tokens, and the masks of forward passes over them.
 
     The first own tokens have the planned positions. Each later one follows the token before it. Own tokens that are
-    in segments do not count here, except in `num_given`.
+    in segments do not count here.
     """
 
-    def __init__(self, segments: Sequence[KVView], planned: Sequence[int], num_given: int = 0) -> None:
+    def __init__(self, segments: Sequence[KVView], planned: Sequence[int]) -> None:
         assert all(low < high for low, high in pairwise(planned)), "own tokens are in position order"
         self.segments = tuple(segments)
         self.num_cached = sum(segment.num_tokens for segment in segments)
-        self.num_given = num_given
         self._planned = np.asarray(planned, dtype=np.int64)
         self._arrays: dict[int, PositionArray] = {}
 

@@ -66,7 +66,7 @@ class SegmentedLayer(AttendingLayer):
 
         Tokens of modules do not count: `generate` knows the own tokens only, and takes this number of them as computed.
         """
-        return self.attention.positions.num_given + self.num_own
+        return self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
