@@ -231,7 +231,7 @@ class Executor:
     def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
         """Encode one encoding into memory, unless it is there; return whether it is there now.
 
-        It is not encoded if some of its context is not stored or the model was changed, and not kept if memory has no
+        It is not encoded if some of its context is not stored, and not kept if the model was changed or memory has no
         room.
 
         Args:
@@ -242,8 +242,6 @@ class Executor:
         """
         if not self.absent([encoding]):
             return True
-        if not self.model.is_unchanged():
-            return False
         context = [part.encoding for part in encoding.context]
         lookups = self._get_many(context)
         held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}

@@ -162,6 +162,8 @@ USES: dict[str, Callable[[Engine], object]] = {
     "logits": lambda one: one.logits(PROMPT),
     "reference": lambda one: one.reference(PROMPT),
     "score": lambda one: one.score(PROMPT, ["a", "b"]),
+    "promote": lambda one: one.promote(PROMPT),
+    "audit": lambda one: one.audit(PROMPT),
     "link": lambda one: one.link(PROMPT),
     "to_dynamic_cache": lambda one: one.to_dynamic_cache(PROMPT),
     "PrefixCache.get": lambda one: PrefixCache(one).get(torch.tensor([[5, 6, 7]])),

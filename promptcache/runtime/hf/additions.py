@@ -42,14 +42,6 @@ def active_adapters(layer: Any) -> tuple[str, ...]:
     return (active,) if isinstance(active, str) else tuple(active)
 
 
-def adapter_parts(layer: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield the attribute, the container in it, and the name of the adapter, for each part of an adapter in a layer."""
-    for attribute in layer.adapter_layer_names:
-        held = getattr(layer, attribute, None)
-        if isinstance(held, torch.nn.ModuleDict | torch.nn.ParameterDict):
-            yield from ((attribute, held, name) for name in held)
-
-
 def adapter_settings(layer: Any) -> list[object]:
     """Return the active adapters of a layer, their scales and the merged adapters, for JSON; [] if it has none."""
     active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
@@ -62,7 +54,9 @@ def unused_weights(hf: Module) -> tuple[str, ...]:
     return tuple(
         f"{name}.{attribute}.{adapter}"
         for name, layer in adapter_layers(hf)
-        for attribute, _, adapter in adapter_parts(layer)
+        for attribute in layer.adapter_layer_names
+        if isinstance(held := getattr(layer, attribute, None), torch.nn.ModuleDict | torch.nn.ParameterDict)
+        for adapter in held
         if adapter not in active_adapters(layer)
     )
 

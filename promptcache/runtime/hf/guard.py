@@ -19,8 +19,6 @@ from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.runtime.hf.additions import (
     active_adapters,
     adapter_layers,
-    adapter_parts,
-    adapter_settings,
     is_harmless,
     plain_tensors,
     replaced_forwards,
@@ -73,7 +71,7 @@ class ModelGuard:
     def _read(self) -> tuple[object, ...]:
         hooks = chain.from_iterable(each.values() for each in self._hooks if each)
         return (
-            [*map(adapter_settings, self._layers)],
+            [*map(_settings, self._layers)],
             [each for each in hooks if not is_harmless(each)],
             [each for module in self._modules if "forward" in vars(module) for each in replaced_forwards(module)],
             [each.forward for each in self._classes],
@@ -104,16 +102,29 @@ class ModelGuard:
         )
 
 
+def _settings(layer: Any) -> tuple[object, ...]:
+    """Return the active adapters of a layer, their scales and the merged adapters."""
+    active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
+    scales = [scaling.get(each) for each in active] if isinstance(scaling, dict) else []
+    return active, scales, [*layer.merged_adapters]
+
+
+def _parts(layer: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the container and the name of each adapter, for each part of it in a layer."""
+    for container in layer.children():
+        if isinstance(container, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            yield from ((container, name) for name in container)
+
+
 def _modules_in_use(hf: Module) -> Iterator[Module]:
-    """Yield the modules of a model without those of inactive adapters."""
+    """Yield the modules of a model without the containers of adapters, and without inactive adapters."""
     unused: set[Module] = set()
     for _, layer in adapter_layers(hf):
         active = active_adapters(layer)
-        for _, container, name in adapter_parts(layer):
+        for container, name in _parts(layer):
             unused.add(container)
-            part = container[name]
-            if name not in active and isinstance(part, Module):
-                unused.update(part.modules())
+            if name not in active and isinstance(container[name], Module):
+                unused.update(container[name].modules())
     return (each for each in hf.modules() if each not in unused)
 
 
@@ -124,17 +135,17 @@ def _places(modules: Iterable[Module], layers: Iterable[Any]) -> Iterator[tuple[
             yield from ((held, name) for name in held)
     for layer in layers:
         active = active_adapters(layer)
-        for _, container, name in adapter_parts(layer):
+        for container, name in _parts(layer):
             if name in active:
                 yield (container._modules if name in container._modules else container._parameters), name
 
 
-def _samples(layers: Sequence[Any]) -> Iterator[torch.Tensor]:
+def _samples(layers: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield a few numbers of the first and the last weight of each active adapter, as views."""
     weights: dict[str, list[torch.Tensor]] = {}
     for layer in layers:
         active = active_adapters(layer)
-        for _, container, name in adapter_parts(layer):
+        for container, name in _parts(layer):
             if name in active:
                 part = container[name]
                 weights.setdefault(name, []).extend(part.parameters() if isinstance(part, Module) else [part])
