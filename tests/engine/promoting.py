@@ -216,7 +216,8 @@ class PromotingEngine(RuleBasedStateMachine):
         encodings = (*state.encodings, *(pair.encoding for pair in state.pair_encodings()))
         own = {engine._executor.key(each) for each in encodings}
         promoted = keys - own
-        nodes = {engine._executor.key(node): node for node in all_nodes(engine)}
+        held = engine._promoter._nodes  # a replaced schema may leave some that its prompts use no more, until they age
+        nodes = {engine._executor.key(node): node for node in (*all_nodes(engine), *held)}
         sizes = [nodes[key].num_tokens * self.model.shape.token_bytes for key in promoted if key in nodes]
         assert len(sizes) == len(promoted)
         figures = engine.stats().promotions

@@ -662,8 +662,8 @@ def _promoted_absent(patch: Patch) -> None:
 def _never_deterministic(patch: Patch) -> None:
     original = RequestBuilder.build
 
-    def build(self: Any, prompt: Any, settings: Any, given: Any = ()) -> Any:
-        return original(self, prompt, replace(settings, deterministic=False), given)
+    def build(self: Any, prompt: Any, settings: Any) -> Any:
+        return original(self, prompt, replace(settings, deterministic=False))
 
     patch.setattr(RequestBuilder, "build", build)
 

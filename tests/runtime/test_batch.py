@@ -211,7 +211,7 @@ def test_small_pieces_that_the_same_rows_see_are_one(history_bytes: int) -> None
 
     all_bytes = engine.plan(prompts[0]).num_reused_tokens * engine.model.shape.token_bytes
     copied = [each.usage.copied_bytes for each in first]  # a row may join before one whose KV is still fetched
-    assert sorted(copied) == [0, 0, all_bytes]
+    assert sum(copied) == all_bytes
     assert [each.usage.copied_bytes for each in again] == [0, 0, 0]
     assert bool(history_bytes) is any(each.usage.num_history_tokens for each in again)
 

@@ -272,8 +272,12 @@ def _planted(written: SchemaFiles, fault: Piece, number: int) -> dict[str, str]:
 
 
 def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._Element]:
-    """Yield the elements of a document that can get a fault; faults of a whole schema are not put into files."""
-    if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300"):
+    """Yield the elements of a document that can get a fault.
+
+    Faults of a whole schema are not put into files, nor are turns at the root of a file, which are a fault themselves.
+    """
+    is_turn = fault.xml.startswith("<user>")
+    if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300" and not is_turn):
         yield root
     if fault.where == "anywhere":
         yield from (each for each in root.iter("module") if each.get("src") is None)
