@@ -274,10 +274,11 @@ def _planted(written: SchemaFiles, fault: Piece, number: int) -> dict[str, str]:
 def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._Element]:
     """Yield the elements of a document that can get a fault.
 
-    Faults of a whole schema are not put into files, nor are turns at the root of a file, which are a fault themselves.
+    Faults of a whole schema are not put into files, and neither are turns and rules, which may be a fault there
+    themselves.
     """
-    is_turn = fault.xml.startswith("<user>")
-    if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300" and not is_turn):
+    is_content = not fault.xml.startswith(("<user", "<system", "<assistant", "<rules"))
+    if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300" and is_content):
         yield root
     if fault.where == "anywhere":
         yield from (each for each in root.iter("module") if each.get("src") is None)
