@@ -197,6 +197,11 @@ class Request:
     num_sequences: int = 1
     matcher: TokenMatcher | None = None
 
+    def copies(self, number: int) -> list[Request]:
+        """Return a request for each of several sequences. With a seed, each further one has the next seed."""
+        seeds = [None if self.seed is None else self.seed + index for index in range(number)]
+        return [replace(self, num_sequences=1, seed=seed) for seed in seeds]
+
     def without_reuse(self) -> Request:
         """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
         return replace(self, plan=prefilled(self.plan), history=False)
@@ -278,11 +283,9 @@ class RequestBuilder:
 
         def plan(tools: Sequence[Tool]) -> Plan:
             template = settings.template_options(prompt, tools)
-            made = self.planner.plan(prompt, settings.repair, template, settings.positions)
-            check_tools(tools, prompt, made, self.tokenizer)
-            return made
+            return self.planner.plan(prompt, settings.repair, template, settings.positions)
 
-        return self._build(plan, settings)
+        return self._build(prompt, plan, settings)
 
     def build_chat(
         self,
@@ -293,13 +296,7 @@ class RequestBuilder:
         results: Sequence[str] = (),
     ) -> Request:
         """Return the request of the answer to a question, or to results, in a conversation on top of a prompt."""
-
-        def plan(tools: Sequence[Tool]) -> Plan:
-            made = self.plan_chat(prompt, turns, question, settings, results)
-            check_tools(tools, prompt, made, self.tokenizer)
-            return made
-
-        return self._build(plan, settings)
+        return self._build(prompt, lambda _tools: self.plan_chat(prompt, turns, question, settings, results), settings)
 
     def plan_chat(
         self,
@@ -313,12 +310,15 @@ class RequestBuilder:
         template = settings.template_options(prompt, read_tools(settings.tools))
         return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
 
-    def _build(self, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings) -> Request:
+    def _build(
+        self, prompt: PromptSource, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings
+    ) -> Request:
         started = time.perf_counter()
         options = read_options(settings.generation, settings.max_new_tokens)
         self.executor.activity.note()
         tools = settings.read_tools()
         plan, model = make_plan(tools), self.executor.model
+        check_tools(tools, prompt, plan, self.tokenizer)
         FLAG.check("deterministic", settings.deterministic, InvalidGeneration)
         LOGPROBS.check("logprobs", settings.logprobs, InvalidGeneration)
         if settings.logprobs is not None:

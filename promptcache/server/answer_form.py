@@ -45,7 +45,6 @@ class AnswerRow:
 
     Attributes:
         num_taken: Characters of the answer that were taken from `text`.
-        num_prompt_tokens: Tokens of the prompt, if a stream says them before the answer.
         num_tokens: Tokens that came one by one, before the completion.
         logprobs: The tokens with log-probabilities, if these were asked for.
     """
@@ -57,7 +56,6 @@ class AnswerRow:
     call_keys: list[str] = field(default_factory=list)
     pieces: list[SplitText] = field(default_factory=list)
     num_taken: int = 0
-    num_prompt_tokens: int = 0
     completion: Completion | None = None
     num_tokens: int = 0
     last_token_at: float | None = None

@@ -31,6 +31,7 @@ from promptcache.runtime import (
     prefilled,
     read_options,
 )
+from promptcache.runtime import Request as PlannedRequest
 from promptcache.server.answer_form import AnswerForm, AnswerRow, EventStream, ServedAnswer
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
@@ -51,7 +52,6 @@ class Endpoint(StrEnum):
     CHAT = "chat"
     COMPLETIONS = "completions"
     PROMPTS = "prompts"
-    MESSAGES = "messages"
     RESPONSES = "responses"
 
 
@@ -227,8 +227,8 @@ class _Responder:
         def submit_all() -> None:
             self._read_answers()
             try:
-                for row in range(len(self._answer.rows)):
-                    tickets.append(self._submit(row))  # noqa: PERF401 - a refused row cancels those before it
+                for row, each in enumerate(self._rows()):  # a refused row cancels those before it
+                    tickets.append(self._state.service.submit_request(each, self.events.listener(row)))
             except QueueFull:
                 self._check_waiting_tokens()
                 raise
@@ -246,15 +246,12 @@ class _Responder:
         """Let the rows take reasoning and calls of tools apart, if there may be any."""
         question, tokenizer = self._question, self._state.engine.tokenizer
         tools = question.settings.read_tools()
-        counts = question.endpoint is Endpoint.MESSAGES and question.body.stream
-        has_parts = question.endpoint is not Endpoint.COMPLETIONS and (tokenizer.reasoning_tags is not None or tools)
-        if not (counts or has_parts):
+        if question.endpoint is Endpoint.COMPLETIONS or not (tokenizer.reasoning_tags is not None or tools):
             return
         (plan,) = question.plans(self._state)
         reader = answer_reader(tokenizer, plan, tools)
         for row in self._answer.rows:
             row.split = reader.split(streams_calls=True)
-            row.num_prompt_tokens = plan.num_reused_tokens + plan.num_new_tokens
 
     def _check_waiting_tokens(self) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
@@ -267,26 +264,25 @@ class _Responder:
             message = f"{num} answers of {total} tokens, with their prompts, are more than {most} that may wait"
             raise ApiError(400, "invalid_value", message, param="n" if len(tokens) == 1 else "prompt")
 
-    def _submit(self, row: int) -> Ticket:
-        body = self._question.body
-        generation = body.generation
-        prompt, choice = divmod(row, body.num_choices)
-        if body.seed is not None:
-            generation["seed"] = body.seed + choice
-        return self._state.service.submit(
-            self._question.prompts[prompt],
-            self.events.listener(row),
-            max_new_tokens=_max_new_tokens(body, self._state),
-            repair=self._question.repair,
-            positions=self._question.positions,
-            salt=self._salt,
-            logprobs=self._question.logprobs,
-            reuse=self._question.reuse,
-            deterministic=self._question.deterministic,
-            template_kwargs=self._question.template_kwargs,
-            **self._question.form,
-            **generation,
-        )
+    def _rows(self) -> Iterator[PlannedRequest]:
+        """Yield the request of each row. A prompt is planned once, so all of its answers are of one schema."""
+        question, body = self._question, self._question.body
+        for prompt in question.prompts:
+            request = self._state.service.request(
+                prompt,
+                max_new_tokens=_max_new_tokens(body, self._state),
+                repair=question.repair,
+                positions=question.positions,
+                salt=self._salt,
+                logprobs=question.logprobs,
+                reuse=question.reuse,
+                deterministic=question.deterministic,
+                template_kwargs=question.template_kwargs,
+                seed=body.seed,
+                **question.form,
+                **body.generation,
+            )
+            yield from request.copies(body.num_choices)
 
     async def whole(self) -> Response:
         """Return the answer as one JSON object."""

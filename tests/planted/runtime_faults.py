@@ -30,7 +30,7 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.promoter import Promoter
-from promptcache.runtime.request import RequestBuilder
+from promptcache.runtime.request import Request, RequestBuilder
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
@@ -40,7 +40,7 @@ batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptc
 tails, scheduler, decoder = (
     module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler", "decoder")
 )
-answer, job = module_of("promptcache.runtime.serving.answer"), module_of("promptcache.runtime.serving.job")
+job = module_of("promptcache.runtime.serving.job")
 guard, tiered = module_of("promptcache.runtime.hf.guard"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
 full_context = module_of("promptcache.layout.full_context")
@@ -57,10 +57,10 @@ MOVED = "moved keys are the model's"
 def _late_positions(patch: Patch) -> None:
     original = Model.forward
 
-    def forward(self: Any, token_ids: Any, position_ids: Any, cache: Any, mask: Any = None) -> Any:
+    def forward(self: Any, token_ids: Any, position_ids: Any, cache: Any, mask: Any = None, **options: Any) -> Any:
         layer = cache.layers[0]
         is_linked = isinstance(layer, SegmentedLayer) and layer.attention.positions.num_cached > 0
-        return original(self, token_ids, position_ids + is_linked, cache, mask)
+        return original(self, token_ids, position_ids + is_linked, cache, mask, **options)
 
     patch.setattr(Model, "forward", forward)
 
@@ -532,12 +532,8 @@ def _processed_twice(patch: Patch) -> None:
 
 @fault("further sequences draw the same numbers", law=REQUESTS)
 def _same_sequences(patch: Patch) -> None:
-    original = answer._rows
-
-    def rows(request: Any) -> Any:
-        return [original(request)[0]] * request.num_sequences
-
-    patch.setattr(answer, "_rows", rows)
+    original = Request.copies
+    patch.setattr(Request, "copies", lambda self, number: [original(self, 1)[0]] * number)
 
 
 @fault("a row of a service is penalized for its new tokens only", law=REQUESTS)

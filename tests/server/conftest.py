@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx
@@ -241,16 +242,20 @@ class ScriptedService:
     """A service that tells each listener what a script says, from a thread of its own."""
 
     def __init__(self, *script: object) -> None:
-        """Create a service. An exception as the whole script is raised by `submit`; `Event`s are waited for."""
+        """Create a service. An exception as the whole script is raised where a request is submitted; `Event`s are waited for."""
         self.state = "ready"
         self.counts = type("Counts", (), {"num_running": 0, "num_waiting": 0, "num_waiting_tokens": 0, "tail_bytes": 0})
         self.cancelled = threading.Event()
         self.prompts: list[Any] = []
         self._script = script
 
-    def submit(self, prompt: object, listener: Callable[[Any], None], **_options: object) -> Any:
-        """Keep the prompt, and run the script."""
+    def request(self, prompt: object, **_options: object) -> Any:
+        """Keep the prompt, and return a request of it."""
         self.prompts.append(prompt)
+        return SimpleNamespace(copies=lambda number: [prompt] * number)
+
+    def submit_request(self, _request: object, listener: Callable[[Any], None]) -> Any:
+        """Run the script."""
         match self._script:
             case (Exception() as error,):
                 raise error

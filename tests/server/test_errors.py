@@ -288,7 +288,7 @@ def test_slow_reader_is_cancelled() -> None:
 
     async def read_nothing() -> tuple[int, RowItem]:
         events = RowEvents(LoopCalls(), 60, MAX_UNREAD)
-        events.watch([service.submit("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
+        events.watch([service.submit_request("", lambda _: None)], asyncio.Event().wait)  # type: ignore[list-item,arg-type]
         tell = events.listener(0)
         for _ in range(MAX_UNREAD + 1):
             tell(2757)

@@ -20,9 +20,11 @@ import torch
 from promptcache import Engine
 from promptcache.diagnostics import QueueFull, ServiceClosed
 from promptcache.kv import StoreConfig, open_store
-from promptcache.runtime import ServiceLimits
+from promptcache.runtime import Service, ServiceLimits
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
 from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, by_seed
 from tests.server.conftest import (
     CHAT,
@@ -55,12 +57,12 @@ class FailingService(ScriptedService):
         self.errors = list(errors)
         self.asked: list[float] = []
 
-    def submit(self, prompt: object, listener: Any, **options: object) -> Any:
+    def submit_request(self, request: object, listener: Any) -> Any:
         """Raise the next error, or run the script."""
         self.asked.append(time.monotonic())
         if self.errors:
             raise self.errors.pop(0)
-        return super().submit(prompt, listener, **options)
+        return super().submit_request(request, listener)
 
 
 @pytest.fixture
@@ -228,3 +230,32 @@ def test_sigterm_ends_what_takes_too_long(engine: Engine) -> None:
 
     assert not any("[DONE]" in each for each in texts)
     assert all('"code":"draining"' in each for each in texts)
+
+
+def test_all_answers_to_a_prompt_are_of_one_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schema that is replaced while the rows of a request are queued changes none of them."""
+    engine = Engine(tiny_model(), ByteTokenizer())
+    old, other = (
+        f'<schema name="s"><module name="a">{text}</module></schema>' for text in ("Old text.", "Another one.")
+    )
+    engine.add_schema(old)
+    body = {"model": "tiny", "messages": [QUESTION], "temperature": 0, "max_tokens": 8, "n": 3}
+    body["prompt_cache"] = {"schema": "s", "use": ["a"]}
+    submit = Service.submit_request
+
+    def replacing(self: Service, *args: Any) -> Any:
+        engine.add_schema(other)
+        return submit(self, *args)
+
+    async def ask(client: httpx.AsyncClient) -> list[list[str]]:
+        found = []
+        for each in (submit, replacing, submit):
+            monkeypatch.setattr(Service, "submit_request", each)
+            made = (await client.post("/v1/chat/completions", json=body)).json()["choices"]
+            found.append([choice["message"]["content"] for choice in made])
+        return found
+
+    before, meanwhile, after = in_process(create_app(engine, ServerSettings(model="tiny")), ask)
+
+    assert meanwhile == before
+    assert after != before

@@ -599,16 +599,16 @@ def test_names_of_members_are_completed_in_use(visit: Callable[..., Any], collec
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Hold every item of an answer until it is released."""
     gate = threading.Semaphore(0)
-    submit = Service.submit
+    submit = Service.submit_request
 
-    def held(self: Service, prompt: Any, listener: Callable[[Any], None], **options: Any) -> Any:
+    def held(self: Service, request: Any, listener: Callable[[Any], None]) -> Any:
         def listen(item: Any) -> None:
             gate.acquire(timeout=20)
             listener(item)
 
-        return submit(self, prompt, listen, **options)
+        return submit(self, request, listen)
 
-    monkeypatch.setattr(Service, "submit", held)
+    monkeypatch.setattr(Service, "submit_request", held)
     return gate
 
 

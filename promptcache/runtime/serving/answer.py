@@ -79,7 +79,7 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
         elif isinstance(item, BaseException):
             errors.append(item)
 
-    rows = [row for request in requests for row in _rows(request)]
+    rows = [row for request in requests for row in request.copies(request.num_sequences)]
     if not rows:
         return ()
     limits = ServiceLimits(
@@ -101,14 +101,6 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
         scheduler.fail_all(Cancelled("another request of the batch failed"))
     made = iter([completions[index] for index in range(len(rows))])
     return tuple(_joined([next(made) for _ in range(request.num_sequences)]) for request in requests)
-
-
-def _rows(request: Request) -> Sequence[Request]:
-    """Return a request for each sequence. With a seed, each further one has the next seed."""
-    if request.num_sequences == 1:
-        return [request]
-    seeds = [None if request.seed is None else request.seed + index for index in range(request.num_sequences)]
-    return [replace(request, num_sequences=1, seed=seed) for seed in seeds]
 
 
 def _joined(completions: Sequence[Completion]) -> Completion:

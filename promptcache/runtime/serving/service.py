@@ -142,10 +142,14 @@ class Service(Unpicklable):
             As `Engine.generate`, for requests that are not valid.
         """
         FUNCTION.check("listener", listener, InvalidValue)
+        return self.submit_request(self.request(prompt, reuse=reuse, **settings), listener)
+
+    def request(self, prompt: PromptSource, *, reuse: bool = True, **settings: Any) -> Request:
+        """Return the planned request of a prompt, for `submit_request`. Arguments and errors are those of `submit`."""
         FLAG.check("reuse", reuse, InvalidValue)
         self._loop.check_open()
         request = self._requests.build(prompt, RequestSettings.of(settings))
-        return self.submit_request(request if reuse else request.without_reuse(), listener)
+        return request if reuse else request.without_reuse()
 
     def submit_request(self, request: Request, listener: Listener) -> Ticket:
         """Submit a request that is planned. As `submit`."""
