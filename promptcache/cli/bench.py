@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
-from promptcache.cli.console import ShowProgress, progress, show_loading
+from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import ending
 from promptcache.cli.options import CommandGroup, json_option, model_option
 from promptcache.cli.output import write_text
+from promptcache.progress import Progress
 from promptcache.timing import Samples, hardware, interleave
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def command() -> None:
 @repeats_option
 def ttft(
     load: _Loader,
-    show: ShowProgress,
+    show: Progress,
     modules: int,
     module_tokens: tuple[int, ...],
     new: tuple[int, ...],
@@ -141,7 +142,7 @@ def ttft(
 @number_option("--tokens", 16, "Tokens decoded after the prompt.")
 @repeats_option
 def decode(
-    load: _Loader, show: ShowProgress, modules: int, module_tokens: tuple[int, ...], tokens: int, repeats: int
+    load: _Loader, show: Progress, modules: int, module_tokens: tuple[int, ...], tokens: int, repeats: int
 ) -> BenchTable:
     """Time of one decoded token: over linked modules, and over a `DynamicCache` with the same KV."""
     from promptcache.bench.alternatives import further_tokens
@@ -162,7 +163,7 @@ def decode(
 
 def _measure(
     load: _Loader,
-    show: ShowProgress,
+    show: Progress,
     all_sizes: Iterator[tuple[int, int, int]],
     make: Callable[[Model, PlannedRequest], Mapping[str, Alternative]],
     repeats: int,

@@ -6,9 +6,9 @@ This file imports rich, so it is imported only to print styled text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, TypeAlias
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,9 +16,7 @@ from rich.text import Text
 
 from promptcache.cli.output import harmless
 from promptcache.diagnostics import Diagnostic, ExcerptPart, Severity, excerpt_pieces
-
-ShowProgress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with the current task, the amount done, and the total or None if it is not known."""
+from promptcache.progress import Progress
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _STYLES = {
@@ -85,7 +83,7 @@ def diagnostic_text(diagnostic: Diagnostic) -> Text:
 
 
 @contextmanager
-def progress() -> Iterator[ShowProgress]:
+def progress() -> Iterator[Progress]:
     """Yield a function that shows a progress bar if stderr is a terminal; the bar is removed at the end."""
     if not sys.stderr.isatty():
         yield lambda _task, _done, _total: None
@@ -107,7 +105,7 @@ def progress() -> Iterator[ShowProgress]:
         bars.stop()
 
 
-def show_loading(show: ShowProgress, model: str) -> None:
+def show_loading(show: Progress, model: str) -> None:
     """Show that a model is loading. A download shows its own bars, and two displays would disturb each other."""
     from promptcache.tokenizer import local_folder
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.console import ShowProgress, print_diagnostics, progress, show_loading
+from promptcache.cli.console import print_diagnostics, progress, show_loading
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_code
 from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
@@ -27,6 +27,7 @@ from promptcache.cli.output import write_text
 from promptcache.cli.request import TokenLimits
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, as_data, counted
+from promptcache.progress import Progress
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -105,7 +106,7 @@ def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, mod
 
 
 def test_files(
-    names: Sequence[str], sources: Sources, show: ShowProgress, *, num_prompts: int, model: str | None
+    names: Sequence[str], sources: Sources, show: Progress, *, num_prompts: int, model: str | None
 ) -> list[SchemaTest]:
     """Test schemas, each once.
 
@@ -133,7 +134,7 @@ def test_files(
 
 
 def _test(
-    name: str, sources: Sources, limits: TokenLimits, num_prompts: int, engine: Engine | None, show: ShowProgress
+    name: str, sources: Sources, limits: TokenLimits, num_prompts: int, engine: Engine | None, show: Progress
 ) -> SchemaTest:
     from promptcache.testing.subject import Subject
 

@@ -218,7 +218,7 @@ class _Measurement:
         )
 
     def _first_token(self, tokens: RequestTokens) -> object:
-        return self._executor.logits(tokens)[-1].argmax()
+        return self._executor.logits(tokens, num_last=1).argmax()
 
 
 def _promoted(plan: Plan) -> Plan:

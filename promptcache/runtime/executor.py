@@ -172,9 +172,13 @@ class Executor:
             _log.exception("the tokens of a request could not be kept in history")
             return 0
 
-    def logits(self, tokens: RequestTokens) -> torch.Tensor:
-        """Return the logits `[N, V]` of a request's N new tokens, in position order."""
-        return request_logits(self.model, self.link(tokens))
+    def logits(self, tokens: RequestTokens, num_last: int | None = None) -> torch.Tensor:
+        """Return the logits `[N, V]` of a request's N new tokens, in position order.
+
+        Args:
+            num_last: Return those of the last tokens only, so many; None means all.
+        """
+        return request_logits(self.model, self.link(tokens), num_last)
 
     def fetch(
         self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S

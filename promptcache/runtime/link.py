@@ -67,7 +67,7 @@ def link(
         pool: Buffers for small and for shifted segments; None coalesces nothing.
     """
     model.check_vocabulary(tokens.token_ids)
-    stored, _ = linked_segments(tokens, handles, tokens.position_ids)
+    stored = segments_of(tokens.parts, handles, tokens.position_ids)
     pool = views_only(model) if pool is None else pool
     segments, num_copied = pool.coalesce(stored, tokens.position_ids)
     positions = RequestPositions(segments, tokens.position_ids)
@@ -99,10 +99,16 @@ def linked_segments(
 
 
 @torch.no_grad()
-def request_logits(model: Model, linked: Linked) -> torch.Tensor:
-    """Return the logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache."""
-    token_ids = token_tensor(linked.token_ids, model.device)
-    return model.forward(token_ids, token_tensor(linked.position_ids, model.device), linked.cache)[0]
+def request_logits(model: Model, linked: Linked, num_last: int | None = None) -> torch.Tensor:
+    """Return logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache.
+
+    Args:
+        num_last: Return those of the last tokens only, so many; None means all.
+    """
+    num_new = len(linked.token_ids)
+    keep = None if num_last is None else torch.arange(num_new - num_last, num_new)
+    token_ids, position_ids = (token_tensor(each, model.device) for each in (linked.token_ids, linked.position_ids))
+    return model.forward(token_ids, position_ids, linked.cache, keep=keep)[0]
 
 
 class SharedSegment(NamedTuple):

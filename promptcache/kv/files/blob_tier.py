@@ -16,8 +16,8 @@ from promptcache.kv.store import Tier
 class BlobTier(ABC):
     """Files by key. Subclass it to keep KV in a place of your own, and give an instance as `store=`.
 
-    A key is 64 hexadecimal digits, and a file never changes: whoever writes a key again writes the same KV. Methods may
-    be called from several threads. Whatever a method raises is a fault of the tier. It is logged and listed in
+    A key is 64 hexadecimal digits, and a file never changes: a second write of a key has the same KV. Methods may be
+    called from several threads. Whatever a method raises is a fault of the tier. It is logged and listed in
     `usage.faults`, and costs no answer.
 
     Attributes:

@@ -42,11 +42,11 @@ def active_adapters(layer: Any) -> tuple[str, ...]:
     return (active,) if isinstance(active, str) else tuple(active)
 
 
-def adapter_settings(layer: Any) -> list[object]:
-    """Return the active adapters of a layer, their scales and the merged adapters, for JSON; [] if it has none."""
+def adapter_settings(layer: Any) -> tuple[tuple[str, ...], list[Any], list[str]]:
+    """Return the active adapters of a layer, their scales and the merged adapters."""
     active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
-    scales = [_value(scaling.get(each)) for each in active] if isinstance(scaling, dict) else []
-    return [active, scales, list(layer.merged_adapters)] if active or layer.merged_adapters else []
+    scales = [scaling.get(each) for each in active] if isinstance(scaling, dict) else []
+    return active, scales, [*layer.merged_adapters]
 
 
 def unused_weights(hf: Module) -> tuple[str, ...]:
@@ -63,8 +63,13 @@ def unused_weights(hf: Module) -> tuple[str, ...]:
 
 def additions(hf: Module) -> Mapping[str, object]:
     """Return a description of all additions to a model, for JSON; {} if there are none."""
+    adapters = ((name, *adapter_settings(layer)) for name, layer in adapter_layers(hf))
     found = {
-        "adapters": {name: each for name, layer in adapter_layers(hf) if (each := adapter_settings(layer))},
+        "adapters": {
+            name: [active, [*map(_value, scales)], merged]
+            for name, active, scales, merged in adapters
+            if active or merged
+        },
         "hooks": [[name, *described] for name, described in _hooks(hf)],
         "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in replaced_forwards(module)],
         "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},

@@ -19,6 +19,7 @@ from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.runtime.hf.additions import (
     active_adapters,
     adapter_layers,
+    adapter_settings,
     is_harmless,
     plain_tensors,
     replaced_forwards,
@@ -71,7 +72,7 @@ class ModelGuard:
     def _read(self) -> tuple[object, ...]:
         hooks = chain.from_iterable(each.values() for each in self._hooks if each)
         return (
-            [*map(_settings, self._layers)],
+            [*map(adapter_settings, self._layers)],
             [each for each in hooks if not is_harmless(each)],
             [each for module in self._modules if "forward" in vars(module) for each in replaced_forwards(module)],
             [each.forward for each in self._classes],
@@ -100,13 +101,6 @@ class ModelGuard:
             "undo the change, or make another engine. Several engines, such as one for each adapter, may share a "
             "model; each answers while the model is as it was made with"
         )
-
-
-def _settings(layer: Any) -> tuple[object, ...]:
-    """Return the active adapters of a layer, their scales and the merged adapters."""
-    active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
-    scales = [scaling.get(each) for each in active] if isinstance(scaling, dict) else []
-    return active, scales, [*layer.merged_adapters]
 
 
 def _parts(layer: Any) -> Iterator[tuple[Any, str]]:
