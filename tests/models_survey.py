@@ -195,10 +195,10 @@ def _own_logits(engine: Engine, prompt: str, untouched: PreTrainedModel) -> torc
     """Return the logits of a prompt's new tokens by a plain forward over its whole text; without a gap, over IDs alone."""
     plan = engine.plan(prompt)
     placed: dict[int, int] = {}
-    for reuse in plan.reuse:
-        placed.update(zip(reuse.part.position_ids, reuse.part.token_ids, strict=True))
-    for prefill in plan.prefill:
-        placed.update(enumerate(prefill.token_ids, prefill.start))
+    for piece in plan.reused:
+        placed.update(zip(piece.source.position_ids, piece.source.token_ids, strict=True))
+    for piece in plan.new:
+        placed.update(enumerate(piece.token_ids, piece.start))
     positions = sorted(placed)
     ids = torch.tensor([[placed[position] for position in positions]])
     if positions == list(range(len(positions))):

@@ -379,15 +379,15 @@ class _Uses:
         self.modules = frozenset(plan.selection.modules)
         self._parameters = plan.layout.schema.parameters
         self._arguments = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
-        self._reused = sorted(place for each in plan.reuse for place in each.places(plan.layout))
+        self._reused = sorted(place for piece in plan.reused for place in piece.places)
         self._contents = {
-            (new.module, new.parameter): len(new.token_ids) for new in plan.prefill if new.parameter is not None
+            (new.module, new.parameter): len(new.token_ids) for new in plan.new if new.parameter is not None
         }
 
     def count(self, leaf: LayoutLeaf) -> tuple[int, int]:
         """Return how many tokens of a text or slot are reused, and how many are new.
 
-        New tokens are not counted by position: boundary tokens are at positions of the slot before their text.
+        New tokens are not counted by place: an argument may have other tokens than the filler.
         """
         reused = bisect_left(self._reused, leaf.stop) - bisect_left(self._reused, leaf.start)
         piece = leaf.piece
@@ -419,7 +419,7 @@ def _described(item: CheckedModule | CheckedUnion | CheckedTurn) -> tuple[NodeKi
 
 
 def _view_prompt(plan: Plan) -> PromptView:
-    added = [new.start for new in plan.prefill if new.origin.is_added]
+    added = [new.start for new in plan.added]
     return PromptView(**asdict(PlanCounts.of(plan)), start=min(added, default=plan.stop))
 
 

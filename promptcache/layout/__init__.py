@@ -19,16 +19,15 @@ from promptcache.layout.full_context import (
 )
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.members import member_encodings, with_members
+from promptcache.layout.pieces import Origin, Piece, Plan
 from promptcache.layout.plan import (
     check_length,
     check_positions,
     context_length_fault,
-    continued,
     make_plan,
     needed_positions,
 )
 from promptcache.layout.rendering import RenderedPart, Rendering, render
-from promptcache.layout.repair import recompute
 from promptcache.layout.run_states import (
     Pair,
     find_state,
@@ -46,10 +45,6 @@ from promptcache.layout.types import (
     LayoutNode,
     LeafKind,
     Level,
-    Origin,
-    Plan,
-    Prefill,
-    Reuse,
     Run,
     RunPiece,
     RunState,
@@ -70,12 +65,11 @@ __all__ = [
     "Level",
     "Origin",
     "Pair",
+    "Piece",
     "Plan",
-    "Prefill",
     "RenderedPart",
     "Rendering",
     "RequestTokens",
-    "Reuse",
     "Run",
     "RunPiece",
     "RunState",
@@ -87,7 +81,6 @@ __all__ = [
     "combination",
     "context_digest",
     "context_length_fault",
-    "continued",
     "covered_modules",
     "exact_plan",
     "fill_tokens",
@@ -101,7 +94,6 @@ __all__ = [
     "member_encodings",
     "needed_positions",
     "pair_encodings",
-    "recompute",
     "render",
     "run_states",
     "runs_in_use",

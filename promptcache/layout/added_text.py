@@ -33,9 +33,10 @@ from promptcache.language import (
     Selection,
     text_outside_turns,
 )
+from promptcache.layout.pieces import Origin
 from promptcache.layout.seam import Seam, sliced
 from promptcache.layout.turns import moved, refused
-from promptcache.layout.types import Layout, Origin
+from promptcache.layout.types import Layout
 from promptcache.tokenizer import Before, Conversations, Frame, Markup, Tokenizer, has_more_tokens
 
 _SHOWN = 40  # characters of a difference

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from promptcache.layout.encoding import Encoding, KVPart
-from promptcache.layout.repair import num_exact
-from promptcache.layout.types import Layout, Level, Origin, Plan, Prefill, Reuse
+from promptcache.layout.pieces import Origin, Plan
+from promptcache.layout.types import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ CombinationParts: TypeAlias = tuple[KVPart | InnerTokens, ...]
 
 def has_combination(plan: Plan) -> bool:
     """Return whether a plan reuses modular KV, and begins with stored KV."""
-    return plan.level is Level.MODULAR and plan.reuse[0].part.first < plan.prefill[0].start
+    return plan.level is Level.MODULAR and plan.pieces[0].source is not None
 
 
 def combination(plan: Plan, salt: str | None = None) -> CombinationParts:
@@ -48,16 +48,11 @@ def combination(plan: Plan, salt: str | None = None) -> CombinationParts:
     Args:
         salt: Requests with arguments have equal combinations only if their salts are equal.
     """
-    last = plan.reuse[-1].part.last
-    new = {
-        each.start: InnerTokens(each.start, each.token_ids, salt if each.origin is Origin.ARGUMENT else None)
-        for each in plan.prefill
-        if each.start < last
-    }
-    if not new:
-        return tuple(each.part for each in plan.reuse)
-    items = {each.part.first: each.part for each in plan.reuse} | new
-    return tuple(items[position] for position in sorted(items))
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    return tuple(
+        piece.source or InnerTokens(piece.start, piece.token_ids, salt if piece.origin is Origin.ARGUMENT else None)
+        for piece in plan.pieces[: last + 1]
+    )
 
 
 def in_full_context(items: CombinationParts) -> tuple[KVPart, ...]:
@@ -65,15 +60,19 @@ def in_full_context(items: CombinationParts) -> tuple[KVPart, ...]:
 
     The first parts, which are exact already, stay. Each other part is a whole encoding.
     """
-    stored = [each for each in items if isinstance(each, KVPart)]
-    first_new = next((number for number, each in enumerate(items) if isinstance(each, InnerTokens)), len(items))
-    found = stored[: num_exact(stored[:first_new], ())]
+    first = items[0]
+    assert isinstance(first, KVPart), "a combination begins with stored KV"
+    found: list[KVPart] = []
+    for each in items:  # parts that are exact already
+        if not isinstance(each, KVPart) or each.start or each.shift or each.encoding.context != tuple(found):
+            break
+        found.append(each)
     for each in items[len(found) :]:
         encoding = Encoding(
             token_ids=each.token_ids,
             position_ids=each.position_ids,
             context=tuple(found),
-            codec=stored[0].encoding.codec,
+            codec=first.encoding.codec,
         )
         found.append(encoding.whole)
     return tuple(found)
@@ -86,24 +85,5 @@ def exact_plan(plan: Plan, parts: Sequence[KVPart]) -> Plan:
         plan: A plan with a combination.
         parts: The result of `in_full_context` for it.
     """
-    reused = {each.part.first: each for each in plan.reuse}
-    new = {each.start: each for each in plan.prefill}
-    reuse = []
-    for part in parts:
-        old = reused.get(part.first)
-        if old is None:
-            reuse.append(_reuse_of(new[part.first], part, plan.layout))
-        elif old.part == part:
-            reuse.append(old)
-        else:
-            reuse.append(replace(old, part=part, own_places=old.places(plan.layout)))
-    last = parts[-1].last
-    prefill = tuple(each for each in plan.prefill if each.start > last)
-    return replace(plan, reuse=tuple(reuse), prefill=prefill, level=Level.EXACT)
-
-
-def _reuse_of(new: Prefill, part: KVPart, layout: Layout) -> Reuse:
-    """Return the reuse of tokens that were new. Boundary tokens are at places of the slot before them."""
-    runs = layout.runs_of[new.module]
-    run = next((index for index in runs if layout.runs[index].start <= new.place < layout.runs[index].stop), runs[0])
-    return Reuse(part=part, run=run, own_places=tuple(range(new.place, new.place_stop)))
+    exact = (replace(piece, source=part) for piece, part in zip(plan.pieces, parts, strict=False))
+    return replace(plan, pieces=(*exact, *plan.pieces[len(parts) :]))

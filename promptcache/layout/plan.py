@@ -5,20 +5,20 @@ The work grows with the selection, not with the schema. This module also checks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
 from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
 from promptcache.layout.members import with_members
-from promptcache.layout.repair import level_of, repaired
+from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
+from promptcache.layout.repair import positions_to_repair
 from promptcache.layout.run_states import runs_in_use, states_in_use
 from promptcache.layout.run_tokens import RunTokens, SlotContents
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.seam import seam_of, without_last
-from promptcache.layout.types import Layout, Origin, Plan, Prefill, Reuse, RunState
+from promptcache.layout.types import Layout, RunState
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -58,66 +58,34 @@ def make_plan(
         modules.add(run, state)
     if contents.faults:
         raise PromptError(contents.faults)
-    cached, new = modules.placed(layout.placement)
+    pieces = placed(modules.pieces, layout.placement)
     writer = AddedText(layout, tokenizer, conversations or Conversations(tokenizer), answers)
-    added = writer.of(selection, seam_of(cached, new, layout, tokenizer))
-    reuse, prefill = repaired(without_last(cached, added.num_replaced), new, layout, repair)
-    ends = [(each.stop, each.place_stop) for each in prefill[-1:]]
-    ends += [(each.part.last + 1, layout.runs[each.run].place(each.part.stop - 1) + 1) for each in reuse[-1:]]
-    position, place = max(ends, default=(0, 0))
-    for origin, token_ids in added.parts:
-        if token_ids:
-            prefill.append(Prefill(start=position, place=place, token_ids=token_ids, origin=origin))
-            position += len(token_ids)
-            place += len(token_ids)
-    _refuse_empty(selection, layout, reuse, prefill)
-    _refeed_last(layout, reuse, prefill)
-    return Plan(
-        selection=selection,
-        layout=layout,
-        reuse=tuple(reuse),
-        prefill=tuple(prefill),
-        level=level_of([each.part for each in reuse], prefill),
-        repair=repair,
-        warnings=added.warnings,
-    )
-
-
-def continued(plan: Plan, token_ids: Sequence[int]) -> Plan:
-    """Return the plan of a prompt with the first tokens of its answer, behind which generation continues."""
-    if not token_ids:
-        return plan
-    given = Prefill(start=plan.stop, place=plan.prefill[-1].place_stop, token_ids=tuple(token_ids), origin=Origin.TEXT)
-    return replace(plan, prefill=(*plan.prefill, given))
-
-
-def _refuse_empty(selection: Selection, layout: Layout, reuse: Sequence[Reuse], prefill: Sequence[Prefill]) -> None:
-    """Refuse a prompt that has no tokens except BOS."""
-    if not prefill and len(reuse) == layout.has_bos:
+    added = writer.of(selection, seam_of(pieces, layout, tokenizer))
+    pieces = without_last(pieces, added.num_replaced)
+    if positions := positions_to_repair(pieces, repair):
+        pieces = recomputed(pieces, positions)
+    pieces = _with_added(pieces, added.parts)
+    if all(piece.source is not None for piece in pieces) and len(pieces) == layout.has_bos:
         raise PromptError([_empty(selection)])
-
-
-def _refeed_last(layout: Layout, reuse: list[Reuse], prefill: list[Prefill]) -> None:
-    """Prefill the highest token again if it is reused, because only new tokens have logits."""
-    if not reuse:
-        return
-    part, run = reuse[-1].part, reuse[-1].run
-    if prefill and prefill[-1].start > part.last:
-        return
-    if part.num_tokens > 1:
-        reuse[-1] = Reuse(part=replace(part, stop=part.stop - 1), run=run)
-    else:
-        reuse.pop()
-    owner = layout.runs[run]
-    prefill.append(
-        Prefill(
-            start=part.last,
-            place=owner.place(part.stop - 1),
-            token_ids=part.token_ids[-1:],
-            origin=Origin.LAST,
-            module=owner.module,
-        )
+    return Plan(
+        selection=selection, layout=layout, pieces=_with_new_end(pieces), repair=repair, warnings=added.warnings
     )
+
+
+def _with_added(pieces: tuple[Piece, ...], parts: Iterable[tuple[Origin, tuple[int, ...]]]) -> tuple[Piece, ...]:
+    """Return pieces with the text that the prompt adds behind them."""
+    position, found = pieces[-1].stop if pieces else 0, [*pieces]
+    for origin, token_ids in parts:
+        if token_ids:
+            found.append(Piece(token_ids=token_ids, start=position, origin=origin))
+            position += len(token_ids)
+    return tuple(found)
+
+
+def _with_new_end(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return pieces with a new last token, because only new tokens have logits."""
+    last = pieces[-1]
+    return (*pieces[:-1], *recomputed((last,), (last.stop - 1,), Origin.LAST))
 
 
 def needed_positions(layout: Layout, states: Sequence[RunState]) -> int:

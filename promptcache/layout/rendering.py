@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
-from operator import attrgetter
 
-from promptcache.layout.types import Origin, Plan
+from promptcache.layout.pieces import Origin, Plan
 from promptcache.tokenizer import Tokenizer
 
 
@@ -26,7 +25,7 @@ class RenderedPart:
     token_ids: tuple[int, ...]
     position_ids: tuple[int, ...]
     module: str
-    text: str = ""
+    text: str
     origin: Origin | None = None
     parameter: str | None = None
 
@@ -51,38 +50,28 @@ def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
         plan: The plan of one prompt.
         tokenizer: The tokenizer of the plan.
     """
-    parts = sorted(chain(_reused(plan), _new(plan)), key=attrgetter("position_ids"))
-    text = tokenizer.detokenize([token_id for part in parts for token_id in part.token_ids])
-    texts = _texts([part.token_ids for part in parts], text, tokenizer)
-    return Rendering(text=text, parts=tuple(replace(part, text=own) for part, own in zip(parts, texts, strict=True)))
-
-
-def _reused(plan: Plan) -> Iterator[RenderedPart]:
-    for reuse in plan.reuse:
-        yield RenderedPart(
-            token_ids=reuse.part.token_ids,
-            position_ids=reuse.part.position_ids,
-            module=plan.layout.runs[reuse.run].module,
+    texts = _texts([piece.token_ids for piece in plan.pieces], tokenizer)
+    parts = (
+        RenderedPart(
+            token_ids=piece.token_ids,
+            position_ids=tuple(piece.position_ids),
+            module=piece.module,
+            text=text,
+            origin=piece.origin,
+            parameter=piece.parameter,
         )
+        for piece, text in zip(plan.pieces, texts, strict=True)
+    )
+    return Rendering(text="".join(texts), parts=tuple(parts))
 
 
-def _new(plan: Plan) -> Iterator[RenderedPart]:
-    for new in plan.prefill:
-        yield RenderedPart(
-            token_ids=new.token_ids,
-            position_ids=tuple(range(new.start, new.stop)),
-            module=new.module,
-            origin=new.origin,
-            parameter=new.parameter,
-        )
-
-
-def _texts(token_ids: Sequence[tuple[int, ...]], text: str, tokenizer: Tokenizer) -> list[str]:
-    """Split a text among its parts.
+def _texts(token_ids: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each part of a sequence of tokens.
 
     Some tokenizers decode a token differently next to other tokens (a character split in two, spaces between
     words). In this case, a part gets the text that its tokens add to the text of all tokens before them.
     """
+    text = tokenizer.detokenize([*chain.from_iterable(token_ids)])
     alone = [tokenizer.detokenize(part) for part in token_ids]
     if "".join(alone) == text:
         return alone

@@ -6,14 +6,15 @@ docs/layout.md, "Slots", states the rules with an example.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from promptcache.diagnostics import Diagnostic
-from promptcache.language import FilledSlot, Placement, Selection
+from promptcache.language import FilledSlot, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
-from promptcache.layout.types import Origin, Prefill, Reuse, Run, RunState, Slot, TextPiece
+from promptcache.layout.pieces import Origin, Piece
+from promptcache.layout.types import Run, RunState, Slot, TextPiece
 from promptcache.tokenizer import Tokenizer, has_more_tokens
 
 MAX_BOUNDARY_TOKENS = 4
@@ -66,7 +67,7 @@ class SlotContents:
 
 
 class RunTokens:
-    """Tokens of the runs in use, in position order: from stored KV, and new ones.
+    """Tokens of the runs in use as pieces, in order, where they are in the layout.
 
     A slot is *changed* if its content differs from its filler, and in a run that is not cached. With `moves`, the
     tokens behind a changed slot move to the end of its content:
@@ -78,7 +79,7 @@ class RunTokens:
     """
 
     def __init__(self, contents: SlotContents, *, moves: bool) -> None:
-        self._found: list[Reuse | Prefill] = []
+        self.pieces: list[Piece] = []
         self._contents = contents
         self._moves = moves
         self._behind: int | None = None  # position behind the content of a changed slot, while no text follows
@@ -94,42 +95,28 @@ class RunTokens:
         start = stop = 0  # range of encoding tokens to reuse next
         for piece, after in zip_longest(run.pieces, run.pieces[1:]):
             if isinstance(piece, TextPiece):
-                moved = self._move_boundary(piece, run, before_slot=isinstance(after, Slot))
+                moved = self._move_boundary(piece, run, stop, before_slot=isinstance(after, Slot))
                 if moved:
-                    self._add_range(state, start, stop)
+                    self._add_range(run, state, start, stop)
                     start = stop + moved
-                stop += len(piece.token_ids)
                 if not run.cached:
-                    self._add_new(piece.start + moved, piece.token_ids[moved:], Origin.UNCACHED, run)
+                    self._add_text(piece.start + moved, piece.token_ids[moved:], Origin.UNCACHED, run, stop + moved)
+                stop += len(piece.token_ids)
                 continue
             content = self._contents.of(piece)
             num_fillers = len(piece.filler_ids)
             if self._behind is None and run.cached and content.token_ids == piece.filler_ids:
                 stop += num_fillers
                 continue
-            self._add_range(state, start, stop)  # a range never extends across new tokens
+            self._add_range(run, state, start, stop)  # a range never extends across new tokens
             start = stop = stop + num_fillers
             position = piece.start if self._behind is None else self._behind
-            self._add_new(position, content.token_ids, content.origin, run, piece.parameter)
+            self._add_content(position, content, run, piece)
             if self._moves:
                 self._behind = position + len(content.token_ids)
-        self._add_range(state, start, stop)
+        self._add_range(run, state, start, stop)
 
-    def placed(self, placement: Placement) -> tuple[list[Reuse], list[Prefill]]:
-        """Return stored and new tokens at their positions; closed positions are consecutive from 0 on."""
-        reuse: list[Reuse] = []
-        prefill: list[Prefill] = []
-        position = 0
-        for each in self._found:
-            if isinstance(each, Reuse):
-                reuse.append(replace(each, part=each.part.at(position)) if placement is Placement.CLOSED else each)
-                position += each.part.num_tokens
-            else:
-                prefill.append(replace(each, start=position) if placement is Placement.CLOSED else each)
-                position += len(each.token_ids)
-        return reuse, prefill
-
-    def _move_boundary(self, piece: TextPiece, run: Run, *, before_slot: bool) -> int:
+    def _move_boundary(self, piece: TextPiece, run: Run, index: int, *, before_slot: bool) -> int:
         """Add the boundary tokens of `piece` behind the content before it, if there is one; return their number.
 
         If no token of a text before a slot is left, the slot belongs to the group.
@@ -138,25 +125,28 @@ class RunTokens:
             return 0
         num_tokens = self._contents.num_boundary_tokens(piece)
         origin = Origin.REPAIRED if run.cached else Origin.UNCACHED
-        self._add_new(self._behind, piece.token_ids[:num_tokens], origin, run)
+        self._add_text(self._behind, piece.token_ids[:num_tokens], origin, run, index)
         is_whole = num_tokens == len(piece.token_ids)
         self._behind = self._behind + num_tokens if is_whole and before_slot else None
         return num_tokens
 
-    def _add_new(
-        self, start: int, token_ids: tuple[int, ...], origin: Origin, run: Run, parameter: str | None = None
-    ) -> None:
-        if token_ids:
-            made = Prefill(
-                start=start, place=start, token_ids=token_ids, origin=origin, module=run.module, parameter=parameter
+    def _add_content(self, start: int, content: SlotContent, run: Run, slot: Slot) -> None:
+        if content.token_ids:
+            self.pieces.append(
+                Piece(
+                    token_ids=content.token_ids, start=start, origin=content.origin, run=run, parameter=slot.parameter
+                )
             )
-            self._found.append(made)
 
-    def _add_range(self, state: RunState | None, start: int, stop: int) -> None:
+    def _add_text(self, start: int, token_ids: tuple[int, ...], origin: Origin, run: Run, index: int) -> None:
+        if token_ids:
+            self.pieces.append(Piece(token_ids=token_ids, start=start, origin=origin, run=run, index=index))
+
+    def _add_range(self, run: Run, state: RunState | None, start: int, stop: int) -> None:
         if start < stop and state is not None:
             whole = state.encoding.whole
             part = whole if stop - start == whole.num_tokens else KVPart(state.encoding, start, stop)
-            self._found.append(Reuse(part=part, run=state.run))
+            self.pieces.append(Piece(token_ids=part.token_ids, start=part.first, source=part, run=run, index=start))
 
 
 def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int, more: str = "") -> Diagnostic:

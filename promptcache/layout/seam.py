@@ -7,10 +7,11 @@ added text changes them, and the prompt adds their text in other tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
-from promptcache.layout.types import Layout, Prefill, Reuse, TextGroup
+from promptcache.layout.pieces import Piece
+from promptcache.layout.types import Layout, TextGroup
 from promptcache.tokenizer import Before, Markup, Tokenizer
 
 _TAIL = 200  # characters that are tokenized again
@@ -52,26 +53,24 @@ class Seam:
         return num_replaced, (kept[num_kept:] + first, *others)
 
 
-def seam_of(reuse: Sequence[Reuse], prefill: Sequence[Prefill], layout: Layout, tokenizer: Tokenizer) -> Seam:
+def seam_of(pieces: Sequence[Piece], layout: Layout, tokenizer: Tokenizer) -> Seam:
     """Return the end of the text of a schema in one prompt; a text behind BOS alone is at a start."""
-    ends = [(each.part.last, each.part.token_ids) for each in reuse[-1:]]
-    ends += [(each.stop, each.token_ids) for each in prefill[-1:]]
-    only_bos = layout.has_bos and not layout.turns and len(reuse) == 1 and not prefill and reuse[0].run == 0
-    if not ends or only_bos:
+    if not pieces or (layout.has_bos and not layout.turns and len(pieces) == 1 and pieces[0].run is layout.runs[0]):
         return Seam(before=Before.START)
-    token_ids = max(ends)[1][-4 * _TAIL :]  # a character has up to four bytes
+    last = pieces[-1]
+    token_ids = last.token_ids[-4 * _TAIL :]  # a character has up to four bytes
     before = Before.CONTROL if token_ids[-1] in tokenizer.control_ids else Before.TEXT
-    is_reused = bool(reuse) and (not prefill or prefill[-1].start < reuse[-1].part.last)
-    return Seam(before=before, token_ids=token_ids, texts=layout.runs[reuse[-1].run].ending if is_reused else None)
+    texts = None if last.source is None or last.run is None else last.run.ending
+    return Seam(before=before, token_ids=token_ids, texts=texts)
 
 
-def without_last(reuse: Sequence[Reuse], num_tokens: int) -> list[Reuse]:
-    """Return reused tokens without the last ones of the last part."""
+def without_last(pieces: Sequence[Piece], num_tokens: int) -> tuple[Piece, ...]:
+    """Return pieces without the last tokens of the last one, which is stored."""
     if not num_tokens:
-        return list(reuse)
-    *others, last = reuse
-    part = replace(last.part, stop=last.part.stop - num_tokens)
-    return [*others, replace(last, part=part)] if part.num_tokens else others
+        return tuple(pieces)
+    *others, last = pieces
+    num_left = len(last.token_ids) - num_tokens
+    return (*others, last.cut(0, num_left)) if num_left else tuple(others)
 
 
 def sliced(texts: Iterable[str], start: int, stop: int) -> Iterator[str]:

@@ -1,20 +1,19 @@
-"""Types of a layout and of a plan. `lay_out`, `run_states` and `make_plan` build them.
+"""Types of a layout. `lay_out` and `run_states` build them.
 
-All ranges are half-open. All positions are the absolute position IDs that the model receives.
+All ranges are half-open. All positions are absolute position IDs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from itertools import chain
 from typing import NoReturn, TypeAlias
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, Short, Span, shown
-from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Placement, Repair, Selection
-from promptcache.layout.encoding import Encoding, KVPart, RequestTokens
+from promptcache.language import CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Placement
+from promptcache.layout.encoding import Encoding
 from promptcache.tokenizer import Before, Frame
 
 
@@ -265,123 +264,3 @@ class RunState(Short):
     def module(self, layout: Layout) -> str:
         """Return the path of the module that the run belongs to; "" is the root."""
         return layout.runs[self.run].module
-
-
-class Origin(StrEnum):
-    """Origin of new tokens in a request. Tokens that are `repaired` or `last` are stored, and computed again."""
-
-    ARGUMENT = "argument"
-    DEFAULT = "default"
-    UNCACHED = "uncached"
-    TEXT = "text"
-    HEADER = "header"
-    FOOTER = "footer"
-    REPAIRED = "repaired"
-    LAST = "last"
-
-    @property
-    def is_added(self) -> bool:
-        """Whether the prompt adds these tokens after the schema."""
-        return self in (Origin.TEXT, Origin.HEADER, Origin.FOOTER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Reuse(Short):
-    """Stored KV that a request uses, and the run of the layout that it belongs to.
-
-    Attributes:
-        own_places: Where the tokens of the part's encoding are in the layout, if it is not the encoding of the run;
-            else empty.
-    """
-
-    part: KVPart
-    run: int
-    own_places: tuple[int, ...] = ()
-
-    def places(self, layout: Layout) -> tuple[int, ...]:
-        """Return where the tokens are in the layout."""
-        places = self.own_places or layout.runs[self.run].places
-        return places[self.part.start : self.part.stop]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Prefill(Short):
-    """New tokens of a request at consecutive positions from `start` on; never empty.
-
-    Attributes:
-        place: Where they are in the layout: with fixed positions equal to `start`. The prompt's own text is behind all
-            places in use.
-    """
-
-    start: int
-    place: int
-    token_ids: tuple[int, ...]
-    origin: Origin
-    module: str = ""
-    parameter: str | None = None
-
-    @property
-    def stop(self) -> int:
-        """First position after the tokens."""
-        return self.start + len(self.token_ids)
-
-    @property
-    def place_stop(self) -> int:
-        """First place after the tokens."""
-        return self.place + len(self.token_ids)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(Short):
-    """Reused and prefilled tokens of one prompt, with their positions.
-
-    `reuse` and `prefill` are each in position order; together they hold every token of the prompt once. The last
-    token of the last `prefill` has the highest position. Generation continues right after it, at `stop`. `warnings` say
-    where the text is not what the chat template writes for the whole conversation.
-    """
-
-    selection: Selection
-    layout: Layout = field(repr=False)
-    reuse: tuple[Reuse, ...]
-    prefill: tuple[Prefill, ...]
-    level: Level
-    repair: Repair
-    warnings: tuple[Diagnostic, ...] = ()
-
-    @cached_property
-    def tokens(self) -> RequestTokens:
-        """All tokens of the prompt, without their origins."""
-        return RequestTokens(
-            parts=tuple(reuse.part for reuse in self.reuse),
-            token_ids=tuple(token_id for prefill in self.prefill for token_id in prefill.token_ids),
-            position_ids=tuple(position for each in self.prefill for position in range(each.start, each.stop)),
-        )
-
-    @property
-    def stop(self) -> int:
-        """Position of the first generated token."""
-        return self.prefill[-1].stop
-
-    @property
-    def num_reused_tokens(self) -> int:
-        """Number of tokens whose KV comes from the store."""
-        return sum(reuse.part.num_tokens for reuse in self.reuse)
-
-    @property
-    def num_reused_tokens_by_module(self) -> dict[str, int]:
-        """Number of tokens whose KV comes from the store, for each module in use, in position order."""
-        found: dict[str, int] = {}
-        for reuse in self.reuse:
-            module = self.layout.runs[reuse.run].module
-            found[module] = found.get(module, 0) + reuse.part.num_tokens
-        return found
-
-    @property
-    def num_new_tokens(self) -> int:
-        """Number of tokens that this request prefills."""
-        return sum(len(prefill.token_ids) for prefill in self.prefill)
-
-    @property
-    def num_repaired_tokens(self) -> int:
-        """Number of new tokens that are stored, but in another context."""
-        return sum(len(each.token_ids) for each in self.prefill if each.origin is Origin.REPAIRED)

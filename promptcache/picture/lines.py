@@ -18,9 +18,8 @@ from promptcache.layout import (
     LayoutNode,
     LeafKind,
     Origin,
+    Piece,
     Plan,
-    Prefill,
-    RunPiece,
     RunState,
     Slot,
     StateKind,
@@ -128,7 +127,7 @@ class _Builder:
         lines: list[ChartLine] = []
         for node in nodes:
             if isinstance(node, LayoutLeaf):
-                marks += (self._mark(node, turn), *self._behind(node.piece))
+                marks.append(self._mark(node, turn))
             elif isinstance(node.item, CheckedModule):
                 lines.append(self._module(node, node.item))
             elif isinstance(node.item, CheckedUnion):
@@ -236,22 +235,15 @@ class _Builder:
             runs=runs,
         )
 
-    def _behind(self, piece: RunPiece) -> Iterator[Mark]:
-        """Yield a mark for the boundary tokens behind a full slot, in positions that the request does not use."""
-        for start, stop, look in self._use.behind(piece):
-            facts = f"{positions(start, stop)} · {counted(stop - start, 'token')}"
-            yield Mark(start=start, stop=stop, look=look, notes=("boundary tokens of the text behind the slot", facts))
-
     def _prompt(self, plan: Plan) -> ChartLine:
         """Return the line of the text that the prompt adds, with the position where generation starts."""
         texts = iter([message.text for message in plan.selection.messages if message.text])
-        marks = [
-            self._added(new, next(texts, None) if new.origin is Origin.TEXT else None)
-            for new in plan.prefill
-            if new.origin.is_added
-        ]
+        stop, marks = self._use.stop, list[Mark]()
+        for piece in plan.added:
+            text = next(texts, None) if piece.origin is Origin.TEXT else None
+            marks.append(self._added(stop, piece, text))
+            stop = marks[-1].stop
         start = f"generation starts at position {plan.stop:,}"
-        stop = plan.prefill[-1].place_stop
         marks.append(Mark(start=stop, stop=stop + 1, look=Look.NEXT, notes=(start,)))
         num_tokens = stop - marks[0].start
         return ChartLine(
@@ -264,10 +256,10 @@ class _Builder:
             marks=tuple(marks),
         )
 
-    def _added(self, new: Prefill, text: str | None) -> Mark:
+    def _added(self, start: int, new: Piece, text: str | None) -> Mark:
         return Mark(
-            start=new.place,
-            stop=new.place_stop,
+            start=start,
+            stop=start + len(new.token_ids),
             look=Look.NEW,
             labels=(str(new.origin) if text is None else text.strip()[:_MAX_LABEL],),
             notes=self._notes.added(new, text),

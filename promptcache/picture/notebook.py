@@ -45,7 +45,7 @@ def _completion_view(completion: Completion) -> str:
 VIEWS: dict[str, Any] = {
     "promptcache.language.checked.CheckedSchema": schema_fragment,
     "promptcache.layout.types.Layout": _layout_view,
-    "promptcache.layout.types.Plan": _plan_view,
+    "promptcache.layout.pieces.Plan": _plan_view,
     "promptcache.runtime.completion.Completion": _completion_view,
 }
 """View of each type, by its full name."""

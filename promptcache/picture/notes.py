@@ -9,7 +9,7 @@ from promptcache.language import CheckedModule, CheckedScaffold
 from promptcache.layout import (
     Layout,
     LayoutNode,
-    Prefill,
+    Piece,
     Run,
     RunState,
     Slot,
@@ -90,7 +90,7 @@ class Notes:
             f"{counted(num_tokens, 'token')} once more{kept}",
         )
 
-    def added(self, new: Prefill, text: str | None) -> Lines:
+    def added(self, new: Piece, text: str | None) -> Lines:
         """Return the tooltip of a text that a prompt adds after the schema."""
         quoted = [] if text is None else [excerpt(text, self._max_chars)]
         cost = self._cost(new.start, new.stop, len(new.token_ids), True)

@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from promptcache.layout import LeafKind, Origin, Plan, Prefill, Run, RunPiece, Slot, runs_in_use, scaffolds_in_use
+from promptcache.layout import LeafKind, Origin, Plan, Run, RunPiece, Slot, scaffolds_in_use
 from promptcache.picture.chart import Look, Section
+
+_AGAIN = (Origin.REPAIRED, Origin.LAST)
 
 
 class Use:
@@ -20,7 +22,6 @@ class Use:
         self._scaffolds = frozenset(() if plan is None else _scaffolds(plan))
         self._sections = [] if plan is None else sorted(_sections(plan))
         self._stops = [section.stop for section in self._sections]  # sorted too: the sections are disjoint
-        self._outside = {} if plan is None else _outside(plan)
 
     def has(self, module: str) -> bool:
         """Return whether the request uses a module."""
@@ -34,9 +35,10 @@ class Use:
         """Return the argument of the request for a slot, or None."""
         return self._arguments.get((slot.module, slot.parameter))
 
-    def behind(self, piece: RunPiece) -> tuple[Section, ...]:
-        """Return the new tokens between this piece and the next one in use."""
-        return self._outside.get(piece, ())
+    @property
+    def stop(self) -> int:
+        """First place behind all text of the schema in use."""
+        return max(self._stops, default=0)
 
     def sections(self, run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
         """Yield the sections of a piece in order; the empty part of a slot is left out."""
@@ -66,28 +68,8 @@ def _as_encoded(run: Run, piece: RunPiece, kind: LeafKind) -> Iterator[Section]:
 
 def _sections(plan: Plan) -> Iterator[Section]:
     """Yield a section for all tokens of the schema that a request reuses or prefills."""
-    for reuse in plan.reuse:
-        for _, group in groupby(enumerate(reuse.places(plan.layout)), key=lambda pair: pair[1] - pair[0]):
+    for piece in plan.pieces:
+        look = Look.REUSED if piece.origin is None else Look.REPAIRED if piece.origin in _AGAIN else Look.NEW
+        for _, group in groupby(enumerate(piece.places), key=lambda pair: pair[1] - pair[0]):
             found = [place for _, place in group]
-            yield Section(found[0], found[-1] + 1, Look.REUSED)
-    for new in plan.prefill:
-        if not new.origin.is_added:  # they have a line of their own, and may start in the free end of a slot
-            yield Section(new.place, new.place_stop, _look(new))
-
-
-def _look(new: Prefill) -> Look:
-    return Look.REPAIRED if new.origin in (Origin.REPAIRED, Origin.LAST) else Look.NEW
-
-
-def _outside(plan: Plan) -> dict[RunPiece, tuple[Section, ...]]:
-    """Return the new tokens of the schema that lie in no piece in use, by the piece before them."""
-    pieces = [piece for run in runs_in_use(plan.layout, plan.selection.modules) for piece in run.pieces]
-    starts = [*(piece.start for piece in pieces), plan.prefill[-1].place_stop]
-    found: dict[RunPiece, tuple[Section, ...]] = {}
-    for new in plan.prefill:
-        index = bisect_right(starts, new.place) - 1
-        if not new.origin.is_added:
-            section = Section(max(new.place, pieces[index].stop), min(new.place_stop, starts[index + 1]), _look(new))
-            if section.start < section.stop:
-                found[pieces[index]] = (*found.get(pieces[index], ()), section)
-    return found
+            yield Section(found[0], found[-1] + 1, look)

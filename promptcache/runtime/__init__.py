@@ -58,7 +58,7 @@ from promptcache.runtime.reference import (
     used_tokens,
     visibility,
 )
-from promptcache.runtime.request import Request, RequestBuilder, RequestSettings, prefilled
+from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
@@ -169,7 +169,6 @@ __all__ = [
     "open_history",
     "open_pool",
     "plain_logits",
-    "prefilled",
     "read_chat",
     "read_options",
     "reference_inputs",

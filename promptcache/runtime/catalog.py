@@ -282,14 +282,17 @@ class Catalog:
     def use_made(self, state: SchemaState, plan: Plan) -> None:
         """Keep the encodings of a plan that are not the schema's own: of members, and behind the module before them."""
         own = self._num_uses
-        made = [each for each in plan.reuse if each.part.encoding not in own]
+        made = [
+            (part.encoding, piece.module)
+            for piece in plan.pieces
+            if (part := piece.source) and part.encoding not in own
+        ]
         if not made or not self.serves(state):
             return
         layout = plan.layout
         runs = (layout.runs[index] for path in plan.selection.members for index in layout.runs_of[path])
         paths = {run.token_ids: run.module for run in runs}
-        for reuse in made:
-            encoding, path = reuse.part.encoding, layout.runs[reuse.run].module
+        for encoding, path in made:
             members = [each.encoding for each in encoding.context if each.encoding.token_ids in paths]
             for member in members:
                 self.use_member(state, paths[member.token_ids], member)

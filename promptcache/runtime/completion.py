@@ -239,9 +239,9 @@ def completion(
 
 def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
     tiers: dict[str, set[Tier | None]] = {}
-    for reuse in plan.reuse:
-        module = plan.layout.runs[reuse.run].module
-        tiers.setdefault(module, set()).add(fetched.tiers.get(reuse.part.encoding))
+    for piece in plan.pieces:
+        if piece.source is not None:
+            tiers.setdefault(piece.module, set()).add(fetched.tiers.get(piece.source.encoding))
     modules = [_module(module, count, tiers[module]) for module, count in plan.num_reused_tokens_by_module.items()]
     if num_found:
         modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))

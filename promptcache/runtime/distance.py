@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from promptcache.diagnostics import Short
-from promptcache.layout import Level, Plan, continued
+from promptcache.layout import Level, Plan
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.reference import used_tokens
@@ -89,7 +89,7 @@ class PlainPrefill:
 
     def distance(self, plan: Plan, executor: Executor) -> Distance:
         """Return the distance of plain prefill from a plan of the prompt, computed from linked KV."""
-        logits = executor.logits(continued(plan, self.answer_ids[:-1]).tokens, num_last=len(self.answer_ids))
+        logits = executor.logits(plan.continued(self.answer_ids[:-1]).tokens, num_last=len(self.answer_ids))
         return compare_predictions(logits.double().log_softmax(-1), self._logprobs)
 
 
@@ -106,7 +106,7 @@ def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collect
     if not distance.same_answer:
         del answer_ids[distance.agrees.index(False) :]
         while len(answer_ids) < max_new_tokens and not (answer_ids and answer_ids[-1] in eos_ids):
-            answer_ids.append(int(executor.logits(continued(plan, answer_ids).tokens, num_last=1).argmax()))
+            answer_ids.append(int(executor.logits(plan.continued(answer_ids).tokens, num_last=1).argmax()))
     return Audit(
         schema=plan.selection.schema.name,
         level=plan.level,

@@ -252,7 +252,7 @@ class Planner:
 
 
 def _estimated_bytes(text: str, plan: Plan) -> int:
-    return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.reuse)
+    return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.pieces)
 
 
 def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:

@@ -88,7 +88,7 @@ def last_tag(plan: Plan, tokenizer: Tokenizer) -> str | None:
     tags = tokenizer.reasoning_tags
     if tags is None:
         return None
-    ids: Sequence[int] = plan.prefill[-1].token_ids[-_NUM_LAST_TOKENS:]
+    ids: Sequence[int] = plan.pieces[-1].token_ids[-_NUM_LAST_TOKENS:]
     end = tokenizer.detokenize(ids).rstrip()
     return next((each for each in tags if end.endswith(each)), None)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
-from promptcache.layout import Plan, recompute, render
+from promptcache.layout import Plan, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, end_ids, num_sequences, read_options
@@ -204,12 +204,7 @@ class Request:
 
     def without_reuse(self) -> Request:
         """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
-        return replace(self, plan=prefilled(self.plan), history=False)
-
-
-def prefilled(plan: Plan) -> Plan:
-    """Return a plan that computes all tokens of another one."""
-    return recompute(plan, dict.fromkeys((each.run for each in plan.reuse), plan.stop))
+        return replace(self, plan=self.plan.plain(), history=False)
 
 
 def _format_of(plan: Plan) -> OutputFormat | None:

@@ -28,7 +28,6 @@ from promptcache.runtime import (
     Ticket,
     answer_reader,
     check_room,
-    prefilled,
     read_options,
 )
 from promptcache.runtime import Request as PlannedRequest
@@ -96,7 +95,7 @@ class ServerRequest:
         for prompt in self.prompts:
             template = settings.template_options(prompt, tools)
             made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
-            yield made if self.reuse else prefilled(made)
+            yield made if self.reuse else made.plain()
 
     def check_format(self) -> None:
         """Refuse a format that is not supported. The event loop does not wait for this.

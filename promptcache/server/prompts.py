@@ -231,6 +231,6 @@ def _plan_data(made: Plan) -> dict[str, Any]:
         "modules": [{"module": name, "num_tokens": count} for name, count in modules.items()],
         "prefill": [
             {"start": each.start, "stop": each.stop, "origin": each.origin, "parameter": each.parameter}
-            for each in made.prefill
+            for each in made.new
         ],
     }

@@ -273,7 +273,7 @@ def chat_plan(engine: Engine, prompt: str) -> Plan:
 def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
     """Check that an answer has the tokens of the modular plan, and the probabilities of its level."""
     assert sorted(planned_tokens(completion.plan)) == sorted(planned_tokens(plan))
-    assert completion.plan.prefill == plan.prefill[-len(completion.plan.prefill) :]
+    assert completion.plan.new == plan.new[-len(completion.plan.new) :]
     tokens = plan.tokens
     is_plain = completion.usage.promoted or plan.level is Level.EXACT
     assert completion.level is (Level.EXACT if is_plain else Level.MODULAR)

@@ -11,7 +11,7 @@ import torch
 from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Level, continued, render
+from promptcache.layout import Level, render
 from promptcache.runtime import Audit, Model, compare_predictions, reference_logits, schema_state, used_tokens
 from promptcache.runtime.distance import whole_token_ids
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -64,7 +64,7 @@ def test_the_distance_is_that_of_the_reference_from_the_models_own_forward(engin
         return answer, logits[-len(answer) :].log_softmax(-1)
 
     answer, plain = greedy(token_ids, PLACES)
-    cached = reference_logits(continued(plan, answer[:-1]).tokens, engine.model)[-len(answer) :].log_softmax(-1)
+    cached = reference_logits(plan.continued(answer[:-1]).tokens, engine.model)[-len(answer) :].log_softmax(-1)
     divergence = (plain.exp() * (plain - cached)).sum(-1).mean()
     same = (plain.argmax(-1) == cached.argmax(-1)).tolist()
 

@@ -265,7 +265,7 @@ def test_answers_are_not_tokenized_again() -> None:
     first = chat.say("One?", max_new_tokens=5, **GREEDY)
     second = chat.say("Two?", max_new_tokens=1, **GREEDY)
 
-    texts = [each.token_ids for each in second.plan.prefill if each.origin is Origin.TEXT]
+    texts = [each.token_ids for each in second.plan.new if each.origin is Origin.TEXT]
     assert texts[1][:5] == first.token_ids
 
 

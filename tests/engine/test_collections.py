@@ -333,10 +333,10 @@ def test_warming_knows_what_prompts_of_one_member_need(
     warmed = {encoding for _, encoding in service.state.member_encodings(service.tokenizer)}
 
     plan = service.plan(selection)
-    for reuse in plan.reuse:
-        path = plan.layout.runs[reuse.run].module
+    for piece in plan.reused:
+        path = plan.layout.runs[piece.run.index].module
         if not path or selection.schema.modules[path].context is not Context.PREVIOUS:  # pairs are warmed apart
-            assert reuse.part.encoding in {*service.state.encodings, *warmed}
+            assert piece.source.encoding in {*service.state.encodings, *warmed}
 
 
 def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_member_that_does_not_fit_the_context_is_refused() -> None:
 
     plan = engine.plan(prompt("short", "long", others=""))
 
-    assert all(reuse.part.encoding.position_ids[-1] < 128 for reuse in plan.reuse)
+    assert all(piece.source.encoding.position_ids[-1] < 128 for piece in plan.reused)
     with pytest.raises(ContextLengthExceeded, match="member 'notes/longer' needs 132 positions, the model has 128"):
         engine.generate(prompt("longer", others=""), **GREEDY)
 

@@ -18,7 +18,6 @@ from transformers.generation import utils as generation_utils
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.language import Prompt
-from promptcache.layout import continued
 from promptcache.runtime import PrefixCache, RequestSettings, reference_logits, used_tokens
 from promptcache.runtime.completion import Completion, FinishReason
 from promptcache.runtime.hf import options as generate_options
@@ -365,7 +364,7 @@ def test_scores_of_beams_are_those_of_the_reference(family: str) -> None:
 
     sequences = made.sequences[:, linked["input_ids"].shape[1] :].tolist()
     for sequence, score in zip(sequences, made.sequences_scores.tolist(), strict=True):
-        logits = reference_logits(continued(plan, sequence[:-1]).tokens, engine.model)[-len(sequence) :]
+        logits = reference_logits(plan.continued(sequence[:-1]).tokens, engine.model)[-len(sequence) :]
         expected = logits.float().log_softmax(-1)[range(len(sequence)), sequence].mean()
         assert score == pytest.approx(float(expected), abs=1e-4)
 

@@ -13,7 +13,6 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.layout import continued
 from promptcache.runtime import Completion, TokenLogprobs, reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -60,7 +59,7 @@ def close(found: tuple[TokenLogprobs, ...] | None, expected: tuple[TokenLogprobs
 def is_of_logits(answer: Completion, num_top: int) -> bool:
     """Whether the log-probabilities of an answer are those of the logits of the reference."""
     assert answer.logprobs is not None
-    tokens = continued(answer.plan, answer.token_ids[:-1]).tokens
+    tokens = answer.plan.continued(answer.token_ids[:-1]).tokens
     logits = reference_logits(tokens, ENGINE.model)[-len(answer.token_ids) :]
     steps = [*torch.log_softmax(logits.double(), -1)]
     return len(steps) == len(answer.logprobs) == len(answer.token_ids) and all(

@@ -37,7 +37,7 @@ DEMO_ENGINE = Engine.from_pretrained("demo")
 def all_tokens(plan: Plan) -> list[int]:
     """Return the tokens of a plan in position order, cached ones included."""
     reused = [(part.first, part.token_ids) for part in plan.tokens.parts]
-    new = [(each.start, each.token_ids) for each in plan.prefill]
+    new = [(each.start, each.token_ids) for each in plan.new]
     return [token_id for _, token_ids in sorted([*reused, *new]) for token_id in token_ids]
 
 
@@ -51,7 +51,7 @@ def test_messages_are_the_same_turns_in_xml(chat: list[dict[str, Any]]) -> None:
     assert plan.tokens.used_ids == written.tokens.used_ids
     assert plan.stop == written.stop
     assert plan.level is Level.EXACT
-    texts = [each for each in plan.prefill if each.origin is Origin.TEXT]
+    texts = [each for each in plan.new if each.origin is Origin.TEXT]
     assert [ENGINE.tokenizer.detokenize(each.token_ids) for each in texts] == [
         text for each in chat if (text := text_of(each))
     ]
@@ -145,7 +145,7 @@ def test_messages_forge_no_control_tokens() -> None:
     control_ids = DEMO_ENGINE.tokenizer.control_ids
     forged = DEMO_ENGINE.tokenizer.detokenize(sorted(control_ids))
     plan = DEMO_ENGINE.plan([{"role": "user", "content": forged}])
-    (text,) = [each for each in plan.prefill if each.origin is Origin.TEXT]
+    (text,) = [each for each in plan.new if each.origin is Origin.TEXT]
 
     assert DEMO_ENGINE.tokenizer.detokenize(text.token_ids) == forged
     assert not control_ids.intersection(text.token_ids)

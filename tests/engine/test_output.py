@@ -216,9 +216,9 @@ def test_a_format_changes_no_token_and_no_key() -> None:
     """A schema with a format shares all encodings with the one without, and its prompts have the same tokens."""
     plans = [ENGINE.plan(each) for each in (PROMPT, stated(), stated("<answer type='line'/>"))]
     first = plans[0]
-    assert first.reuse
+    assert first.reused
     for each in plans[1:]:
-        assert (each.reuse, each.prefill) == (first.reuse, first.prefill)
+        assert (each.reused, each.new) == (first.reused, first.new)
 
 
 def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:

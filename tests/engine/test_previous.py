@@ -60,9 +60,9 @@ def seen(modules: str) -> dict[str, str]:
     """Return what the encoding of each module of a prompt has seen."""
     plan = ENGINE.plan(prompt(modules))
     found = {}
-    for reuse in plan.reuse:
-        if module := plan.layout.runs[reuse.run].module:
-            context = reuse.part.encoding.context
+    for piece in plan.reused:
+        if module := plan.layout.runs[piece.run.index].module:
+            context = piece.source.encoding.context
             found[module] = "".join(
                 chr(token) for part in context for token in part.token_ids[part.start :] if token < 256
             )
@@ -130,7 +130,7 @@ def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
         '<module name="c">gamma</module></schema>'
     )
     with_member, without = (
-        engine.plan(f'<prompt schema="s"><a/><b/>{members}<c/>?</prompt>').reuse[-1].part
+        engine.plan(f'<prompt schema="s"><a/><b/>{members}<c/>?</prompt>').reused[-1].source
         for members in ("<notes><y/><x/></notes>", "")
     )
 
@@ -222,7 +222,7 @@ def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
 def key(engine: Engine, modules: str, module: str) -> str:
     """Return the store key of a module in a prompt."""
     plan = engine.plan(prompt(modules))
-    (part,) = (each.part for each in plan.reuse if plan.layout.runs[each.run].module == module)
+    (part,) = (each.source for each in plan.reused if plan.layout.runs[each.run].module == module)
     return engine._executor.key(part.encoding)
 
 
@@ -253,7 +253,7 @@ def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
             choose(schema, '<prompt schema="s"><a/><b/></prompt>'), layout, run_states(layout), ByteTokenizer()
         )
         assert plan.stop < 60
-        contexts.append(len(plan.reuse[-1].part.encoding.context))
+        contexts.append(len(plan.reused[-1].source.encoding.context))
 
     assert contexts == [2, 1]
 

@@ -58,7 +58,7 @@ def saying(engine: Engine, text: str) -> dict[str, Any]:
 
 def prefilled_text(engine: Engine, chat: Any) -> str:
     """Return the text of a prompt's own tokens."""
-    return engine.tokenizer.detokenize([each for part in engine.plan(chat).prefill for each in part.token_ids])
+    return engine.tokenizer.detokenize([each for part in engine.plan(chat).new for each in part.token_ids])
 
 
 def rendered(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:

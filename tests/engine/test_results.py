@@ -45,7 +45,7 @@ def results(engine: Engine) -> Mapping[str, Any]:
         "selection": answer.plan.selection,
         "layout": answer.plan.layout,
         "run": answer.plan.layout.runs[0],
-        "encoding": answer.plan.reuse[0].part.encoding,
+        "encoding": answer.plan.reused[0].source.encoding,
         "plan": answer.plan,
         "completion": answer,
         "usage": answer.usage,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import torch
 
@@ -19,7 +20,7 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import Level, Plan, combination, continued, exact_plan, has_combination, in_full_context
+from promptcache.layout import Level, Plan, combination, exact_plan, has_combination, in_full_context
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.cached import distance
 from tests.laws.laws import BrokenLaw, Law, Over
@@ -112,7 +113,7 @@ def generation_is_reference(service: ServedSchema, selection: Selection) -> None
     """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
     plan = service.plan(selection)
     tokens = service.tokens(selection, _NUM_GENERATED)
-    expected = reference_logits(continued(plan, tokens[:-1]).tokens, service.model)[plan.num_new_tokens - 1 :]
+    expected = reference_logits(plan.continued(tokens[:-1]).tokens, service.model)[plan.num_new_tokens - 1 :]
     chosen = expected.gather(1, torch.tensor(tokens, device=expected.device)[:, None])[:, 0]
     behind = float(((expected.max(dim=1).values - chosen) / expected.abs().max()).max())
     if behind > service.tolerance:
@@ -137,15 +138,9 @@ def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, w
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
 
 
-def _placed(plan: Plan) -> list[tuple[int, int, int]]:
-    """Return the tokens of a plan, in position order, each behind its position and before its place in the layout."""
-    found: list[tuple[int, int, int]] = []
-    for reuse in plan.reuse:
-        part = reuse.part
-        found += zip(part.position_ids, part.token_ids, reuse.places(plan.layout), strict=True)
-    for new in plan.prefill:
-        found += zip(range(new.start, new.stop), new.token_ids, range(new.place, new.place_stop), strict=True)
-    return sorted(found)
+def _placed(plan: Plan) -> list[tuple[int, int, int | None]]:
+    """Return the tokens of a plan, each behind its position and before its place in the layout, if it has one."""
+    return [token for piece in plan.pieces for token in zip_longest(piece.position_ids, piece.token_ids, piece.places)]
 
 
 def _masked(

@@ -97,9 +97,7 @@ def positions_are_disjoint(case: PromptCase) -> None:
     """No two tokens of a prompt stand at the same position, and each list of a plan is in position order."""
     positions = [position for position, _ in planned_tokens(case.plan)]
     hold(len(set(positions)) == len(positions), "two tokens at one position", case)
-    starts = [prefill.start for prefill in case.plan.prefill]
-    firsts = [reuse.part.first for reuse in case.plan.reuse]
-    hold(starts == sorted(starts) and firsts == sorted(firsts), "a plan out of position order", case)
+    hold(positions == sorted(positions), "a plan out of position order", case)
 
 
 def tokens_are_in_place(case: PromptCase) -> None:
@@ -131,7 +129,7 @@ def repairs_are_right(case: PromptCase) -> None:
     for name, plan in plans.items():
         hold(sorted(planned_tokens(plan)) == tokens, f"with repair {name!r} a token is elsewhere", case)
         hold(plan.level is true_level(plan), f"with repair {name!r} level {plan.level} is not right", case)
-        if slots.prefill[-1].origin is not Origin.LAST:
+        if slots.new[-1].origin is not Origin.LAST:
             expected = new | repaired_positions(slots, plan.repair)
             hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
     hold(plans["all"].level is Level.EXACT, "with repair 'all' the answer is not exact", case)
@@ -143,7 +141,7 @@ def _plan(case: PromptCase, repair: str) -> Plan:
 
 
 def _new_positions(plan: Plan) -> set[int]:
-    return {position for each in plan.prefill for position in range(each.start, each.stop)}
+    return {each.start + index for each in plan.new for index in range(len(each.token_ids))}
 
 
 def no_control_token_in_text(case: PromptCase) -> None:
@@ -152,9 +150,9 @@ def no_control_token_in_text(case: PromptCase) -> None:
     texts = [each.text for each in case.selection.arguments] + [each.text for each in case.selection.messages]
     forged = [text for text in texts if not control.isdisjoint(case.tokenizer.tokenize(text))]
     hold(not forged, f"a control token in {forged}", case)
-    for prefill in case.plan.prefill:
-        if prefill.origin in {Origin.ARGUMENT, Origin.DEFAULT, Origin.TEXT}:
-            hold(control.isdisjoint(prefill.token_ids), f"a control token from {prefill.origin}", case)
+    for piece in case.plan.new:
+        if piece.origin in {Origin.ARGUMENT, Origin.DEFAULT, Origin.TEXT}:
+            hold(control.isdisjoint(piece.token_ids), f"a control token from {piece.origin}", case)
 
 
 def every_module_can_be_selected(subject: Subject) -> None:

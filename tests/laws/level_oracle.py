@@ -36,7 +36,7 @@ _Token = tuple[Encoding, int]  # with the index of the token
 def true_level(plan: Plan) -> Level:
     """Return `exact` iff every reused token has seen the tokens in use before it, at their distances, and no other."""
     in_use = _in_use(plan)
-    new_positions = [position for part in plan.prefill for position in range(part.start, part.stop)]
+    new_positions = [part.start + index for part in plan.new for index in range(len(part.token_ids))]
     for position, token in in_use.items():
         if not _is_exact(position, token, in_use) or any(new < position for new in new_positions):
             return Level.MODULAR
@@ -50,19 +50,18 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
         plan: With the repair "slots", and without a token that is fed again: those count as tokens of their runs.
     """
     in_use = _in_use(plan)
-    new = [(part.start + number, part.place + number) for part in plan.prefill for number in range(len(part.token_ids))]
     if repair.kind is RepairKind.ALL:
-        first_new = min((position for position, _ in new), default=len(in_use) + plan.stop)
+        first_new = min((part.start for part in plan.new), default=len(in_use) + plan.stop)
         exact = (_is_exact(position, token, in_use) and first_new > position for position, token in in_use.items())
         num_exact = next((index for index, holds in enumerate(exact) if not holds), len(in_use))
         return set([*in_use][num_exact:])
     again: set[int] = set()
     is_behind = False
     runs: dict[int, list[int]] = {}  # positions of each run, in position order
-    for reuse in plan.reuse:
-        runs.setdefault(reuse.run, []).extend(
-            reuse.part.encoding.position_ids[index] + reuse.part.shift
-            for index in range(reuse.part.start, reuse.part.stop)
+    for piece in plan.reused:
+        runs.setdefault(piece.run.index, []).extend(
+            piece.source.encoding.position_ids[index] + piece.source.shift
+            for index in range(piece.source.start, piece.source.stop)
         )
     for run, own in runs.items():
         others = {(position, token) for position, token in in_use.items() if position not in own and position < own[0]}
@@ -72,7 +71,8 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
             for part in encoding.context
             for index in range(part.start, part.stop)
         }
-        has_new = any(place < plan.layout.runs[run].start for _, place in new)
+        first = min(piece.start for piece in plan.pieces if piece.run is not None and piece.run.index == run)
+        has_new = any(piece.start < first for piece in plan.new)
         is_behind = is_behind or has_new or context != others
         num_first = ceil(Fraction(repair.amount, 100) * len(own)) if repair.is_share else repair.amount
         again |= set(own[:num_first] if is_behind else ())
@@ -82,9 +82,9 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
 def _in_use(plan: Plan) -> dict[int, _Token]:
     """Return the reused tokens by their positions, in position order: one stored token may be in use at two of them."""
     return {
-        reuse.part.encoding.position_ids[index] + reuse.part.shift: (reuse.part.encoding, index)
-        for reuse in plan.reuse
-        for index in range(reuse.part.start, reuse.part.stop)
+        piece.source.encoding.position_ids[index] + piece.source.shift: (piece.source.encoding, index)
+        for piece in plan.reused
+        for index in range(piece.source.start, piece.source.stop)
     }
 
 
@@ -126,16 +126,16 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
 def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
     """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
     right_encodings = _encodings_in_use(plan, states)
-    for reuse in plan.reuse:
-        module = plan.layout.runs[reuse.run].module
-        right = right_encodings.get(reuse.run)
-        if reuse.part.encoding != right:
-            yield f"run {reuse.run} of '{module}' is {reuse.part.encoding}, not {right}"
+    for piece in plan.reused:
+        module = plan.layout.runs[piece.run.index].module
+        right = right_encodings.get(piece.run.index)
+        if piece.source.encoding != right:
+            yield f"run {piece.run.index} of '{module}' is {piece.source.encoding}, not {right}"
         if module and not plan.selection.schema.modules[module].cache:
             yield f"'{module}' is not to be cached"
-    for prefill in plan.prefill:
-        if prefill.origin is Origin.UNCACHED and plan.selection.schema.modules[prefill.module].cache:
-            yield f"'{prefill.module}' is to be cached"
+    for piece in plan.new:
+        if piece.origin is Origin.UNCACHED and plan.selection.schema.modules[piece.module].cache:
+            yield f"'{piece.module}' is to be cached"
 
 
 def _encodings_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, Encoding]:

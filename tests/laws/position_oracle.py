@@ -46,13 +46,15 @@ def expected_tokens(
 
 def planned_tokens(plan: Plan) -> list[Placed]:
     """Return every token that a plan reuses or prefills, at its position."""
-    reused = (
-        (reuse.part.encoding.position_ids[index] + reuse.part.shift, reuse.part.encoding.token_ids[index])
-        for reuse in plan.reuse
-        for index in range(reuse.part.start, reuse.part.stop)
-    )
-    new = ((part.start + index, token_id) for part in plan.prefill for index, token_id in enumerate(part.token_ids))
-    return [*reused, *new]
+    found: list[Placed] = []
+    for piece in plan.pieces:
+        part = piece.source
+        if part is None:
+            found += ((piece.start + index, token_id) for index, token_id in enumerate(piece.token_ids))
+        else:
+            positions, token_ids = part.encoding.position_ids, part.encoding.token_ids
+            found += ((positions[index] + part.shift, token_ids[index]) for index in range(part.start, part.stop))
+    return found
 
 
 class _PositionWriter:

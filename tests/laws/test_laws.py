@@ -132,7 +132,7 @@ def test_modules_of_one_text_may_share_stored_tokens() -> None:
 
     case = subject.case('<prompt schema="s"><a3/></prompt>')
 
-    first, second = (each.part.encoding for each in case.plan.reuse[2:4])
+    first, second = (each.source.encoding for each in case.plan.reused[2:4])
     assert first == second
     laws.repairs_are_right(case)
     laws.level_is_right(case)

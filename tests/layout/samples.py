@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Level, Plan, Prefill, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Level, Piece, Plan, lay_out, make_plan, run_states
 from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
 
@@ -47,7 +47,7 @@ def level_of(schema: str, prompt: str) -> Level:
 
 def reused_tokens(plan: Plan) -> list[tuple[int, int]]:
     """Return position and ID of every reused token."""
-    parts = [reuse.part for reuse in plan.reuse]
+    parts = [piece.source for piece in plan.reused]
     return [
         (part.encoding.position_ids[index] + part.shift, part.encoding.token_ids[index])
         for part in parts
@@ -55,14 +55,14 @@ def reused_tokens(plan: Plan) -> list[tuple[int, int]]:
     ]
 
 
-def new_tokens(prefill: Sequence[Prefill]) -> list[tuple[int, int]]:
+def new_tokens(pieces: Sequence[Piece]) -> list[tuple[int, int]]:
     """Return position and ID of every token that is prefilled."""
-    return [(part.start + index, token_id) for part in prefill for index, token_id in enumerate(part.token_ids)]
+    return [(part.start + index, token_id) for part in pieces for index, token_id in enumerate(part.token_ids)]
 
 
 def placed_tokens(plan: Plan) -> list[tuple[int, int]]:
     """Return position and ID of every token of a request."""
-    return reused_tokens(plan) + new_tokens(plan.prefill)
+    return reused_tokens(plan) + new_tokens(plan.new)
 
 
 def text_of(plan: Plan) -> str:

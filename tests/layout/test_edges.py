@@ -31,8 +31,8 @@ def test_a_prompt_without_anything_cached_is_exact() -> None:
 
     plan = plan_of(schema, '<prompt schema="s"><a/></prompt>', bos=False)
 
-    assert (plan.level, plan.reuse) == (Level.EXACT, ())
-    assert [(part.start, part.token_ids) for part in plan.prefill] == [(0, (ord("A"),)), (1, (ord("z"),))]
+    assert (plan.level, plan.reused) == (Level.EXACT, ())
+    assert [(part.start, part.token_ids) for part in plan.new] == [(0, (ord("A"),)), (1, (ord("z"),))]
 
 
 @pytest.mark.parametrize("schema", ['<schema name="s">Text.</schema>', '<schema name="s"><user/></schema>'])

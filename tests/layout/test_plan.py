@@ -40,7 +40,7 @@ def plan(schema: str, prompt: str, *, bos: bool = True) -> Plan:
 
 def origins(made: Plan) -> list[tuple[Origin, str]]:
     """Return the origin and the text of everything that is prefilled."""
-    return [(part.origin, ByteTokenizer().detokenize(part.token_ids)) for part in made.prefill]
+    return [(part.origin, ByteTokenizer().detokenize(part.token_ids)) for part in made.new]
 
 
 @pytest.mark.law
@@ -52,7 +52,7 @@ def test_the_tokens_of_a_plan_are_those_that_it_places(data, schema, tokenizer):
 
     tokens = made.tokens
 
-    assert list(zip(tokens.position_ids, tokens.token_ids, strict=True)) == new_tokens(made.prefill)
+    assert list(zip(tokens.position_ids, tokens.token_ids, strict=True)) == new_tokens(made.new)
     reused = [pair for part in tokens.parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
     assert reused == reused_tokens(made)
 
@@ -65,7 +65,7 @@ def test_the_last_token_is_new(data, schema, tokenizer):
     made = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
 
     assert made.stop == max(position for position, _ in placed_tokens(made)) + 1
-    assert made.stop - 1 == new_tokens(made.prefill)[-1][0]
+    assert made.stop - 1 == new_tokens(made.new)[-1][0]
 
 
 @pytest.mark.law
@@ -76,7 +76,7 @@ def test_no_token_is_new_without_need(data, schema, tokenizer):
     made = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
     cached = {"", *(path for path, module in schema.modules.items() if module.cache)}
 
-    for part in made.prefill:
+    for part in made.new:
         if part.origin is Origin.LAST:
             assert len(part.token_ids) == 1
         elif part.origin is Origin.UNCACHED:
@@ -112,7 +112,7 @@ def test_what_a_slot_holds(attributes, arguments, new, num_reused):
 
 def test_arguments_stand_at_the_first_positions_of_their_slot():
     """An argument starts where its slot starts and names its module and parameter."""
-    argument = plan(f'<module name="m">{SLOT.format("")}</module>', '<m p="7"/>!').prefill[0]
+    argument = plan(f'<module name="m">{SLOT.format("")}</module>', '<m p="7"/>!').new[0]
 
     assert (argument.start, argument.module, argument.parameter) == (2, "m", "p")
 
@@ -167,14 +167,14 @@ def test_added_text_starts_behind_the_last_token(schema, references, start):
     """Text of the prompt starts directly behind the last token in use."""
     made = plan(schema, f"{references}!")
 
-    assert made.prefill[-1].start == start
+    assert made.new[-1].start == start
 
 
 def test_generation_continues_inside_a_trailing_slot():
     """Without added text generation continues right after the last token, be it an argument in the middle of a slot."""
     made = plan('<module name="m">a<parameter name="p" length="9"/></module>', '<m p="xy"/>')
 
-    assert (made.prefill[-1].origin, made.stop) == (Origin.ARGUMENT, 4)
+    assert (made.new[-1].origin, made.stop) == (Origin.ARGUMENT, 4)
 
 
 def test_a_prompt_that_ends_in_cached_text_feeds_its_last_token_again():
@@ -182,14 +182,14 @@ def test_a_prompt_that_ends_in_cached_text_feeds_its_last_token_again():
     made = plan('<module name="m">abc</module>', "<m/>")
 
     assert origins(made) == [(Origin.LAST, "c")]
-    assert (made.prefill[0].start, made.prefill[0].module, made.num_reused_tokens) == (3, "m", 3)
+    assert (made.new[0].start, made.new[0].module, made.num_reused_tokens) == (3, "m", 3)
 
 
 def test_a_reused_range_that_loses_its_only_token_is_dropped():
     """No empty range is left when the last token was an encoding's only one."""
     made = plan('<module name="m">c</module>', "<m/>")
 
-    assert [(reuse.run, reuse.part.token_ids) for reuse in made.reuse] == [(0, ByteTokenizer().bos_ids)]
+    assert [(reuse.run.index, reuse.source.token_ids) for reuse in made.reused] == [(0, ByteTokenizer().bos_ids)]
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -210,8 +210,8 @@ def test_scaffold_states_are_used_when_all_members_are_there():
 
     run = both.layout.runs_of["b"][0]
     encodings = {state.kind: state.encoding for state in run_states(both.layout) if state.run == run}
-    assert both.reuse[-1].part.encoding == encodings[StateKind.SCAFFOLD]
-    assert one.reuse[-1].part.encoding == encodings[StateKind.PLAIN]
+    assert both.reused[-1].source.encoding == encodings[StateKind.SCAFFOLD]
+    assert one.reused[-1].source.encoding == encodings[StateKind.PLAIN]
 
 
 def test_a_request_longer_than_the_model_is_refused_with_its_numbers():

@@ -56,7 +56,7 @@ def test_rendering_accounts_for_every_token_once(data, schema, tokenizer):
     positions = [position for part in made.parts for position in part.position_ids]
     assert positions == sorted(positions)
     assert tokens(made, reused=True) == sorted(reused_tokens(plan))
-    assert tokens(made, reused=False) == sorted(new_tokens(plan.prefill))
+    assert tokens(made, reused=False) == sorted(new_tokens(plan.new))
 
 
 @pytest.mark.law

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair, Selection
-from promptcache.layout import Level, Origin, Plan, lay_out, make_plan, recompute, run_states
+from promptcache.layout import Level, Origin, Plan, lay_out, make_plan, run_states
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -65,23 +65,26 @@ def test_no_first_tokens_are_the_default(data, schema, tokenizer):
     none, one, many = (planned(selection, repair, tokenizer) for repair in ("first-0", "first-1", "first-9"))
 
     slots = planned(selection, "slots", tokenizer)
-    assert (none.reuse, none.prefill, none.level) == (slots.reuse, slots.prefill, slots.level)
+    assert (none.reused, none.new, none.level) == (slots.reused, slots.new, slots.level)
     assert none.num_reused_tokens >= one.num_reused_tokens >= many.num_reused_tokens
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas(), num_tokens=st.integers(0, 5), tokenizer=strategies.TOKENIZERS)
-def test_recomputed_tokens_keep_their_places(data, schema, num_tokens, tokenizer):
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_recomputed_tokens_keep_their_places(data, schema, tokenizer):
     """`recompute` changes which tokens are new, and nothing else about them."""
     plan = planned(data.draw(strategies.prompts(schema)), "slots", tokenizer)
-    runs = {reuse.run for reuse in plan.reuse}
+    stored = {position for piece in plan.reused for position in piece.position_ids}
+    again = frozenset(data.draw(st.sets(st.sampled_from([*range(plan.stop)]))))
 
-    made = recompute(plan, dict.fromkeys(runs, num_tokens))
+    made = plan.recompute(again)
 
-    assert sorted(planned_tokens(made)) == sorted(planned_tokens(plan))
-    reused = {run: sum(each.part.num_tokens for each in plan.reuse if each.run == run) for run in runs}
-    assert made.num_reused_tokens == sum(max(0, number - num_tokens) for number in reused.values())
+    assert planned_tokens(made) == planned_tokens(plan)
+    assert {position for piece in made.reused for position in piece.position_ids} == stored - again
+    assert [each for piece in made.pieces for each in piece.places] == [
+        each for piece in plan.pieces for each in piece.places
+    ]
     assert made.level is true_level(made)
 
 
@@ -92,10 +95,10 @@ def test_slots_that_hold_their_fillers_are_reused(data, schema, tokenizer):
     """If every slot holds its filler, every run is reused whole, except a last token that is fed again."""
     plan = planned(data.draw(strategies.exact_prompts(schema)), "slots", tokenizer)
 
-    assert not {each.origin for each in plan.prefill} & {Origin.ARGUMENT, Origin.DEFAULT, Origin.REPAIRED}
-    is_fed_again = plan.prefill[-1].origin is Origin.LAST
-    whole = plan.reuse[:-1] if is_fed_again else plan.reuse
-    assert all(reuse.part == reuse.part.encoding.whole for reuse in whole)
+    assert not {each.origin for each in plan.new} & {Origin.ARGUMENT, Origin.DEFAULT, Origin.REPAIRED}
+    is_fed_again = plan.new[-1].origin is Origin.LAST
+    whole = plan.reused[:-1] if is_fed_again else plan.reused
+    assert all(piece.source == piece.source.encoding.whole for piece in whole)
 
 
 @pytest.mark.parametrize("given_text", ["two", None])
@@ -108,8 +111,8 @@ def test_an_argument_like_the_filler_changes_nothing(given_text, repair):
 
     plan = planned(plan_of(schema, prompt).selection, repair)
 
-    assert [reuse.part for reuse in plan.reuse][1:] == [plan.reuse[-1].part.encoding.whole]
-    assert [each.origin for each in plan.prefill] == [Origin.TEXT]
+    assert [piece.source for piece in plan.reused][1:] == [plan.reused[-1].source.encoding.whole]
+    assert [each.origin for each in plan.new] == [Origin.TEXT]
     assert plan.level is Level.EXACT
 
 
@@ -137,7 +140,7 @@ def test_the_first_tokens_of_a_run_are_computed_again(prompt, repair, again):
 
     plan = planned(selection, repair)
 
-    found = [ByteTokenizer().detokenize(each.token_ids) for each in plan.prefill if each.origin is Origin.REPAIRED]
+    found = [ByteTokenizer().detokenize(each.token_ids) for each in plan.new if each.origin is Origin.REPAIRED]
     assert found == again
 
 

@@ -96,7 +96,7 @@ def test_a_cached_text_may_change_as_a_whole():
     used = tokenizer(SHAPES["plain conversation"].source)
     plan = planned("<system><text>\n</text></system>", Prompt("s").user("\n"), used)
 
-    assert plan.reuse == ()
+    assert plan.reused == ()
     assert ids(plan) == whole("\n\n", used)
 
 

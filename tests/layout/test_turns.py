@@ -57,14 +57,14 @@ def test_added_turns_say_where_their_tokens_come_from():
     """Headers, texts and footers of the prompt's own turns are distinguished."""
     plan = plan_of(f'<schema name="s">{CLOSED}</schema>', '<prompt schema="s">Why?</prompt>')
 
-    assert [part.origin for part in plan.prefill] == [Origin.HEADER, Origin.TEXT, Origin.FOOTER, Origin.HEADER]
+    assert [part.origin for part in plan.new] == [Origin.HEADER, Origin.TEXT, Origin.FOOTER, Origin.HEADER]
 
 
 def test_the_text_of_an_open_turn_is_tokenized_with_its_separator():
     """Separator and bare text that continue an open turn are one piece of text."""
     plan = plan_of(f'<schema name="s">{OPEN}</schema>', '<prompt schema="s">Why?</prompt>')
 
-    assert plan.prefill[0].token_ids == tuple(b"\nWhy?")
+    assert plan.new[0].token_ids == tuple(b"\nWhy?")
 
 
 FOOTER, OTHER_END = 262, 256  # </assistant>, and <bos> as another end token

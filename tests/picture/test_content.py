@@ -197,4 +197,5 @@ def test_the_scale_is_as_long_as_the_longest_prompt():
 
     chart = make_chart(plan.layout, run_states(plan.layout), plan, None)
 
-    assert chart.stop == max(plan.layout.stop, plan.prefill[-1].place_stop + 1)
+    behind = 1 + max(place for piece in plan.pieces for place in piece.places)
+    assert chart.stop == max(plan.layout.stop, behind + 1 + sum(len(piece.token_ids) for piece in plan.added))

@@ -150,24 +150,13 @@ def test_every_token_of_a_request_is_drawn_as_what_it_is(data, schema, tokenizer
         look: sorted(position for each in sections if each.look is look for position in range(each.start, each.stop))
         for look in Look
     }
-    assert shown[Look.REUSED] == sorted(place for each in plan.reuse for place in each.places(plan.layout))
-    again = [each for each in plan.prefill if each.origin in (Origin.REPAIRED, Origin.LAST)]
-    assert shown[Look.REPAIRED] == sorted(place for each in again for place in range(each.place, each.place_stop))
-    others = [each for each in plan.prefill if each not in again]
-    assert shown[Look.NEW] == sorted(place for each in others for place in range(each.place, each.place_stop))
-
-
-def test_boundary_tokens_behind_a_full_slot_are_drawn():
-    """They may lie in the positions of a module that the prompt does not use."""
-    schema = '<schema name="s"><parameter name="p" length="1"/><module name="a">a</module><system/></schema>'
-
-    root, *_ = lines_of(plan_of(schema, '<prompt schema="s" p="x"/>'))
-
-    assert [(mark.start, mark.stop, mark.look) for mark in root.marks] == [
-        (0, 1, Look.REUSED),
-        (1, 2, Look.SLOT),
-        (2, 3, Look.REPAIRED),
-    ]
+    behind = max((place + 1 for each in plan.pieces for place in each.places), default=0)
+    added = range(behind, behind + sum(len(each.token_ids) for each in plan.added))
+    again = [each for each in plan.new if each.origin in (Origin.REPAIRED, Origin.LAST)]
+    others = [each for each in plan.new if each not in again]
+    assert shown[Look.REUSED] == sorted(place for each in plan.reused for place in each.places)
+    assert shown[Look.REPAIRED] == sorted(place for each in again for place in each.places)
+    assert shown[Look.NEW] == [*sorted(place for each in others for place in each.places), *added]
 
 
 @pytest.mark.law

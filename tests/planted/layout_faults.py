@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from promptcache.language import Context, Repair
-from promptcache.layout import LayoutNode, Level, Origin, Prefill, Reuse
+from promptcache.layout import LayoutNode, Level, Origin, Piece, Plan
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, schema_texts, run_states, run_tokens, repair, plan, encoding = (
+lay_out, schema_texts, run_states, run_tokens, repair, plan, plan_pieces, encoding = (
     module_of(f"promptcache.layout.{name}")
-    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan", "encoding")
+    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan", "pieces", "encoding")
 )
 Patch = pytest.MonkeyPatch
 PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
@@ -173,15 +173,20 @@ def _last_scaffold(patch: Patch) -> None:
     patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: original(scaffolds[::-1], modules))
 
 
+def _from_start(part: Any) -> dict[str, Any]:
+    part = replace(part, start=0)
+    return {"source": part, "token_ids": part.token_ids, "start": part.first, "index": 0}
+
+
 @fault("the filler stays beside the argument", law=PLACE)
 def _filler_stays(patch: Patch) -> None:
     original = run_tokens.RunTokens.add
 
     def add(self: Any, run: Any, state: Any) -> None:
         original(self, run, state)
-        last = self._found[-1] if self._found else None
-        if state is not None and isinstance(last, Reuse) and last.part.encoding == state.encoding:
-            self._found[-1] = replace(last, part=replace(last.part, start=0))
+        last = self.pieces[-1] if self.pieces else None
+        if state is not None and last is not None and last.source and last.source.encoding == state.encoding:
+            self.pieces[-1] = replace(last, **_from_start(last.source))
 
     patch.setattr(run_tokens.RunTokens, "add", add)
 
@@ -218,7 +223,7 @@ def _space_stays(patch: Patch) -> None:
 
 @fault("the boundary tokens stay at their places", law=PLACE)
 def _boundary_stays(patch: Patch) -> None:
-    def move_boundary(self: Any, piece: Any, run: Any, *, before_slot: bool) -> int:
+    def move_boundary(self: Any, piece: Any, run: Any, index: int, *, before_slot: bool) -> int:
         self._behind = None
         return 0
 
@@ -241,13 +246,12 @@ def _boundary_too_long(patch: Patch) -> None:
 
 @fault("slots side by side do not form a group", law=PLACE, rare=True)
 def _no_group(patch: Patch) -> None:
-    original = run_tokens.RunTokens._add_new
+    original = run_tokens.RunTokens._add_content
 
-    def add_new(self: Any, start: int, token_ids: Any, origin: Any, run: Any, parameter: Any = None) -> None:
-        slot = next((each for each in run.slots if each.parameter == parameter), None)
-        original(self, start if slot is None else slot.start, token_ids, origin, run, parameter)
+    def add_content(self: Any, start: int, content: Any, run: Any, slot: Any) -> None:
+        original(self, slot.start, content, run, slot)
 
-    patch.setattr(run_tokens.RunTokens, "_add_new", add_new)
+    patch.setattr(run_tokens.RunTokens, "_add_content", add_content)
 
 
 @fault("an argument longer than its slot is taken", law="fault is reported first")
@@ -268,33 +272,31 @@ def _late_text(patch: Patch) -> None:
 
     def late(**fields: Any) -> Any:
         added = {Origin.TEXT, Origin.HEADER, Origin.FOOTER}
-        moved = (replace(each, start=each.start + (each.origin in added)) for each in fields.pop("prefill"))
-        return original(prefill=tuple(moved), **fields)
+        moved = (replace(each, start=each.start + (each.origin in added)) for each in fields.pop("pieces"))
+        return original(pieces=tuple(moved), **fields)
 
     patch.setattr(plan, "Plan", late)
 
 
 @fault("the last token is not fed again behind other new tokens", law=PLACE)
 def _not_fed_again(patch: Patch) -> None:
-    original = plan._refeed_last
+    original = plan._with_new_end
 
-    def refeed(layout: Any, reuse: Any, prefill: Any) -> None:
-        if not prefill:
-            original(layout, reuse, prefill)
+    def with_new_end(pieces: Any) -> Any:
+        return pieces if any(piece.source is None for piece in pieces) else original(pieces)
 
-    patch.setattr(plan, "_refeed_last", refeed)
+    patch.setattr(plan, "_with_new_end", with_new_end)
 
 
 @fault("the token that is fed again stays in the view", law="positions are disjoint")
 def _fed_twice(patch: Patch) -> None:
-    original = plan._refeed_last
+    original = plan._with_new_end
 
-    def refeed(layout: Any, reuse: Any, prefill: Any) -> None:
-        before = list(reuse)
-        original(layout, reuse, prefill)
-        reuse[:] = before
+    def with_new_end(pieces: Any) -> Any:
+        made = original(pieces)
+        return made if made == pieces else (*pieces, made[-1])
 
-    patch.setattr(plan, "_refeed_last", refeed)
+    patch.setattr(plan, "_with_new_end", with_new_end)
 
 
 @fault("closed positions are those of the encodings", law=PLACE, quick=True)
@@ -304,13 +306,15 @@ def _not_moved(patch: Patch) -> None:
 
 @fault("new tokens keep their fixed positions", law=PLACE)
 def _new_not_moved(patch: Patch) -> None:
-    original = run_tokens.RunTokens.placed
+    original = plan.placed
 
-    def placed(self: Any, placement: Any) -> Any:
-        reuse, prefill = original(self, placement)
-        return reuse, [replace(each, start=each.place) for each in prefill]
+    def placed(found: Any, placement: Any) -> Any:
+        moved = original(found, placement)
+        return tuple(
+            new if new.source else replace(new, start=old.start) for old, new in zip(found, moved, strict=True)
+        )
 
-    patch.setattr(run_tokens.RunTokens, "placed", placed)
+    patch.setattr(plan, "placed", placed)
 
 
 @fault("contexts are not closed up", law=CONTEXTS)
@@ -335,48 +339,54 @@ def _gaps_of_slots(patch: Patch) -> None:
 
 @fault("text at another distance counts as exact", law=LEVEL, rare=True)
 def _any_distance(patch: Patch) -> None:
-    original = repair.num_exact
+    original = plan_pieces.num_exact
 
-    def num_exact(parts: Any, prefill: Any) -> Any:
-        return original([replace(part, shift=0) for part in parts], prefill)
+    def num_exact(found: Any) -> Any:
+        return original([replace(each, source=each.source and replace(each.source, shift=0)) for each in found])
 
-    patch.setattr(repair, "num_exact", num_exact)
+    patch.setattr(plan_pieces, "num_exact", num_exact)
 
 
 @fault("every answer is called exact", law=LEVEL)
 def _always_exact(patch: Patch) -> None:
-    patch.setattr(plan, "level_of", lambda parts, prefill: Level.EXACT)
+    patch.setattr(Plan, "level", Level.EXACT)
 
 
 @fault("no answer is called exact", law=LEVEL)
 def _never_exact(patch: Patch) -> None:
-    patch.setattr(plan, "level_of", lambda parts, prefill: Level.MODULAR)
+    patch.setattr(Plan, "level", Level.MODULAR)
 
 
 @fault("the level overlooks replaced fillers", law="exact is plain prefill")
 def _level_without_fillers(patch: Patch) -> None:
-    original = plan.level_of
+    original = plan_pieces.num_exact
 
-    def level(parts: Any, prefill: Any) -> Level:
-        whole = [encoding.whole for encoding in dict.fromkeys(part.encoding for part in parts)]
-        high = [each for each in prefill if each.origin is not Origin.ARGUMENT]
-        return Level(original(whole, high))
+    def num_exact(found: Any) -> int:
+        kept: list[Any] = []
+        for each in found:
+            if each.source is None:
+                kept += [each] if each.origin is not Origin.ARGUMENT else []
+            elif not kept or kept[-1].source is None or kept[-1].source.encoding != each.source.encoding:
+                kept.append(replace(each, source=each.source.encoding.whole))
+        number = original(kept)
+        return len(found) if number == len(kept) else number
 
-    patch.setattr(plan, "level_of", level)
+    patch.setattr(plan_pieces, "num_exact", num_exact)
 
 
 @fault("first-K computes the last tokens of a run again", law=REPAIR, quick=True)
 def _last_repaired(patch: Patch) -> None:
-    def recomputed(reuse: Any, prefill: Any, num_first: Any, layout: Any) -> Any:
-        kept, new = [], list(prefill)
-        for each in reuse:
-            middle = each.part.stop - num_first.get(each.part, 0)
-            first, last = replace(each.part, stop=middle), replace(each.part, start=middle)
-            kept += [replace(each, part=first)] if first.num_tokens else []
-            new += repair._prefill(replace(each, part=last), layout) if last.num_tokens else []
-        return kept, sorted(new, key=lambda each: each.start)
+    original = plan.positions_to_repair
 
-    patch.setattr(repair, "_recomputed", recomputed)
+    def last_positions(found: Any, setting: Repair) -> Any:
+        again, runs = original(found, setting), {}
+        for each in found:
+            if each.source is not None:
+                runs.setdefault(each.run.index, []).extend(each.position_ids)
+        numbers = {run: len(again.intersection(own)) for run, own in runs.items()}
+        return frozenset(position for run, own in runs.items() for position in own[len(own) - numbers[run] :])
+
+    patch.setattr(plan, "positions_to_repair", last_positions)
 
 
 @fault("first-K computes one token too few", law=REPAIR)
@@ -398,7 +408,7 @@ def _rounded_down(patch: Patch) -> None:
 @fault("repair starts one part late", law=REPAIR, quick=True)
 def _one_part_late(patch: Patch) -> None:
     original = repair.num_exact
-    patch.setattr(repair, "num_exact", lambda parts, prefill: min(len(parts), original(parts, prefill) + 1))
+    patch.setattr(repair, "num_exact", lambda found: min(len(found), original(found) + 1))
 
 
 @fault("first-K starts in a run whose context is exact", law=REPAIR)
@@ -408,32 +418,25 @@ def _exact_run_repaired(patch: Patch) -> None:
 
 @fault("first-K counts each part of a run", law=REPAIR)
 def _per_part(patch: Patch) -> None:
-    def shared_out(reuse: Any, setting: Repair) -> Any:
-        return ((each.part, setting.first_tokens(each.part.num_tokens)) for each in reuse)
-
-    patch.setattr(repair, "_shared_out", shared_out)
+    patch.setattr(repair, "groupby", lambda found, key: ((None, [each]) for each in found))
 
 
 @fault("tokens that are computed again lose the gap between them", law=REPAIR, rare=True)
 def _gap_lost(patch: Patch) -> None:
-    def prefill(reuse: Any, layout: Any) -> Any:
-        yield Prefill(
-            start=reuse.part.first,
-            place=reuse.places(layout)[0],
-            token_ids=reuse.part.token_ids,
-            origin=Origin.REPAIRED,
-            module=layout.runs[reuse.run].module,
-        )
+    def as_new(self: Any, origin: Any) -> Any:
+        yield replace(self, source=None, origin=origin)
 
-    patch.setattr(repair, "_prefill", prefill)
+    patch.setattr(Piece, "as_new", as_new)
 
 
 @fault("a stored token stays beside its repair", law="repaired is the reference")
 def _repaired_twice(patch: Patch) -> None:
-    original = repair._recomputed
+    original = plan.recomputed
 
-    def recomputed(reuse: Any, prefill: Any, num_first: Any, layout: Any) -> Any:
-        _, new = original(reuse, prefill, num_first, layout)
-        return list(reuse), new
+    def recomputed(found: Any, positions: Any, *origin: Any) -> Any:
+        made = original(found, positions, *origin)
+        return (
+            made if origin else (*(each for each in found if each.source), *(each for each in made if not each.source))
+        )
 
-    patch.setattr(repair, "_recomputed", recomputed)
+    patch.setattr(plan, "recomputed", recomputed)

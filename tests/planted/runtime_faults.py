@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from promptcache.kv import MemoryStore, Recipe
-from promptcache.layout import Encoding, KVPart, Reuse
+from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -632,14 +632,6 @@ def _not_moved(patch: Patch) -> None:
         return original(tuple(replace(each, shift=0) if isinstance(each, KVPart) else each for each in items))
 
     patch.setattr(engine_laws, "in_full_context", in_place)
-
-
-@fault("a part of a run in full context counts as its beginning", law=PLAIN)
-def _no_offset(patch: Patch) -> None:
-    def places(self: Reuse, layout: Any) -> Any:
-        return layout.runs[self.run].places[self.part.start : self.part.stop]
-
-    patch.setattr(Reuse, "places", places)
 
 
 @fault("a request uses promoted KV that is not in memory", law=PROMOTED)

@@ -116,7 +116,7 @@ def _apart(patch: Patch) -> None:
 
 @fault("cached tokens that change stay in use", law=SCHEMAS, template="alpaca")
 def _kept(patch: Patch) -> None:
-    patch.setattr("promptcache.layout.plan.without_last", lambda reuse, num_tokens: list(reuse))
+    patch.setattr("promptcache.layout.plan.without_last", lambda pieces, num_tokens: tuple(pieces))
 
 
 @fault("a closed turn has no footer", law=SCHEMAS)

@@ -15,7 +15,7 @@ import torch
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore, open_buffers
 from promptcache.language import parse_prompt
-from promptcache.layout import Plan, continued
+from promptcache.layout import Plan
 from promptcache.runtime import (
     Completion,
     Executor,
@@ -246,7 +246,7 @@ class Asked:
         """Return the logits behind a prompt: those of the reference, or of quantized KV in a fresh store."""
 
         def compute(token_ids: tuple[int, ...]) -> torch.Tensor:
-            tokens = continued(plan, token_ids).tokens
+            tokens = plan.continued(token_ids).tokens
             is_full = self._workload.codec == "full"
             found = reference_logits(tokens, self._model) if is_full else self._quantized.logits(tokens)
             return found[-1 - len(token_ids) :]

@@ -160,8 +160,8 @@ def _of_plan(plan: Plan, is_chat: bool) -> Iterator[str]:
         if isinstance(item, CheckedUnion)
         for member in item.members
     }
-    arguments = [each for each in plan.prefill if each.origin is Origin.ARGUMENT]
-    last_reused = max((each.part.last for each in plan.reuse), default=-1)
+    arguments = [each for each in plan.new if each.origin is Origin.ARGUMENT]
+    last_reused = max((each.source.last for each in plan.reused), default=-1)
     named: Mapping[str, bool] = {
         "module": bool(modules),
         "nested module": any(each.parent for each in modules),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import CombinationParts, Plan, combination, exact_plan, has_combination, in_full_context
-from promptcache.runtime import SchemaState, prefilled, schema_state
+from promptcache.runtime import SchemaState, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
@@ -55,7 +55,7 @@ def plan_of(
         selection, answers = with_turns(selection, state.layout, turns, ask.said)
         return state.plan(selection, VOCABULARY, repair, answers)
     plan = state.plan(resolve_prompt(prompt, state.schema), VOCABULARY, repair)
-    return plan if ask.reuse else prefilled(plan)
+    return plan if ask.reuse else plan.plain()
 
 
 def without_text(prompt: Prompt) -> Prompt:

@@ -11,7 +11,7 @@ import torch
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Placement, Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Level, Origin, Plan, continued
+from promptcache.layout import Level, Origin, Plan
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.hf.model import Model
@@ -127,8 +127,8 @@ def test_wrong_positions_show(family: str) -> None:
     """Moving one argument by one position changes the reference beyond the tolerance, so the law can fail."""
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT, family=family)
-    moved = [replace(each, start=each.start + (each.origin is Origin.ARGUMENT)) for each in plan.prefill]
-    other = replace(plan, prefill=tuple(moved))
+    moved = [replace(each, start=each.start + (each.origin is Origin.ARGUMENT)) for each in plan.pieces]
+    other = replace(plan, pieces=tuple(moved))
 
     assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
 
@@ -143,7 +143,7 @@ def test_generated_tokens_continue_the_reference(family: str) -> None:
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < 6:
-        tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
+        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
     assert made == tokens
 
 
@@ -160,7 +160,7 @@ def test_longrope_answers_continue_beyond_the_original_length() -> None:
 
     tokens: tuple[int, ...] = ()
     while len(tokens) < num_tokens:
-        tokens = (*tokens, int(reference_logits(continued(plan, tokens).tokens, model)[-1].argmax()))
+        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
     assert made == tokens
 
 

@@ -39,7 +39,7 @@ def test_prompts_are_valid(data: st.DataObject) -> None:
     """Every prompt resolves, fits its slots and holds at least one token."""
     schema = data.draw(strategies.schemas())
 
-    assert planned(data.draw(strategies.prompts(schema))).prefill
+    assert planned(data.draw(strategies.prompts(schema))).new
 
 
 @settings(max_examples=law_examples(0.5))

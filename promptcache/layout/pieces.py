@@ -1,0 +1,264 @@
+"""The plan of one prompt as a list of pieces: stored tokens and new tokens, in the order of their positions.
+
+Every change of a plan maps pieces to pieces: repair, an answer that goes on, plain prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import groupby
+
+from promptcache.diagnostics import Diagnostic, Short
+from promptcache.language import Placement, Repair, Selection
+from promptcache.layout.encoding import KVPart, RequestTokens
+from promptcache.layout.types import Layout, Level, Run
+
+
+class Origin(StrEnum):
+    """Origin of new tokens in a request. Tokens that are `repaired` or `last` are stored, and computed again."""
+
+    ARGUMENT = "argument"
+    DEFAULT = "default"
+    UNCACHED = "uncached"
+    TEXT = "text"
+    HEADER = "header"
+    FOOTER = "footer"
+    REPAIRED = "repaired"
+    LAST = "last"
+
+    @property
+    def is_added(self) -> bool:
+        """Whether the prompt adds these tokens after the schema."""
+        return self in (Origin.TEXT, Origin.HEADER, Origin.FOOTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Piece(Short):
+    """Tokens of a request that are all stored, or all new; never empty.
+
+    Attributes:
+        start: Position of the first token. New tokens are at consecutive positions; stored ones are where `source` is.
+        source: Their stored KV; None for new tokens.
+        origin: Origin of new tokens; None for stored ones.
+        run: The run of the layout that they belong to; None for text that the prompt adds.
+        index: Index of the first token among those of the run; None for contents of slots and added text.
+        parameter: The parameter that an argument or default fills.
+    """
+
+    token_ids: tuple[int, ...]
+    start: int
+    source: KVPart | None = None
+    origin: Origin | None = None
+    run: Run | None = None
+    index: int | None = None
+    parameter: str | None = None
+
+    @property
+    def module(self) -> str:
+        """Path of the module; "" for the schema's text outside modules and for text that the prompt adds."""
+        return "" if self.run is None else self.run.module
+
+    @property
+    def position_ids(self) -> Sequence[int]:
+        """Position of each token, strictly increasing."""
+        if self.source is not None:
+            return self.source.position_ids
+        return range(self.start, self.start + len(self.token_ids))
+
+    @property
+    def stop(self) -> int:
+        """First position after the tokens."""
+        return self.start + len(self.token_ids) if self.source is None else self.source.last + 1
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Where the tokens are in the layout, whatever the positions of the prompt are; empty for added text."""
+        if self.run is None:
+            return ()
+        if self.index is not None:
+            return self.run.places[self.index : self.index + len(self.token_ids)]
+        slot = next(slot for slot in self.run.slots if slot.parameter == self.parameter)
+        return range(slot.start, slot.start + len(self.token_ids))
+
+    def at(self, position: int) -> Piece:
+        """Return the same tokens with the first one at `position`."""
+        return replace(self, start=position, source=None if self.source is None else self.source.at(position))
+
+    def cut(self, start: int, stop: int) -> Piece:
+        """Return the tokens `[start, stop)` of a stored piece."""
+        assert self.source is not None, "only stored pieces are cut"
+        assert self.index is not None, "stored pieces belong to a run"
+        source = replace(self.source, start=self.source.start + start, stop=self.source.start + stop)
+        index = self.index + start
+        return replace(self, token_ids=self.token_ids[start:stop], start=source.first, source=source, index=index)
+
+    def as_new(self, origin: Origin) -> Iterator[Piece]:
+        """Yield the tokens of a stored piece as new ones, at their positions; a gap between positions divides them."""
+        assert self.index is not None, "stored pieces belong to a run"
+        for _, group in groupby(enumerate(self.position_ids), key=lambda each: each[1] - each[0]):
+            indices = [index for index, _ in group]
+            yield replace(
+                self,
+                token_ids=self.token_ids[indices[0] : indices[-1] + 1],
+                start=self.position_ids[indices[0]],
+                source=None,
+                origin=origin,
+                index=self.index + indices[0],
+            )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(Short):
+    """The tokens of one prompt with their positions.
+
+    Attributes:
+        pieces: In the order of positions; together they hold every token of the prompt once. The last piece is new.
+            Generation continues right after it, at `stop`.
+        warnings: Where the text is not what the chat template writes for the whole conversation.
+    """
+
+    selection: Selection
+    layout: Layout = field(repr=False)
+    pieces: tuple[Piece, ...]
+    repair: Repair
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @cached_property
+    def tokens(self) -> RequestTokens:
+        """All tokens of the prompt, without their origins."""
+        new = self.new
+        return RequestTokens(
+            parts=tuple(piece.source for piece in self.pieces if piece.source is not None),
+            token_ids=tuple(token_id for piece in new for token_id in piece.token_ids),
+            position_ids=tuple(position for piece in new for position in piece.position_ids),
+        )
+
+    @property
+    def reused(self) -> tuple[Piece, ...]:
+        """The pieces whose KV is stored."""
+        return tuple(piece for piece in self.pieces if piece.source is not None)
+
+    @property
+    def new(self) -> tuple[Piece, ...]:
+        """The pieces that this request prefills."""
+        return tuple(piece for piece in self.pieces if piece.source is None)
+
+    @property
+    def added(self) -> tuple[Piece, ...]:
+        """The pieces that the prompt adds after the schema."""
+        return tuple(piece for piece in self.pieces if piece.run is None)
+
+    @cached_property
+    def level(self) -> Level:
+        """`exact` if and only if every reused token attended to exactly the used tokens at lower positions."""
+        return Level.EXACT if num_exact(self.pieces) == len(self.pieces) else Level.MODULAR
+
+    @property
+    def stop(self) -> int:
+        """Position of the first generated token."""
+        return self.pieces[-1].stop
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """Number of tokens whose KV comes from the store."""
+        return sum(len(piece.token_ids) for piece in self.reused)
+
+    @property
+    def num_reused_tokens_by_module(self) -> dict[str, int]:
+        """Number of tokens whose KV comes from the store, for each module in use, in position order."""
+        found: dict[str, int] = {}
+        for piece in self.reused:
+            found[piece.module] = found.get(piece.module, 0) + len(piece.token_ids)
+        return found
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Number of tokens that this request prefills."""
+        return sum(len(piece.token_ids) for piece in self.new)
+
+    @property
+    def num_repaired_tokens(self) -> int:
+        """Number of new tokens that are stored, but in another context."""
+        return sum(len(piece.token_ids) for piece in self.new if piece.origin is Origin.REPAIRED)
+
+    def recompute(self, positions: Container[int]) -> Plan:
+        """Return a plan that computes the stored tokens at these positions again. All tokens stay where they are."""
+        return replace(self, pieces=recomputed(self.pieces, positions))
+
+    def plain(self) -> Plan:
+        """Return a plan that computes all tokens."""
+        return self.recompute(range(self.stop))
+
+    def continued(self, token_ids: Sequence[int]) -> Plan:
+        """Return the plan of a prompt with the first tokens of its answer, behind which generation continues."""
+        if not token_ids:
+            return self
+        answer = Piece(token_ids=tuple(token_ids), start=self.stop, origin=Origin.TEXT)
+        return replace(self, pieces=(*self.pieces, answer))
+
+
+def placed(pieces: Iterable[Piece], placement: Placement) -> tuple[Piece, ...]:
+    """Return pieces at the positions of one prompt.
+
+    Args:
+        pieces: In order, where they are in the layout. Fixed positions leave them there. Closed ones are consecutive
+            from 0 on.
+    """
+    if placement is Placement.FIXED:
+        return tuple(pieces)
+    position, found = 0, list[Piece]()
+    for piece in pieces:
+        found.append(piece.at(position))
+        position += len(piece.token_ids)
+    return tuple(found)
+
+
+def recomputed(
+    pieces: Iterable[Piece], positions: Container[int], origin: Origin = Origin.REPAIRED
+) -> tuple[Piece, ...]:
+    """Return pieces with the stored tokens at some positions as new ones."""
+    found: list[Piece] = []
+    for piece in pieces:
+        again = [] if piece.source is None else [position in positions for position in piece.position_ids]
+        if not any(again):
+            found.append(piece)
+            continue
+        start = 0
+        for is_new, group in groupby(again):
+            stop = start + len([*group])
+            stretch = piece.cut(start, stop)
+            found += stretch.as_new(origin) if is_new else [stretch]
+            start = stop
+    return tuple(found)
+
+
+def num_exact(pieces: Sequence[Piece]) -> int:
+    """Return the number of pieces before the first stored one that has not attended to exactly the tokens below it.
+
+    Args:
+        pieces: In position order; the range of an encoding is split only at tokens left out or at new tokens.
+
+    The tokens of an encoding attended to its whole context and to all lower tokens of the encoding. So a stored piece
+    is exact under three conditions:
+
+    - No new token is below its last one.
+    - It begins its encoding, and stands where it was encoded.
+    - The context of its encoding is the list of used parts before it.
+
+    Otherwise the encoding attended to tokens that are not in use (a superseded state, a filler), or did not attend
+    to tokens that are.
+    """
+    before: list[KVPart] = []
+    for index, piece in enumerate(pieces):
+        part = piece.source
+        if part is None:
+            continue
+        context = part.encoding.context
+        is_first = part.start == part.shift == 0 and len(context) == index == len(before)
+        if not is_first or context != tuple(before):
+            return index
+        before.append(part)
+    return len(pieces)
