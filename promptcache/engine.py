@@ -43,8 +43,8 @@ from promptcache.runtime import (
     ModelInputs,
     Planner,
     Progress,
-    Promoter,
     PromptSource,
+    Repetition,
     RequestBuilder,
     RequestSettings,
     SchemaState,
@@ -123,7 +123,6 @@ class Engine(Unpicklable):
         pack: bool | None = False,
         strict_template: bool = False,
         promote: str = "off",
-        promote_bytes: int | None = None,
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
@@ -148,12 +147,9 @@ class Engine(Unpicklable):
             promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
                 them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
                 exact one. "off" promotes only what a call of `promote` names.
-            promote_bytes: Limit of promoted KV. It is part of the memory budget of the store.
-                None means a quarter of that budget, or 1 GiB without one.
 
         Raises:
-            InvalidValue: There is no such repair; `history_bytes`, `pack`, `promote` or `promote_bytes` has a value
-                that is not allowed.
+            InvalidValue: There is no such repair; `history_bytes`, `pack` or `promote` has a value that is not allowed.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
@@ -191,13 +187,13 @@ class Engine(Unpicklable):
             place=partial(choose_placement, self.model),
             strict_template=strict_template,
         )
-        self._promoter = Promoter(self._executor, self._catalog, promote, promote_bytes)
+        self._repetition = Repetition(self._executor, promote)
         self._requests = RequestBuilder(
             self._planner,
             self._executor,
             self.tokenizer,
             tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
-            exact=self._promoter.exact,
+            refiners=(self._repetition.refine,),
         )
         self._services: WeakSet[Service] = WeakSet()
         self._async_service = AsyncService(self._requests, self.service)
@@ -217,7 +213,6 @@ class Engine(Unpicklable):
         pack: bool | None = None,
         strict_template: bool = False,
         promote: str = "off",
-        promote_bytes: int | None = None,
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -232,7 +227,7 @@ class Engine(Unpicklable):
             history_bytes: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
-            promote, promote_bytes: As for `Engine`.
+            promote: As for `Engine`.
             options: Passed on to transformers' `from_pretrained`.
 
         Raises:
@@ -253,7 +248,6 @@ class Engine(Unpicklable):
             history_bytes=history_bytes,
             strict_template=strict_template,
             promote=promote,
-            promote_bytes=promote_bytes,
         )
 
     def close(self) -> None:
@@ -264,7 +258,7 @@ class Engine(Unpicklable):
         caller. Closing again does nothing.
         """
         self._catalog.close()
-        self._promoter.end()
+        self._repetition.end()
         for service in tuple(self._services):
             service.close()
         self.clear_history()
@@ -393,36 +387,33 @@ class Engine(Unpicklable):
             for each in chosen
         )
 
-    def promote(self, prompt: PromptSource, *, repair: str | None = None, salt: str | None = None) -> int:
+    def promote(self, prompt: PromptSource, *, salt: str | None = None) -> int:
         """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.
 
-        This does at once what `promote="auto"` does in idle time for a combination that came twice, with the same
-        limit, eviction and figures; it works with `promote="off"` as well. The KV is in memory only. It lasts until
-        other promotions need the room, or until the schema is removed or replaced.
+        This does at once what `promote="auto"` does in idle time for a combination that came twice; it works with
+        `promote="off"` as well. History keeps the KV, until other requests need the room.
 
         Args:
             prompt: As for `plan`. Its arguments are part of the combination; its text at the end is not.
-            repair: As for `generate`; requests with another setting have another combination.
             salt: Requests with arguments use the promotion only if they have the same salt.
 
         Returns:
-            The number of tokens that were encoded; 0 if the prompt is `exact` without it, or promoted already.
+            The number of tokens that were computed; 0 if the prompt is `exact` without it, or promoted already.
 
         Raises:
-            InvalidValue: The prompt begins with text that is not cached.
-            PromptCacheError: The promotion needs more than `promote_bytes` of the engine, or than the memory of the
-                store has room for.
+            InvalidValue: The engine keeps no history.
+            PromptCacheError: History has no room for the promotion.
             PromptError: The prompt is not valid.
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
-        plan = self._fitting(prompt, repair, None)
-        return self._promoter.promote(plan, salt)
+        plan = self._fitting(prompt, None, None)
+        return self._repetition.promote(plan, salt)
 
     def stats(self) -> EngineStats:
         """Return figures of promotion."""
-        return EngineStats(promotions=self._promoter.figures)
+        return EngineStats(promotions=self._repetition.figures)
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""

@@ -161,15 +161,12 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @dtype_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
-@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules, history and promotions in memory.")
+@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules and history in memory.")
 @click.option(
     "--promote",
     type=click.Choice(["auto", "off"]),
     default="auto",
-    help="In idle time, encode modules together that are used together again.",
-)
-@click.option(
-    "--promote-bytes", metavar="SIZE", type=Size(), help="Maximum KV of promotions, a quarter of --memory if not given."
+    help="In idle time, prefill modules together that are used together again.",
 )
 @keep_option
 @context_option
@@ -216,8 +213,6 @@ def command(host: str, port: int, insecure: bool, ray: bool, replicas: int, **op
             _check_ray(port, options)
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
-        if options["promote_bytes"] is not None and options["promote"] == "off":
-            raise UsageMistake("--promote-bytes needs --promote auto")
         from promptcache.server import ServedFiles, create_app, log_event, raise_file_limit, serve, start_log
 
         settings = _settings(options)
@@ -438,7 +433,6 @@ def _load(schemas: tuple[CheckedSchema, ...], options: dict[str, Any]) -> Engine
             options["dtype"],
             store,
             promote=options["promote"],
-            promote_bytes=options["promote_bytes"],
         )
     engine.store.probe()
     for each in schemas:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
@@ -18,16 +18,7 @@ from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, Sett
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Selection
-from promptcache.layout import (
-    Encoding,
-    Level,
-    Plan,
-    RequestTokens,
-    combination,
-    exact_plan,
-    has_combination,
-    in_full_context,
-)
+from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.progress import Progress, silent
 from promptcache.runtime import (
     Distance,
@@ -222,8 +213,17 @@ class _Measurement:
 
 
 def _promoted(plan: Plan) -> Plan:
-    """Return the plan that is used after `Engine.promote`."""
-    return exact_plan(plan, in_full_context(combination(plan))) if has_combination(plan) else plan
+    """Return a plan like the one that is used after `Engine.promote`: stored up to its last stored token, and exact."""
+    if plan.level is Level.EXACT:
+        return plan
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    pieces, rest = plan.pieces[: last + 1], plan.pieces[last + 1 :]
+    encoding = Encoding(
+        token_ids=tuple(token_id for piece in pieces for token_id in piece.token_ids),
+        position_ids=tuple(position for piece in pieces for position in piece.position_ids),
+    )
+    stored = replace(pieces[0], token_ids=encoding.token_ids, source=encoding.whole, origin=None)
+    return replace(plan, pieces=(stored, *rest))
 
 
 def _figures(variant: _PlannedSetting, measured: Sequence[_PromptFigures], planner: _SettingPlanner) -> SettingFidelity:

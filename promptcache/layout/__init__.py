@@ -9,14 +9,6 @@ This room uses no tensors and draws no pictures.
 """
 
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
-from promptcache.layout.full_context import (
-    CombinationParts,
-    InnerTokens,
-    combination,
-    exact_plan,
-    has_combination,
-    in_full_context,
-)
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.members import member_encodings, with_members
 from promptcache.layout.pieces import Origin, Piece, Plan
@@ -54,9 +46,7 @@ from promptcache.layout.types import (
 )
 
 __all__ = [
-    "CombinationParts",
     "Encoding",
-    "InnerTokens",
     "KVPart",
     "Layout",
     "LayoutLeaf",
@@ -78,16 +68,12 @@ __all__ = [
     "TextPiece",
     "check_length",
     "check_positions",
-    "combination",
     "context_digest",
     "context_length_fault",
     "covered_modules",
-    "exact_plan",
     "fill_tokens",
     "find_state",
     "fit_tokens",
-    "has_combination",
-    "in_full_context",
     "lay_out",
     "make_plan",
     "may_be_previous",

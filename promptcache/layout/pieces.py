@@ -180,9 +180,14 @@ class Plan(Short):
         return sum(len(piece.token_ids) for piece in self.new)
 
     @property
+    def repaired(self) -> tuple[Piece, ...]:
+        """The new pieces whose tokens are stored, but in another context."""
+        return tuple(piece for piece in self.pieces if piece.origin is Origin.REPAIRED)
+
+    @property
     def num_repaired_tokens(self) -> int:
         """Number of new tokens that are stored, but in another context."""
-        return sum(len(piece.token_ids) for piece in self.new if piece.origin is Origin.REPAIRED)
+        return sum(len(piece.token_ids) for piece in self.repaired)
 
     def recompute(self, positions: Container[int]) -> Plan:
         """Return a plan that computes the stored tokens at these positions again. All tokens stay where they are."""

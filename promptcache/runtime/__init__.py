@@ -47,7 +47,7 @@ from promptcache.runtime.planner import (
     several,
 )
 from promptcache.runtime.prefix_cache import PrefixCache, PrefixHit
-from promptcache.runtime.promoter import PromoteMode, Promoter, Promotions
+from promptcache.runtime.prepare import Prepared, Refiner, prepare
 from promptcache.runtime.reasoning import SplitText
 from promptcache.runtime.reference import (
     Token,
@@ -58,6 +58,7 @@ from promptcache.runtime.reference import (
     used_tokens,
     visibility,
 )
+from promptcache.runtime.repetition import PromoteMode, Promotions, Repetition
 from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
@@ -115,11 +116,13 @@ __all__ = [
     "Pool",
     "PrefixCache",
     "PrefixHit",
+    "Prepared",
     "Progress",
     "PromoteMode",
-    "Promoter",
     "Promotions",
     "PromptSource",
+    "Refiner",
+    "Repetition",
     "Request",
     "RequestBuilder",
     "RequestPositions",
@@ -169,6 +172,7 @@ __all__ = [
     "open_history",
     "open_pool",
     "plain_logits",
+    "prepare",
     "read_chat",
     "read_options",
     "reference_inputs",

@@ -145,12 +145,7 @@ def choose_placement(model: Model, asked: str | None = None) -> Placement:
 
 
 class Catalog:
-    """Schema states by name. All methods are thread-safe.
-
-    Attributes:
-        on_drop: Each is called after a schema was removed or replaced. It must not call the catalog, except for `needs`
-            and `release`.
-    """
+    """Schema states by name. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -171,10 +166,8 @@ class Catalog:
         self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
-        self._held: set[Encoding] = set()
         self._made = MadeEncodings()
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
-        self.on_drop: list[Callable[[], None]] = []
         self._is_closed = False
         self._lock = new_lock()
 
@@ -343,22 +336,10 @@ class Catalog:
             if not self._num_uses[each]:
                 del self._num_uses[each]
         self.forget_unused(encodings)
-        for call in self.on_drop:
-            call()
 
     def needs(self, encoding: Encoding) -> bool:
         """Return whether a schema needs an encoding."""
         return encoding in self._num_uses or encoding in self._made
-
-    def hold(self, encoding: Encoding) -> None:
-        """Keep an encoding that no schema needs: `forget_unused` does not free it, until `release`."""
-        self._held.add(encoding)
-
-    def release(self, encodings: Iterable[Encoding]) -> None:
-        """Undo `hold`, and free the encodings that no schema needs, also in a store of several engines."""
-        released = tuple(encodings)
-        self._held.difference_update(released)
-        self._forget(released)
 
     def forget_unused(self, encodings: Iterable[Encoding]) -> None:
         """Free those encodings that no schema needs.
@@ -366,7 +347,7 @@ class Catalog:
         A request may store KV of a schema that was removed or replaced after the request was planned.
         """
         if self._owns_store:
-            self._forget(each for each in encodings if each not in self._held)
+            self._forget(encodings)
 
     def _forget(self, encodings: Iterable[Encoding]) -> None:
         """Free those encodings that no schema needs."""

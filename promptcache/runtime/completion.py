@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from promptcache.diagnostics import Diagnostic, InvalidOutput, Short
 from promptcache.kv import Codec, Tier
-from promptcache.layout import Level, Plan
-from promptcache.runtime.executor import Fetched
+from promptcache.layout import Level, Origin, Piece, Plan
+from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs
+from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.request import Request
 from promptcache.runtime.text import whole_text
 from promptcache.structured import OutputFormat, ToolCall
@@ -61,18 +62,18 @@ class Usage(Short):
 
     Attributes:
         num_reused_tokens: Prompt tokens of modules whose KV came from the store.
-        num_history_tokens: Other prompt tokens whose KV was computed by an earlier request.
+        num_history_tokens: Other prompt tokens whose KV was computed by an earlier request, or ahead of this one.
         num_new_tokens: Prompt tokens that were prefilled.
-        num_repaired_tokens: Tokens that are stored, but encoded in another context, so that they count as new or as
-            history (`repair`).
+        num_repaired_tokens: Those of them that are stored, but encoded in another context (`repair`).
         num_generated_tokens: Tokens of all returned sequences, end tokens included.
         num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
         copied_bytes: KV that was copied to link it: coalesced small segments. Copies that several requests of a batch
             share count for the first of them.
         kept_bytes: KV that was copied to history.
         moved_bytes: KV that stores copied from slower tiers.
-        modules: The modules in use that have cached text, in document order; at the end, history if it was used.
-        promoted: Whether promoted KV was used (`Engine.promote`).
+        modules: The modules whose cached text was reused, and where its KV came from; at the end, other tokens that
+            history had.
+        promoted: Whether the answer is exact because its combination of modules came again (`Engine.promote`).
         faults: Store faults that did not stop the request, one sentence each.
     """
 
@@ -92,10 +93,24 @@ class Usage(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Timing(Short):
-    """Seconds of one request, by step: plan, fetch (encoding of missing KV included), link, prefill, decode."""
+    """Seconds of one request, by step.
+
+    Attributes:
+        plan_s: Reading and planning the prompt.
+        wait_s: Waiting for other requests.
+        refine_s: Changing the plan by the KV that there is, such as that of combinations that came again.
+        fetch_s: Looking up and loading KV.
+        encode_s: Encoding missing KV.
+        link_s: Linking it.
+        prefill_s: Prefilling the new tokens, up to the first generated token.
+        decode_s: Generating the others.
+    """
 
     plan_s: float
+    wait_s: float
+    refine_s: float
     fetch_s: float
+    encode_s: float
     link_s: float
     prefill_s: float
     decode_s: float
@@ -103,7 +118,8 @@ class Timing(Short):
     @property
     def ttft_s(self) -> float:
         """Seconds from the call to the first generated token."""
-        return self.plan_s + self.fetch_s + self.link_s + self.prefill_s
+        before = self.plan_s + self.wait_s + self.refine_s + self.fetch_s + self.encode_s
+        return before + self.link_s + self.prefill_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -189,66 +205,84 @@ class WarmReport(Short):
     faults: tuple[str, ...] = ()
 
 
-class OwnKVUsage(NamedTuple):
-    """Tokens that history found, and bytes that were copied to link a request and to keep its own tokens."""
+class CopiedBytes(NamedTuple):
+    """Bytes of KV that were copied to link a request and to keep its own tokens."""
 
-    num_found: int
     copied_bytes: int
     kept_bytes: int
 
 
 def completion(
     request: Request,
-    fetched: Fetched,
-    own: OwnKVUsage,
+    prepared: Prepared,
+    copied: CopiedBytes,
     token_ids: tuple[int, ...],
     ended: bool,
     timing: Timing,
 ) -> Completion:
     """Return the result of a request for the generated tokens."""
+    plan, fetched = prepared.plan, prepared.fetched
     parts = request.reader.parts(whole_text(request.text, token_ids))
-    usage = Usage(
-        num_reused_tokens=request.plan.num_reused_tokens,
-        num_history_tokens=own.num_found,
-        num_new_tokens=request.plan.num_new_tokens - own.num_found,
-        num_repaired_tokens=request.plan.num_repaired_tokens,
-        num_generated_tokens=len(token_ids),
-        num_encoded_tokens=fetched.num_encoded_tokens,
-        copied_bytes=own.copied_bytes,
-        kept_bytes=own.kept_bytes,
-        moved_bytes=fetched.moved_bytes,
-        faults=fetched.faults,
-        modules=_module_usage(request.plan, fetched, own.num_found),
-        promoted=request.promoted,
-    )
+    num_found = 0 if prepared.recalled is None else prepared.recalled.num_found
     return Completion(
         text=parts.text,
         reasoning=parts.reasoning,
         tool_calls=parts.calls,
         token_ids=token_ids,
         finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
-        level=request.plan.level,
-        repair=str(request.plan.repair),
+        level=plan.level,
+        repair=str(plan.repair),
         lossy=any(Codec(encoding.codec).lossy for encoding in fetched.handles),
-        usage=usage,
+        usage=Usage(
+            num_reused_tokens=plan.num_reused_tokens,
+            num_history_tokens=num_found,
+            num_new_tokens=plan.num_new_tokens - num_found,
+            num_repaired_tokens=sum(_num_computed(piece, prepared.recalled) for piece in plan.repaired),
+            num_generated_tokens=len(token_ids),
+            num_encoded_tokens=fetched.num_encoded_tokens,
+            copied_bytes=copied.copied_bytes,
+            kept_bytes=copied.kept_bytes,
+            moved_bytes=fetched.moved_bytes,
+            faults=fetched.faults,
+            modules=_module_usage(prepared),
+            promoted=plan.level is not request.plan.level,
+        ),
         timing=timing,
-        plan=request.plan,
+        plan=plan,
         output_format=request.output,
     )
 
 
-def _module_usage(plan: Plan, fetched: Fetched, num_found: int) -> tuple[ModuleUsage, ...]:
-    tiers: dict[str, set[Tier | None]] = {}
-    for piece in plan.pieces:
+def _module_usage(prepared: Prepared) -> tuple[ModuleUsage, ...]:
+    """Return where reused KV came from: that of the cached text of each module, and at the end that of other tokens."""
+    stored: dict[str, list[tuple[int, Tier | None]]] = {}
+    recalled: dict[str, int] = {}
+    for piece in prepared.plan.pieces:
         if piece.source is not None:
-            tiers.setdefault(piece.module, set()).add(fetched.tiers.get(piece.source.encoding))
-    modules = [_module(module, count, tiers[module]) for module, count in plan.num_reused_tokens_by_module.items()]
-    if num_found:
-        modules.append(ModuleUsage(module="", source=KVSource.HISTORY, num_tokens=num_found, tier=Tier.MEMORY))
-    return tuple(modules)
+            tier = prepared.fetched.tiers.get(piece.source.encoding)
+            stored.setdefault(piece.module, []).append((len(piece.token_ids), tier))
+        elif num_found := len(piece.token_ids) - _num_computed(piece, prepared.recalled):
+            module = piece.module if piece.origin is Origin.REPAIRED else ""
+            recalled[module] = recalled.get(module, 0) + num_found
+    others = recalled.pop("", 0)
+    found = [_stored_usage(module, each) for module, each in stored.items()]
+    found += (_recalled_usage(module, num_tokens) for module, num_tokens in recalled.items())
+    return (*found, _recalled_usage("", others)) if others else tuple(found)
 
 
-def _module(module: str, num_tokens: int, tiers: set[Tier | None]) -> ModuleUsage:
+def _num_computed(piece: Piece, recalled: Recalled | None) -> int:
+    """Return how many tokens of a new piece history does not have."""
+    stretches = () if recalled is None else recalled.stretches
+    overlaps = (min(piece.stop, each.first + each.num_found) - max(piece.start, each.first) for each in stretches)
+    return len(piece.token_ids) - sum(max(0, overlap) for overlap in overlaps)
+
+
+def _recalled_usage(module: str, num_tokens: int) -> ModuleUsage:
+    return ModuleUsage(module=module, source=KVSource.HISTORY, num_tokens=num_tokens, tier=Tier.MEMORY)
+
+
+def _stored_usage(module: str, found: Sequence[tuple[int, Tier | None]]) -> ModuleUsage:
+    num_tokens, tiers = sum(number for number, _ in found), {tier for _, tier in found}
     if None in tiers:
         return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
     slowest = next(tier for tier in reversed(Tier) if tier in tiers)

@@ -6,6 +6,7 @@ Generation, batches, logits, the self-test, `promptcache.testing` and the benchm
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,18 @@ from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier,
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.coalesce import Pool, views_only
-from promptcache.runtime.encode import Chain, Progress, compute, encoding_batches, missing_encodings, stored
+from promptcache.runtime.encode import (
+    CHECKED_TOKENS,
+    Chain,
+    Progress,
+    compute,
+    encoding_batches,
+    missing_encodings,
+    stored,
+)
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import StopCheck
-from promptcache.runtime.history import History, OwnKV, Recalled
+from promptcache.runtime.history import History, OwnKV, Recalled, Salt
 from promptcache.runtime.idle import Activity
 from promptcache.runtime.link import Linked, link, request_logits
 from promptcache.runtime.step_graphs import StepGraphs
@@ -39,6 +48,7 @@ class Fetched:
     Attributes:
         handles: KV of each wanted encoding.
         encoded: Encodings that were computed, contexts included.
+        encode_s: Seconds to compute them.
         tiers: The tier that held each of the others.
         moved_bytes: Bytes that stores copied.
         faults: Store faults that did not stop the request, one sentence each.
@@ -46,6 +56,7 @@ class Fetched:
 
     handles: Mapping[Encoding, KVHandle]
     encoded: frozenset[Encoding]
+    encode_s: float
     tiers: Mapping[Encoding, Tier]
     moved_bytes: int
     faults: tuple[str, ...]
@@ -143,11 +154,9 @@ class Executor:
         fetched = self.fetch(part.encoding for part in tokens.parts)
         return link(tokens, fetched.handles, self.model, self.pool)
 
-    def recall(self, tokens: RequestTokens, salt: str | None) -> Recalled | None:
+    def recall(self, tokens: RequestTokens, salt: Salt, *, is_whole: bool = False) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
-        if self.history is None:
-            return None
-        return self.history.recall(tokens, salt)
+        return None if self.history is None else self.history.recall(tokens, salt, is_whole=is_whole)
 
     def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
         """Keep the own tokens that a request computed, as far as there is room. An error is logged.
@@ -202,7 +211,7 @@ class Executor:
         faults = [fault for each in lookups.values() for fault in each.faults]
         encoded: dict[Encoding, KVHandle] = {}
         total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.handle is None)
-        done = 0
+        done, started = 0, time.perf_counter()
 
         def report() -> None:
             if progress is not None:
@@ -222,6 +231,7 @@ class Executor:
         return Fetched(
             handles={each: handles[each] for each in wanted},
             encoded=frozenset(encoded),
+            encode_s=time.perf_counter() - started if encoded else 0.0,
             tiers={each: lookups[each].tier for each in wanted if each in found},
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
             faults=tuple(dict.fromkeys(faults)),
@@ -232,31 +242,31 @@ class Executor:
         if self._forget_unused is not None:
             self._forget_unused(encodings)
 
-    def encode_in_memory(self, encoding: Encoding, check: StopCheck) -> bool:
-        """Encode one encoding into memory, unless it is there; return whether it is there now.
-
-        It is not encoded if some of its context is not stored, and not kept if the model was changed or memory has no
-        room.
+    def extend_history(self, tokens: RequestTokens, salt: Salt, check: StopCheck) -> int:
+        """Compute the next tokens of a request that history lacks, and keep them; return the number of kept tokens.
 
         Args:
-            check: Called in each layer. What it raises ends the forward pass, and nothing is stored.
-
-        Raises:
-            StoreError: The store refuses the KV.
+            tokens: New tokens only.
+            salt: As for `History.recall`.
+            check: Called in each layer. What it raises ends the forward pass, and nothing is kept.
         """
-        if not self.absent([encoding]):
-            return True
-        context = [part.encoding for part in encoding.context]
-        lookups = self._get_many(context)
-        held = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
-        if any(each not in held for each in context):
-            return False
-        alone = [Chain(context=encoding.context, links=(encoding,))]
-        kv = dict(compute(self.model, alone, held, partial(self._check, check)))[encoding]
+        assert self.history is not None, "the caller knows that there is a history"
+        recalled = self.history.recall(tokens, salt, is_whole=True)
+        if not recalled.missing:
+            return 0
+        start = recalled.missing[0]
+        (stretch,) = (each for each in recalled.stretches if each.start <= start < each.stop)
+        stop = min(stretch.stop, start + CHECKED_TOKENS)
+        wanted = Encoding(
+            token_ids=tokens.token_ids[start:stop],
+            position_ids=tokens.position_ids[start:stop],
+            context=tuple(part for each in recalled.stretches if each.start <= start for part in each.parts),
+        )
+        chain = Chain(context=wanted.context, links=(wanted,))
+        ((_, kv),) = compute(self.model, [chain], recalled.handles, partial(self._check, check))
         if not self.model.is_unchanged():
-            return False
-        self.store.put(self.recipe(encoding), *kv, persist=False)
-        return not self.absent([encoding])
+            return 0
+        return self.history.keep(recalled, (), tuple(zip(*kv, strict=True)))
 
     def _check(self, check: StopCheck) -> None:
         """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""

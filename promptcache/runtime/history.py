@@ -4,6 +4,9 @@ A *stretch* is a maximal sequence of a request's own tokens at consecutive posit
 set of KV parts below a stretch and its first position. A later request with the same parts below reuses the longest
 common prefix of its stretch. Plans do not contain history.
 
+Each node has a salt, and a request finds the nodes of its own salt and those that are `SHARED`: the text of schemas
+that came again (`runtime/repetition.py`).
+
 A node of a tree is a buffer with room to grow. Turns of a conversation are appended to one node, so they form one view.
 A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
 branches off before the end of another node does not continue its text, so it has only the room that it needs.
@@ -14,7 +17,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from enum import Enum
+from typing import Final, TypeAlias
 
 import torch
 
@@ -29,6 +33,19 @@ DEFAULT_HISTORY_BYTES = 256 * 2**20
 _NODE_TOKENS = 64
 """Capacities of nodes are multiples of this."""
 
+
+class Shared(Enum):
+    """Type of `SHARED`."""
+
+    SHARED = "shared"
+
+
+SHARED: Final = Shared.SHARED
+"""The salt of tokens that requests of every salt find. They have no text of a prompt."""
+
+Salt: TypeAlias = str | Shared | None
+"""Requests share history only with requests of the same salt."""
+
 OwnKV: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Keys and values `[Hkv, n, D]` of computed own tokens, by layer."""
 
@@ -40,9 +57,11 @@ class OwnStretch:
     Attributes:
         first: The position of the first token.
         context: All KV parts in use at lower positions, earlier stretches included.
-        key: Digest of the context, the first position and a salt.
+        key: Digest of the context and the first position.
+        salt: The salt of the request.
         parts: KV parts of its first tokens that history has, in position order.
-        handles: KV of their encodings.
+        num_shared_parts: Number of these parts that are `SHARED`; they come first.
+        handles: KV of the encodings of the parts.
     """
 
     start: int
@@ -50,7 +69,9 @@ class OwnStretch:
     first: int
     context: tuple[KVPart, ...]
     key: str
+    salt: Salt
     parts: tuple[KVPart, ...] = ()
+    num_shared_parts: int = 0
     handles: Mapping[Encoding, KVHandle] = field(default_factory=dict)
 
     @property
@@ -104,16 +125,21 @@ class _Node:
 
     Attributes:
         siblings, place: The branch that holds this node, and its key there.
-        children: Nodes that continue this one, by the number of its tokens before them and their first token.
+        children: Nodes that continue this one, by the number of its tokens before them, their first token and salt.
         encoding: Encoding of the tokens that the last lookup found.
     """
 
     buffer: Allocation
     siblings: _Branch
-    place: tuple[int, int]
+    place: tuple[int, int, Salt]
     token_ids: list[int] = field(default_factory=list)
     children: _Branch = field(default_factory=dict)
     encoding: Encoding | None = None
+
+    @property
+    def salt(self) -> Salt:
+        """The salt of its tokens."""
+        return self.place[2]
 
     @property
     def room(self) -> int:
@@ -121,7 +147,7 @@ class _Node:
         return self.buffer.range.size - len(self.token_ids)
 
 
-_Branch: TypeAlias = dict[tuple[int, int], _Node]
+_Branch: TypeAlias = dict[tuple[int, int, Salt], _Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +185,19 @@ class History:
             self._buffers.clear()
             self._forget_taken()
 
-    def recall(self, tokens: RequestTokens, salt: str | None = None) -> Recalled:
+    def recall(self, tokens: RequestTokens, salt: Salt = None, *, is_whole: bool = False) -> Recalled:
         """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
 
         Args:
             tokens: The request as planned.
             salt: Requests share history only with requests of the same salt.
+            is_whole: Whether all tokens may be found. A request computes its last one, whose logits it needs.
         """
         found: list[OwnStretch] = []
         with self._lock:
             self._forget_taken()
             for stretch in stretches(tokens, salt):
-                is_last = stretch.stop == len(tokens.token_ids)
+                is_last = stretch.stop == len(tokens.token_ids) and not is_whole
                 found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
         return Recalled(tokens=tokens, stretches=tuple(found))
 
@@ -215,8 +242,8 @@ class History:
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
         handles: dict[Encoding, KVHandle] = {}
-        position = stretch.first
-        for step in self._path(stretch.key, token_ids):
+        position, num_shared_parts = stretch.first, 0
+        for step in self._path(stretch, token_ids):
             encoding = step.node.encoding
             if encoding is None or encoding.num_tokens != step.num_tokens:
                 encoding = step.node.encoding = Encoding(
@@ -225,18 +252,23 @@ class History:
                     context=(*stretch.context, *parts),
                 )
             parts.append(encoding.whole)
+            num_shared_parts += step.node.salt is SHARED
             handles[encoding] = step.handle
             position += step.num_tokens
-        return replace(stretch, parts=tuple(parts), handles=handles)
+        return replace(stretch, parts=tuple(parts), num_shared_parts=num_shared_parts, handles=handles)
 
-    def _path(self, key: str, token_ids: Sequence[int]) -> list[_Prefix]:
+    def _path(self, stretch: OwnStretch, token_ids: Sequence[int]) -> list[_Prefix]:
         """Return the nodes with the longest common prefix of `token_ids`, and mark them as used."""
-        found: list[tuple[_Node, int]] = []
-        branch, offset, at = self._trees.get(key, {}), 0, 0
-        while at < len(token_ids) and (node := branch.get((offset, token_ids[at]))) is not None:
-            offset = num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
-            found.append((node, offset))
-            branch, at = node.children, at + offset
+        branch: _Branch = self._trees.get(stretch.key, {})
+        shared = [*_chain(branch, 0, token_ids, SHARED)]
+        found = [] if stretch.salt is SHARED else [*_chain(branch, 0, token_ids, stretch.salt)]
+        at = 0
+        for index, (node, offset) in enumerate(shared, start=1):  # nodes of a salt have none that are shared below
+            at += offset
+            longer = shared[:index]
+            if stretch.salt is not SHARED:
+                longer += _chain(node.children, offset, token_ids[at:], stretch.salt)
+            found = max(longer, found, key=_num_tokens)
         handles = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
         steps: list[_Prefix] = []
         for (node, num_tokens), handle in zip(found, reversed(handles), strict=True):
@@ -253,7 +285,7 @@ class History:
             token_ids: From the start of the stretch.
             at: Index in `own_kv` of the first token that was not found.
         """
-        path = self._path(stretch.key, token_ids)
+        path = self._path(stretch, token_ids)
         known = sum(step.num_tokens for step in path)
         at += known - stretch.num_found
         if known < stretch.num_found:  # they were evicted meanwhile
@@ -261,21 +293,29 @@ class History:
         num_copied = 0
         last = path[-1] if path else None
         is_at_end = last is not None and last.num_tokens == len(last.node.token_ids)
-        if last is not None and is_at_end and last.node.room:
+        if last is not None and is_at_end and last.node.salt == stretch.salt and last.node.room:
             num_copied = _append(last.node, last.handle, token_ids[known:], own_kv, at)
         rest = token_ids[known + num_copied :]
         if rest:
             branch = last.node.children if last is not None else self._trees.get(stretch.key, {})
             offset = 0 if last is None else last.num_tokens + num_copied
-            room = int(self._growth * (known + num_copied)) if is_at_end else 0
-            num_added = self._add_node(branch, offset, max(len(rest), room), rest, own_kv, at + num_copied)
+            own = sum(step.num_tokens for step in path if step.node.salt == stretch.salt) + num_copied
+            room = int(self._growth * own) if is_at_end else 0
+            place = (offset, rest[0], stretch.salt)
+            num_added = self._add_node(branch, place, max(len(rest), room), rest, own_kv, at + num_copied)
             if num_added and last is None:
                 self._trees[stretch.key] = branch
             num_copied += num_added
         return num_copied
 
     def _add_node(
-        self, siblings: _Branch, offset: int, room: int, token_ids: Sequence[int], own_kv: OwnKV, at: int
+        self,
+        siblings: _Branch,
+        place: tuple[int, int, Salt],
+        room: int,
+        token_ids: Sequence[int],
+        own_kv: OwnKV,
+        at: int,
     ) -> int:
         """Copy KV into a new node with room for `room` tokens; return the number of copied tokens.
 
@@ -286,7 +326,7 @@ class History:
             return 0
         buffer, handle = taken
         try:
-            node = _Node(buffer=buffer, siblings=siblings, place=(offset, token_ids[0]))
+            node = _Node(buffer=buffer, siblings=siblings, place=place)
             num_copied = _append(node, handle, token_ids, own_kv, at)
             self._nodes[buffer] = siblings[node.place] = node
         except BaseException:
@@ -314,7 +354,7 @@ def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> His
     return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes, DEFAULT_HISTORY_BYTES))
 
 
-def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStretch]:
+def stretches(tokens: RequestTokens, salt: Salt = None) -> Iterator[OwnStretch]:
     """Yield the stretches of a request's own tokens, in position order."""
     context: list[KVPart] = []
     parts, positions = iter(tokens.parts), tokens.position_ids
@@ -325,9 +365,9 @@ def stretches(tokens: RequestTokens, salt: str | None = None) -> Iterator[OwnStr
             context.append(part)
             part = next(parts, None)
         below = tuple(context)
-        text = f"{salt!r}\n{positions[start]}\n{context_digest(below)}"
+        text = f"{positions[start]}\n{context_digest(below)}"
         key = hashlib.sha256(text.encode()).hexdigest()
-        yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key)
+        yield OwnStretch(start=start, stop=stop, first=positions[start], context=below, key=key, salt=salt)
         if stop < len(positions):
             own = Encoding(token_ids=tokens.token_ids[start:stop], position_ids=positions[start:stop], context=below)
             context.append(own.whole)
@@ -343,6 +383,19 @@ def _append(node: _Node, handle: KVHandle, token_ids: Sequence[int], own_kv: Own
         values[layer, :, start : start + count].copy_(own_values[:, at : at + count])
     node.token_ids.extend(token_ids[:count])
     return count
+
+
+def _chain(branch: _Branch, offset: int, token_ids: Sequence[int], salt: Salt) -> Iterator[tuple[_Node, int]]:
+    """Yield the nodes of one salt with the longest common prefix, each with the number of its tokens in it."""
+    at = 0
+    while at < len(token_ids) and (node := branch.get((offset, token_ids[at], salt))) is not None:
+        offset = num_shared(node.token_ids, token_ids[at : at + len(node.token_ids)])
+        yield node, offset
+        branch, at = node.children, at + offset
+
+
+def _num_tokens(path: Sequence[tuple[_Node, int]]) -> int:
+    return sum(number for _, number in path)
 
 
 def num_shared(known: Sequence[int], wanted: Sequence[int]) -> int:

@@ -88,14 +88,15 @@ def linked_segments(
     """Return the segments of a request, in position order: those that may be coalesced, and those of its last stretch.
 
     The last stretch grows from request to request, for example in a conversation. A copy of it would serve one request.
+    Its parts that requests of every salt use do not grow with it.
     """
     if recalled is None:
         return segments_of(tokens.parts, handles, new_positions), ()
     *others, last = recalled.stretches
-    kept = [part for each in others for part in each.parts]
+    kept = [part for each in others for part in each.parts] + [*last.parts[: last.num_shared_parts]]
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
     stored = segments_of(parts, {**handles, **recalled.handles}, new_positions)
-    return stored, segments_of(last.parts, last.handles)
+    return stored, segments_of(last.parts[last.num_shared_parts :], last.handles)
 
 
 @torch.no_grad()

@@ -15,11 +15,13 @@ from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue,
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
+from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, end_ids, num_sequences, read_options
 from promptcache.runtime.logit_changes import LOGIT_BIAS, PENALTY, LogitChanges
 from promptcache.runtime.logprobs import LOGPROBS
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
+from promptcache.runtime.prepare import Prepared, Refiner, prepare
 from promptcache.runtime.token_grammars import TokenGrammars, TokenMatcher
 from promptcache.runtime.token_masks import token_grammars
 from promptcache.runtime.turns import ChatTurn
@@ -170,9 +172,7 @@ class Request:
         seed: Seed of the random generator; None draws one from the random state of torch.
         salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
-        exact: Returns the exact plan of `plan` for a salt, if its combination is promoted now, else None; counts its
-            use. None for a request that is always answered by `plan`.
-        promoted: Whether `plan` is such an exact plan.
+        refiners: Choose the plan that is used, by the KV that there is.
         output: The format of the answer; None if it may be any text.
         changes: Changes of logits before all other processing.
         num_sequences: Number of answers. Each is a row of its own.
@@ -190,8 +190,7 @@ class Request:
     seed: int | None = None
     salt: str | None = None
     history: bool = True
-    exact: Callable[[Plan, str | None], Plan | None] | None = None
-    promoted: bool = False
+    refiners: tuple[Refiner, ...] = ()
     output: OutputFormat | None = None
     changes: LogitChanges = field(default_factory=LogitChanges)
     num_sequences: int = 1
@@ -202,35 +201,21 @@ class Request:
         seeds = [None if self.seed is None else self.seed + index for index in range(number)]
         return [replace(self, num_sequences=1, seed=seed) for seed in seeds]
 
+    def prepare(self, executor: Executor, progress: Progress | None = None) -> Prepared:
+        """Return the plan that is used, with its KV; as `prepare`."""
+        return prepare(
+            self.plan, executor, refiners=self.refiners, history=self.history, salt=self.salt, progress=progress
+        )
+
     def without_reuse(self) -> Request:
         """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
-        return replace(self, plan=self.plan.plain(), history=False)
+        return replace(self, plan=self.plan.plain(), history=False, refiners=())
 
 
 def _format_of(plan: Plan) -> OutputFormat | None:
     """Return the format of the answer that a prompt or its schema states, or None."""
     answer = plan.selection.answer_format
     return None if answer is None else output_format(answer)
-
-
-MAX_LOST_TOKENS = 256
-"""Tokens of history that a request may compute again to use promoted KV. History belongs to the KV below it."""
-
-
-def begun(request: Request, executor: Executor) -> Request:
-    """Return the request with the plan that is used.
-
-    This is its exact plan if the combination that it reuses is promoted. A request that would lose much history stays
-    as it is, such as the next turn of a long conversation that began before the promotion.
-    """
-    plan = None if request.exact is None else request.exact(request.plan, request.salt)
-    if plan is None:
-        return request
-    if request.history and plan.num_new_tokens > MAX_LOST_TOKENS:
-        known, left = (executor.recall(each.tokens, request.salt) for each in (request.plan, plan))
-        if known is not None and left is not None and known.num_found > left.num_found + MAX_LOST_TOKENS:
-            return request
-    return replace(request, plan=plan, promoted=True)
 
 
 class RequestBuilder:
@@ -248,17 +233,17 @@ class RequestBuilder:
         executor: Executor,
         tokenizer: Tokenizer,
         hf_tokenizer: Any = None,
-        exact: Callable[[Plan, str | None], Plan | None] | None = None,
+        refiners: tuple[Refiner, ...] = (),
     ) -> None:
         """Create a builder.
 
         Args:
             hf_tokenizer: A tokenizer of transformers, for options that need one; None if there is none.
-            exact: As in `Request`.
+            refiners: Those of its requests, unless the options of a request exclude them.
         """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
         self._hf_tokenizer = hf_tokenizer
-        self._exact = exact
+        self._refiners = refiners
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -341,7 +326,7 @@ class RequestBuilder:
             logprobs=settings.logprobs,
             seed=settings.seed,
             salt=settings.salt,
-            exact=None if settings.deterministic else self._exact,
+            refiners=() if settings.deterministic else self._refiners,
             output=output,
             matcher=None if form is None else self._matcher(form, options, reader),
         )

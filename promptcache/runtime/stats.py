@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from promptcache.diagnostics import Short
-from promptcache.runtime.promoter import Promotions
+from promptcache.runtime.repetition import Promotions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -44,17 +44,16 @@ class ServerMetrics(ServiceObserver):
         gauge("requests_running", "Requests in the batch.").set_function(lambda: counts().num_running)
         gauge("requests_waiting", "Requests in the queue.").set_function(lambda: counts().num_waiting)
         gauge("tail_bytes_used", "KV of running requests.").set_function(lambda: counts().tail_bytes)
-        gauge("promoted_combinations", "Promoted combinations.").set_function(
+        gauge("promoted_combinations", "Combinations that were promoted.").set_function(
             lambda: stats().promotions.num_combinations
         )
-        gauge("promoted_bytes", "KV of promotions.").set_function(lambda: stats().promotions.nbytes)
         registry.register(_StoreBytes(store))
         self._requests = counter("requests", "Answered requests.", "finish", "endpoint")
         self._rejected = counter("rejected", "Refused requests.", "reason")
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts, by the origin of their KV.", "source")
         self._generated = counter("generation_tokens", "Generated tokens.")
         self._module_tokens = counter("module_tokens", "Reused tokens of modules.", "schema", "source")
-        self._promoted = counter("promoted_requests", "Answered requests that used promoted KV.")
+        self._promoted = counter("promoted_requests", "Answered requests that were exact because of a promotion.")
         self._faults = counter("store_faults", "Faults of the store that cost no answer.")
         self._step_errors = counter("step_errors", "Steps that failed.")
         self._queued = histogram("request_queue_time_seconds", "Time until a request was admitted.")

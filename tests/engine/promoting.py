@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from promptcache import Completion, Engine
 from promptcache.diagnostics import PromptCacheError
-from promptcache.layout import Encoding, Level, Plan, combination, has_combination, in_full_context
-from promptcache.runtime import Model, check_linking, plain_logits, reference_logits
+from promptcache.layout import Level, Plan
+from promptcache.runtime import KVSource, Model, check_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.changing import activate, adapted, is_refused
@@ -33,8 +32,8 @@ MODULES = ("<a/>", "<a/><b/>", "<a/><c/>", "<a/><b/><c/>", "<b/><c/>", '<a/><b p
 PROMPTS = tuple(f'<prompt schema="s">{each}Well?</prompt>' for each in MODULES)
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3, "logprobs": 0}
 TOLERANCE = 1e-9
-LIMIT_TOKENS = 20
-"""Limit of promoted KV: that of two modules."""
+FEW_TOKENS = 128
+"""Room of a small history: that of two nodes."""
 
 WAYS = ("generate", "stream", "batch", "service", "chat")
 
@@ -45,7 +44,7 @@ def never() -> None:
 
 def work(engine: Engine) -> None:
     """Do all work that waits for idle time."""
-    while engine._promoter.work(never):
+    while engine._repetition.work(never):
         pass
 
 
@@ -54,23 +53,16 @@ def engine_of(model: Any, **options: Any) -> Engine:
     with patch("promptcache.engine.check_linking"):  # would test the model again
         made = Engine(model, ByteTokenizer(), promote="auto", **options)
     made.add_schema(TEXTS[0])
-    made._promoter.end()
+    made._repetition.end()
     return made
 
 
-def nodes_of(plan: Plan) -> tuple[Encoding, ...]:
-    """Return the encodings that the promotion of a plan needs beside those of its schema, contexts first."""
-    if not has_combination(plan):
-        return ()
-    own = combination(plan)
-    pairs = zip(in_full_context(own), own, strict=True)
-    return tuple(part.encoding for part, before in pairs if part != before)
-
-
-def all_nodes(engine: Engine) -> Iterator[Encoding]:
-    """Yield the nodes of all prompts under the schema of now."""
-    for prompt in PROMPTS:
-        yield from nodes_of(engine.plan(prompt))
+def num_combined(plan: Plan) -> int:
+    """Return the number of tokens that the promotion of a plan computes if nothing is known."""
+    if plan.level is Level.EXACT:
+        return 0
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    return sum(len(piece.token_ids) for piece in plan.pieces[: last + 1])
 
 
 class PromotingEngine(RuleBasedStateMachine):
@@ -81,8 +73,15 @@ class PromotingEngine(RuleBasedStateMachine):
         self.model = changing_model()
         self.model.hf.disable_adapters()
         self.version = 0
-        self.is_evicted = False
-        self.engine = engine_of(self.model, promote_bytes=LIMIT_TOKENS * self.model.shape.token_bytes)
+        self.is_small = False
+        self.engine = engine_of(self.model)
+
+    @initialize(is_small=st.booleans())
+    def choose_history(self, is_small: bool) -> None:
+        """Use an engine whose history has room for all promotions, or for hardly one."""
+        self.is_small = is_small
+        if is_small:
+            self.engine = engine_of(self.model, history_bytes=FEW_TOKENS * self.model.shape.token_bytes)
 
     def teardown(self) -> None:
         """Bring the model back into its first state."""
@@ -107,28 +106,26 @@ class PromotingEngine(RuleBasedStateMachine):
         """Ask a prompt with idle time in between, until it is exact, if that is possible."""
         self.promote(prompt)
         plan = self.planned(prompt, way)
-        is_promotable = 0 < sum(node.num_tokens for node in nodes_of(plan)) <= LIMIT_TOKENS
         completion = answered(self.engine, prompt, way, deterministic=deterministic)
         check_answer(completion, plan, self.model)
-        if nodes_of(plan) == nodes_of(self.engine.plan(prompt)):  # the text of a chat may begin otherwise
-            assert completion.usage.promoted is (is_promotable and not deterministic)
+        if not self.is_small and way != "chat":  # the text of a chat may begin otherwise
+            assert completion.usage.promoted is (plan.level is Level.MODULAR and not deterministic)
 
     @rule(prompt=st.sampled_from(PROMPTS), way=st.sampled_from(WAYS))
     def promote_now(self, prompt: str, way: str) -> None:
         """Promote a prompt by a call: it is exact then, without idle time."""
-        modular = self.engine.plan(prompt)
-        nodes = nodes_of(modular)
-        num_tokens = sum(node.num_tokens for node in nodes)
-        if num_tokens > LIMIT_TOKENS:
-            with pytest.raises(PromptCacheError, match="promote_bytes"):
-                self.engine.promote(prompt)
+        plan = self.engine.plan(prompt)
+        num_tokens = 0
+        with suppress(PromptCacheError) if self.is_small else nullcontext():
+            num_tokens = self.engine.promote(prompt)
+        if self.is_small:
             return
-        assert self.engine.promote(prompt) <= num_tokens
+        assert num_tokens <= num_combined(plan)
         assert self.engine.promote(prompt) == 0
         completion = answered(self.engine, prompt, way)
         check_answer(completion, self.planned(prompt, way), self.model)
-        if nodes == nodes_of(self.planned(prompt, way)):
-            assert completion.usage.promoted is bool(nodes)
+        if way != "chat":
+            assert completion.usage.promoted is (plan.level is Level.MODULAR)
 
     def promote(self, prompt: str) -> None:
         """Ask a prompt until it is promoted, if it can be."""
@@ -139,41 +136,44 @@ class PromotingEngine(RuleBasedStateMachine):
     @rule()
     def idle(self) -> None:
         """Do a piece of work in idle time."""
-        self.engine._promoter.work(never)
+        self.engine._repetition.work(never)
 
     @rule(prompt=st.sampled_from(PROMPTS), num_layers=st.integers(0, 2))
     def interrupt(self, prompt: str, num_layers: int) -> None:
-        """Interrupt work after some layers: nothing is stored, and it is done later."""
-        promoter = self.engine._promoter
+        """Interrupt work after some layers: nothing is kept of it, and it is done later."""
         for _ in range(2):
             answered(self.engine, prompt, "generate")
-        left, before = [num_layers], set(self.engine.store.keys())
+        left = num_layers
 
         def check() -> None:
-            left[0] -= 1
-            if left[0] < 0:
+            nonlocal left
+            left -= 1
+            if left < 0:
                 raise Interrupted
 
-        while num_waiting := self.engine.stats().promotions.num_waiting:
-            keys = set(self.engine.store.keys())
-            try:
-                promoter.work(check)
-            except Interrupted:
-                assert left[0] == -1
-                assert set(self.engine.store.keys()) <= keys
-                assert self.engine.stats().promotions.num_waiting == num_waiting
-                return
-        num_encoded = len(set(self.engine.store.keys()) - before)
-        assert 0 <= left[0] <= num_layers - num_encoded * self.model.shape.num_layers
+        repetition = self.engine._repetition
+        before, num_waiting = self.num_promoted(), self.engine.stats().promotions.num_waiting
+        first = next(iter(repetition._waiting), None)
+        is_needed = first is not None and not repetition._is_known(first)
+        try:
+            repetition.work(check)
+        except Interrupted:
+            assert left < 0
+            assert self.num_promoted() == before
+            assert self.engine.stats().promotions.num_waiting == num_waiting
+        else:
+            assert left >= 0
+            assert left == num_layers or is_needed
+            assert left < num_layers or not is_needed
 
-    @rule(prompt=st.sampled_from(PROMPTS), data=st.data())
-    def evict(self, prompt: str, data: st.DataObject) -> None:
-        """Take KV of a promoted prompt from the store, as its own eviction does: the answer is the modular one."""
+    def num_promoted(self) -> int:
+        return self.engine.stats().promotions.num_combinations
+
+    @rule(prompt=st.sampled_from(PROMPTS))
+    def forget(self, prompt: str) -> None:
+        """Free all history: the answer is the modular one."""
         self.promote(prompt)
-        nodes = nodes_of(self.engine.plan(prompt))
-        if nodes:
-            self.engine.store.delete(self.engine._executor.key(data.draw(st.sampled_from(nodes))))
-            self.is_evicted = True
+        self.engine.clear_history()
         completion = answered(self.engine, prompt, "generate")
         assert not completion.usage.promoted
         check_answer(completion, self.engine.plan(prompt), self.model)
@@ -186,11 +186,8 @@ class PromotingEngine(RuleBasedStateMachine):
 
     @rule()
     def remove(self) -> None:
-        """Remove the schema, and add it again: nothing is left of its promotions."""
+        """Remove the schema, and add it again."""
         self.engine.remove_schema("s")
-        figures = self.engine.stats().promotions
-        assert (figures.num_combinations, figures.num_waiting, figures.nbytes) == (0, 0, 0)
-        assert not list(self.engine.store.keys())
         self.engine.add_schema(TEXTS[self.version])
 
     @rule(prompt=st.sampled_from(PROMPTS))
@@ -198,34 +195,21 @@ class PromotingEngine(RuleBasedStateMachine):
         """Change the model and change it back: in between nothing is answered or promoted, and then all is as before."""
         for _ in range(2):
             answered(self.engine, prompt, "generate")
-        keys = set(self.engine.store.keys())
+        before = self.num_promoted()
         activate("french")(self.model.hf)
         assert is_refused(lambda: answered(self.engine, prompt, "generate"))
         work(self.engine)
-        assert set(self.engine.store.keys()) == keys
+        assert self.num_promoted() == before
         self.model.hf.disable_adapters()
         self.promote(prompt)
         check_answer(answered(self.engine, prompt, "generate"), self.engine.plan(prompt), self.model)
 
     @invariant()
-    def memory_has_what_is_needed(self) -> None:
-        """Promoted KV is within its limit, and the store has no other KV than that of the schema, its pairs and promotions."""
-        engine = self.engine
-        keys = set(engine.store.keys())
-        state = engine._catalog.find("s")
-        encodings = (*state.encodings, *(pair.encoding for pair in state.pair_encodings()))
-        own = {engine._executor.key(each) for each in encodings}
-        promoted = keys - own
-        held = engine._promoter._nodes  # a replaced schema may leave some that its prompts use no more, until they age
-        nodes = {engine._executor.key(node): node for node in (*all_nodes(engine), *held)}
-        sizes = [nodes[key].num_tokens * self.model.shape.token_bytes for key in promoted if key in nodes]
-        assert len(sizes) == len(promoted)
-        figures = engine.stats().promotions
-        assert sum(sizes) <= figures.nbytes <= LIMIT_TOKENS * self.model.shape.token_bytes
-        if not self.is_evicted:  # by the store, which knows no contexts
-            for key in promoted:
-                above = {engine._executor.key(part.encoding) for part in nodes[key].context}
-                assert (above & nodes.keys()) <= keys
+    def history_is_within_its_limit(self) -> None:
+        """A small history takes no more room than it has."""
+        history = self.engine._history
+        assert history is not None
+        assert not self.is_small or history.nbytes <= FEW_TOKENS * self.model.shape.token_bytes
 
     def planned(self, prompt: str, way: str) -> Plan:
         """Return the modular plan of a prompt."""
@@ -271,18 +255,27 @@ def chat_plan(engine: Engine, prompt: str) -> Plan:
 
 
 def check_answer(completion: Completion, plan: Plan, model: Model) -> None:
-    """Check that an answer has the tokens of the modular plan, and the probabilities of its level."""
-    assert sorted(planned_tokens(completion.plan)) == sorted(planned_tokens(plan))
-    assert completion.plan.new == plan.new[-len(completion.plan.new) :]
-    tokens = plan.tokens
-    is_plain = completion.usage.promoted or plan.level is Level.EXACT
+    """Check that an answer has the tokens of the modular plan, the probabilities of its level, and a right usage."""
+    usage = completion.usage
+    assert planned_tokens(completion.plan) == planned_tokens(plan)
+    assert completion.plan.pieces == (plan.plain() if usage.promoted else plan).pieces
+    is_plain = usage.promoted or plan.level is Level.EXACT
     assert completion.level is (Level.EXACT if is_plain else Level.MODULAR)
-    logits = (plain_logits if is_plain else reference_logits)(tokens, model)[-1].log_softmax(-1)
+    logits = (plain_logits if is_plain else reference_logits)(plan.tokens, model)[-1].log_softmax(-1)
     assert completion.logprobs is not None
     first = completion.logprobs[0]
     assert first.token_id == completion.token_ids[0]
     assert abs(first.logprob - float(logits[first.token_id])) < TOLERANCE
     assert float(logits.max()) - first.logprob < TOLERANCE
+
+    assert usage.num_reused_tokens + usage.num_history_tokens + usage.num_new_tokens == len(planned_tokens(plan))
+    assert usage.num_reused_tokens + usage.num_history_tokens == sum(each.num_tokens for each in usage.modules)
+    from_history = sum(each.num_tokens for each in usage.modules if each.source is KVSource.HISTORY)
+    assert from_history == usage.num_history_tokens
+    if usage.promoted:
+        by_module = {each.module: each.num_tokens for each in usage.modules}
+        assert usage.num_reused_tokens == 0
+        assert all(by_module[name] >= count for name, count in plan.num_reused_tokens_by_module.items())
 
 
 @cache

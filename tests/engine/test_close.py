@@ -91,7 +91,7 @@ def test_what_works_after_the_end() -> None:
     engine.close()
 
     assert "none yet" in repr(engine)
-    assert (engine.schemas, engine.stats().promotions.num_combinations) == ({}, 0)
+    assert engine.schemas == {}
     assert answer.plan.num_reused_tokens > 0
     assert Engine(engine.model, engine.tokenizer).generate(CHAT, **GREEDY).token_ids
 

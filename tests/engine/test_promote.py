@@ -19,14 +19,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
-from promptcache.kv import MemoryStore
 from promptcache.layout import Level
 from promptcache.runtime import Model, check_linking, compare_predictions, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, answered, by_service, engine_of, nodes_of, work
+from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, answered, by_service, engine_of, num_combined, work
 from tests.families import random_model
 from tests.planted.targets import module_of
 
@@ -113,70 +112,51 @@ def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
 
 
 def test_quantized_modules_are_promoted() -> None:
-    """KV in full context has the codec of the modules, and the answer says so."""
+    """KV of history is as the model computes it, whatever the codec of the modules is, and the answer says so."""
     engine = engine_of(tiny_model())
     engine.add_schema(TEXTS[0], keep="int8")
+    modular = answered(engine, prompt("a", "b", "c"), "generate")
     promote(engine, "a", "b", "c")
     completion = answered(engine, prompt("a", "b", "c"), "generate")
 
-    assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, True)
-    assert {each.codec for each in nodes_of(engine.plan(prompt("a", "b", "c")))} == {"int8"}
+    assert (modular.level, modular.lossy) == (Level.MODULAR, True)
+    assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, False)
 
 
 def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """If a forward pass in idle time fails, that is logged, and requests are answered as before."""
     engine = engine_of(tiny_model())
     with monkeypatch.context() as patched:
-        patched.setattr(engine._executor, "encode_in_memory", lambda *_, **__: 1 / 0)
+        patched.setattr(engine._executor, "extend_history", lambda *_: 1 / 0)
         promote(engine, "a", "b", "c")
     completion = answered(engine, prompt("a", "b", "c"), "generate")
 
     assert completion.level is Level.MODULAR
-    assert (engine.stats().promotions.num_waiting, engine.stats().promotions.nbytes) == (0, 0)
+    assert (engine.stats().promotions.num_waiting, engine.stats().promotions.num_combinations) == (0, 0)
     assert "could not be promoted" in caplog.text
 
 
-def test_combinations_with_the_same_beginning_share_encodings() -> None:
-    """A second combination adds only what is behind the common beginning, and a beginning adds nothing."""
+def test_a_promotion_serves_every_beginning() -> None:
+    """The beginning of a promoted combination is exact at once, and a longer combination adds only what is behind it."""
     engine = engine_of(tiny_model())
-    promote(engine, "a", "b", "c")
-    keys, whole = set(engine.store.keys()), engine.stats().promotions
     promote(engine, "a", "b")
-    beginning = engine.stats().promotions
-    a_b, a_b_c = (nodes_of(engine.plan(prompt(*each))) for each in (("a", "b"), ("a", "b", "c")))
+    whole, beginning = (num_combined(engine.plan(prompt(*each))) for each in (("a", "b", "c"), ("a", "b")))
 
-    assert a_b == a_b_c[:1]
-    assert (whole.num_combinations, beginning.num_combinations) == (1, 2)
-    assert beginning.nbytes == whole.nbytes == sum(each.num_tokens for each in a_b_c) * engine.model.shape.token_bytes
-    assert set(engine.store.keys()) == keys
-    assert is_promoted(engine, "a", "b")
-
-
-def test_the_least_recently_used_leaf_is_evicted() -> None:
-    """At the limit, the oldest encoding goes that no other has as context; its combination is modular again."""
-    model = tiny_model()
-    engine = engine_of(model)
-    sizes = [each.num_tokens for each in nodes_of(engine.plan(prompt("a", "b", "c")))]
-    other = sum(each.num_tokens for each in nodes_of(engine.plan(prompt("b", "c"))))
-    limit = (sum(sizes) + other - 1) * engine.model.shape.token_bytes
-    engine = engine_of(model, promote_bytes=limit)
-    promote(engine, "a", "b", "c")
-    promote(engine, "a", "b")
-    promote(engine, "b", "c")
-
-    assert engine.stats().promotions.nbytes <= limit
+    assert engine.promote(prompt("a", "b", "c")) == whole - beginning
+    promote(engine, "b", "c", "new")
     assert is_promoted(engine, "b", "c")
-    assert is_promoted(engine, "a", "b")
-    assert not is_promoted(engine, "a", "b", "c")
 
 
-def test_what_is_larger_than_the_limit_is_not_promoted() -> None:
-    """Nothing is encoded for a combination that does not fit, and nothing is evicted for it."""
-    engine = engine_of(tiny_model(), promote_bytes=1)
-    promote(engine, "a", "b", "c")
+def test_a_combination_that_history_lost_is_modular_again() -> None:
+    """If history is full, the next combination takes the room of the one that was used least recently."""
+    model = tiny_model()
+    engine = engine_of(model, history_bytes=128 * model.shape.token_bytes)  # two nodes
+    for each in (("a", "b", "c"), ("b", "c"), ("a", "c")):
+        engine.promote(prompt(*each))
 
-    assert not is_promoted(engine, "a", "b", "c")
-    assert engine.stats().promotions.nbytes == 0
+    assert is_promoted(engine, "a", "c")
+    assert is_promoted(engine, "a", "b", "c")
+    assert not is_promoted(engine, "b", "c")
 
 
 def test_off_is_the_default() -> None:
@@ -188,7 +168,7 @@ def test_off_is_the_default() -> None:
     completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
 
     assert {each.level for each in completions} == {Level.MODULAR}
-    assert engine.stats().promotions.nbytes == engine.stats().promotions.num_waiting == 0
+    assert engine.stats().promotions.num_combinations == engine.stats().promotions.num_waiting == 0
 
 
 def test_methods_without_answers_stay_modular() -> None:
@@ -204,7 +184,9 @@ def test_methods_without_answers_stay_modular() -> None:
     assert is_promoted(engine, "a", "b", "c")
 
 
-@pytest.mark.parametrize("wrong", [{"promote": "on"}, {"promote": None}, {"promote_bytes": -1}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"promote": "on"}, {"promote": None}, {"promote": "auto", "history_bytes": 0}], ids=str
+)
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     """The error names the option."""
     with pytest.raises(InvalidValue, match="promote"):
@@ -218,7 +200,7 @@ def test_deterministic_is_a_flag() -> None:
 
 
 def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
-    """A folder has the schema's own KV only, and a store of two engines is left as it was."""
+    """A folder has the schema's own KV only."""
     model = tiny_model()
     engine = engine_of(model, store=tmp_path)
     engine.warm()
@@ -230,40 +212,24 @@ def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*.safetensors")) == files
 
 
-def test_promotions_end_in_a_shared_store() -> None:
-    """In a store of two engines, the end of a schema frees its promoted KV."""
-    model = tiny_model()
-    engine = engine_of(model)
-    sharing = engine_of(engine.model, store=MemoryStore(engine.model.shape))
-    promote(sharing, "a", "b")
-    assert is_promoted(sharing, "a", "b")
-    keys = set(sharing.store.keys())
-    sharing.remove_schema("s")
-
-    assert len(keys - set(sharing.store.keys())) == 1
-
-
 @pytest.mark.parametrize("mode", ["off", "auto"])
 def test_a_call_promotes_at_once(mode: str) -> None:
-    """`Engine.promote` encodes into memory what idle time would; with and without it, for cold and warm schemas."""
+    """`Engine.promote` computes what idle time would; with and without it, for cold and warm schemas."""
     engine = Engine(tiny_model(), ByteTokenizer(), promote=mode)
     engine.add_schema(TEXTS[0])
-    nodes = nodes_of(engine.plan(prompt("a", "b", "c")))
     before = answered(engine, prompt("a", "b"), "generate")
     figures = engine.stats().promotions
 
-    assert engine.promote(prompt("a", "b", "c")) == sum(each.num_tokens for each in nodes)
+    assert engine.promote(prompt("a", "b", "c")) == num_combined(engine.plan(prompt("a", "b", "c")))
     assert engine.promote(prompt("a", "b", "c", text="Another text.")) == 0
     after = answered(engine, prompt("a", "b", "c"), "generate")
 
-    assert (before.level, figures.nbytes) == (Level.MODULAR, 0)
+    assert (before.level, figures.num_combinations) == (Level.MODULAR, 0)
     assert (after.level, after.usage.promoted, after.usage.num_encoded_tokens) == (Level.EXACT, True, 0)
     figures = engine.stats().promotions
     assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (1, 0, 1)
     assert not answered(engine, prompt("a", "b", "c"), "generate", deterministic=True).usage.promoted
     assert engine.promote(prompt("a", "b")) == 0  # the beginning of the other combination
-    engine.remove_schema("s")
-    assert engine.stats().promotions.nbytes == 0
 
 
 def test_what_is_exact_needs_no_promotion() -> None:
@@ -275,50 +241,53 @@ def test_what_is_exact_needs_no_promotion() -> None:
     assert engine.stats().promotions.num_combinations == 0
 
 
-def test_a_call_promotes_for_its_arguments_salt_and_repair() -> None:
-    """Only requests with the same arguments, salt and repair use the promotion."""
+def test_a_call_promotes_for_its_arguments_and_salt() -> None:
+    """Only requests with the same arguments and salt use the promotion, whatever their repair is."""
     engine = engine_of(tiny_model())
     text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
-    engine.promote(text, salt="one", repair="first-1")
+    engine.promote(text, salt="one")
 
     def hit(text: str, **options: str) -> bool:
         return engine.generate(text, **{**GREEDY, **options}).usage.promoted
 
+    assert hit(text, salt="one")
     assert hit(text, salt="one", repair="first-1")
-    assert not hit(text, salt="two", repair="first-1")
-    assert not hit(text, salt="one")
-    assert not hit(text.replace('"x"', '"y"'), salt="one", repair="first-1")
+    assert not hit(text, salt="two")
+    assert not hit(text.replace('"x"', '"y"'), salt="one")
 
 
 def test_a_call_that_cannot_promote_is_refused() -> None:
-    """The error names the limit, the room in memory, or the text that is not cached; nothing is left."""
+    """The error names the room that history has; nothing is left."""
     model = tiny_model()
-    small = engine_of(model, promote_bytes=1)
-    with pytest.raises(PromptCacheError, match="promote_bytes=1: give the engine a higher limit"):
-        small.promote(prompt("a", "b"))
-    full = engine_of(
-        model, store=MemoryStore(model.shape, budget_bytes=8 * model.shape.token_bytes), promote_bytes=2**20
-    )
+    small, none = engine_of(model, history_bytes=1), Engine(model, ByteTokenizer(), history_bytes=0)
+    none.add_schema(TEXTS[0])
     with pytest.raises(PromptCacheError, match="no room"):
-        full.promote(prompt("a", "b", "c"))
-    late = Engine(model, ByteTokenizer(bos=False))
-    late.add_schema(
-        '<schema name="s"><module name="new" cache="false">late</module><module name="a">alpha</module>'
-        '<module name="b">beta</module></schema>'
-    )
-    with pytest.raises(InvalidValue, match="begins with text that is not cached"):
-        late.promote(prompt("new", "a", "b"))
+        small.promote(prompt("a", "b"))
+    with pytest.raises(InvalidValue, match="history_bytes=0"):
+        none.promote(prompt("a", "b"))
 
-    for engine in (small, full, late):
+    for engine in (small, none):
         figures = engine.stats().promotions
         assert (figures.num_combinations, figures.num_waiting) == (0, 0)
+
+
+def test_text_that_is_not_cached_is_promoted() -> None:
+    """A combination may begin with text that is not cached."""
+    engine = Engine(tiny_model(), ByteTokenizer(bos=False))
+    engine.add_schema(
+        '<schema name="s" context="guaranteed"><module name="new" cache="false">late</module>'
+        '<module name="a">alpha</module><module name="b">beta</module></schema>'
+    )
+    engine.promote(prompt("new", "a", "b"))
+
+    assert is_promoted(engine, "new", "a", "b")
 
 
 def test_a_failed_call_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the forward pass reaches the caller, and a second call promotes."""
     engine = engine_of(tiny_model())
     with monkeypatch.context() as patched:
-        patched.setattr(engine._executor, "encode_in_memory", lambda *_: 1 / 0)
+        patched.setattr(engine._executor, "extend_history", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.promote(prompt("a", "b", "c"))
     assert engine.stats().promotions.num_waiting == 0
@@ -333,17 +302,14 @@ def test_threads_promote_together() -> None:
     combinations = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")] * 2
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda each: engine.promote(prompt(*each)), combinations))
-    nodes = {node for each in combinations for node in nodes_of(engine.plan(prompt(*each)))}
 
-    figures = engine.stats().promotions
-    assert (figures.num_combinations, figures.num_waiting) == (4, 0)
-    assert figures.nbytes == sum(each.num_tokens for each in nodes) * engine.model.shape.token_bytes
+    assert engine.stats().promotions.num_waiting == 0
     assert all(is_promoted(engine, *each) for each in combinations)
 
 
 def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that would lose much history keeps its modular plan; a new conversation is exact."""
-    monkeypatch.setattr(module_of("promptcache.runtime.request"), "MAX_LOST_TOKENS", 8)
+    monkeypatch.setattr(module_of("promptcache.runtime.repetition"), "MAX_LOST_TOKENS", 8)
     engine = engine_of(tiny_model())
     chat = engine.chat(prompt("a", "b", "c", text=""))
     for _ in range(2):

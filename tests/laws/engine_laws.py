@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 import torch
 
@@ -20,11 +19,10 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import Level, Plan, combination, exact_plan, has_combination, in_full_context
+from promptcache.layout import Level
 from promptcache.runtime import plain_logits, reference_logits, used_tokens
 from promptcache.testing.cached import distance
 from tests.laws.laws import BrokenLaw, Law, Over
-from tests.laws.level_oracle import true_level
 from tests.laws.service import ServedSchema
 
 _NUM_GENERATED = 3
@@ -71,23 +69,6 @@ def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
     _near(service, cached, own[-len(cached) :], "the model's own forward")
 
 
-def promoted_is_plain(service: ServedSchema, selection: Selection) -> None:
-    """A combination in full context has the tokens of the modular plan, and the answer of one causal forward pass."""
-    for repair in ("slots", "none"):
-        plan = service.plan(selection, Repair.parse(repair))
-        if not has_combination(plan):
-            continue
-        exact = exact_plan(plan, in_full_context(combination(plan)))
-        if _placed(exact) != _placed(plan):
-            raise BrokenLaw("some tokens are others or elsewhere in full context")
-        if true_level(exact) is not Level.EXACT or exact.level is not Level.EXACT:
-            raise BrokenLaw(f"the level in full context is {true_level(exact)}")
-        logits = service.executor.logits(exact.tokens)
-        _near(service, logits, plain_logits(plan.tokens, service.model)[-len(logits) :], "plain prefill")
-        logits = service.executor.logits(plan.tokens)
-        _near(service, logits, reference_logits(plan.tokens, service.model), "the reference after a promotion")
-
-
 def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
     """The text of modules that a prompt does not select never changes its output."""
     schema = service.state.schema
@@ -125,7 +106,6 @@ ENGINE_LAWS = (
     Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
     Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
     Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
-    Law(name="promoted is plain prefill", over=Over.ANSWER, check=promoted_is_plain),
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),
     Law(name="generation is the reference", over=Over.ANSWER, check=generation_is_reference),
 )
@@ -136,11 +116,6 @@ def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, w
     far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
     if not far < service.tolerance:
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
-
-
-def _placed(plan: Plan) -> list[tuple[int, int, int | None]]:
-    """Return the tokens of a plan, each behind its position and before its place in the layout, if it has one."""
-    return [token for piece in plan.pieces for token in zip_longest(piece.position_ids, piece.token_ids, piece.places)]
 
 
 def _masked(

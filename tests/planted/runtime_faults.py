@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from promptcache.kv import MemoryStore, Recipe
-from promptcache.layout import Encoding, KVPart
+from promptcache.layout import Encoding
 from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
@@ -29,7 +29,6 @@ from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.segmented import SegmentedLayer
-from promptcache.runtime.promoter import Promoter
 from promptcache.runtime.request import Request, RequestBuilder
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
@@ -43,13 +42,11 @@ tails, scheduler, decoder = (
 job = module_of("promptcache.runtime.serving.job")
 guard, tiered = module_of("promptcache.runtime.hf.guard"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
-full_context = module_of("promptcache.layout.full_context")
-promoter = module_of("promptcache.runtime.promoter")
-engine_laws = module_of("tests.laws.engine_laws")
+repetition = module_of("promptcache.runtime.repetition")
 relocation = module_of("promptcache.runtime.hf.relocation")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
-PROMOTED, PLAIN = "promotions keep answers", "promoted is plain prefill"
+PROMOTED = "promotions keep answers"
 MOVED = "moved keys are the model's"
 
 
@@ -619,31 +616,9 @@ def _chunks_lose_a_token(patch: Patch) -> None:
     )
 
 
-@fault("a part in full context misses the part before it", law=PLAIN, quick=True)
+@fault("a promotion misses the part before it", law=PROMOTED)
 def _context_without_last(patch: Patch) -> None:
-    patch.setattr(full_context, "Encoding", lambda **given: Encoding(**{**given, "context": given["context"][:-1]}))
-
-
-@fault("a part in full context stands where it was encoded alone", law=PLAIN)
-def _not_moved(patch: Patch) -> None:
-    original = full_context.in_full_context
-
-    def in_place(items: Any) -> Any:
-        return original(tuple(replace(each, shift=0) if isinstance(each, KVPart) else each for each in items))
-
-    patch.setattr(engine_laws, "in_full_context", in_place)
-
-
-@fault("a request uses promoted KV that is not in memory", law=PROMOTED)
-def _promoted_absent(patch: Patch) -> None:
-    original = Promoter.exact
-
-    def exact(self: Any, plan: Any, salt: Any = None) -> Any:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Executor, "absent", lambda self, wanted: frozenset())
-            return original(self, plan, salt)
-
-    patch.setattr(Promoter, "exact", exact)
+    patch.setattr(executor, "Encoding", lambda **given: Encoding(**{**given, "context": given["context"][:-1]}))
 
 
 @fault("deterministic requests use promoted KV", law=PROMOTED, quick=True)
@@ -658,30 +633,10 @@ def _never_deterministic(patch: Patch) -> None:
 
 @fault("an interruption ends a promotion", law=PROMOTED)
 def _interruption_ends(patch: Patch) -> None:
-    patch.setattr(promoter, "Interrupted", KeyboardInterrupt)
-    patch.setattr(promoter._log, "exception", lambda *args: None)
+    patch.setattr(repetition, "Interrupted", KeyboardInterrupt)
+    patch.setattr(repetition._log, "exception", lambda *args: None)
 
 
 @fault("a forward pass in idle time does not check for requests", law=PROMOTED)
 def _unchecked(patch: Patch) -> None:
     patch.setattr(encode, "checked_cache", lambda cache, check: cache)
-
-
-@fault("promotions outlive their schema", law=PROMOTED)
-def _outlives_schema(patch: Patch) -> None:
-    patch.setattr(Promoter, "end_unneeded", lambda self: None)
-
-
-@fault("promoted KV is not counted", law=PROMOTED)
-def _promoted_uncounted(patch: Patch) -> None:
-    patch.setattr(Promoter, "_size", lambda self, node: 0)
-
-
-@fault("the context of a promoted encoding is evicted first", law=PROMOTED)
-def _context_first(patch: Patch) -> None:
-    def touch(self: Any, used: Any) -> None:
-        for node in used.nodes:
-            if node in self._nodes:
-                self._nodes.move_to_end(node)
-
-    patch.setattr(Promoter, "_touch", touch)

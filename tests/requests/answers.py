@@ -36,8 +36,8 @@ from tests.requests.options import Resolved, names_places, resolve
 from tests.requests.plans import (
     VOCABULARY,
     plan_of,
-    promoted_combination,
     promoted_plan,
+    promoted_tokens,
     state_of,
     without_text,
 )
@@ -89,10 +89,10 @@ class Asked:
         self._engine._executor.pool = Pool(self._model, copies, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
         self._state = state_of(workload)
-        self._promoted = promoted_combination(workload, self._state)
+        self._promoted = promoted_tokens(workload, self._state)
         if self._promoted is not None:
             first = workload.steps[0].asks[0]
-            self._engine.promote(workload.prompts[first.prompt], repair=first.repair, salt=first.salt)
+            self._engine.promote(workload.prompts[first.prompt], salt=first.salt)
         self._quantized = Executor(self._model, MemoryStore(self._model.shape), lambda: self._engine.fingerprint)
 
     def check(self, step: Step) -> list[Completion | None]:

@@ -11,7 +11,7 @@ from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
 from promptcache.layout import Origin, Plan, scaffolds_in_use
 from promptcache.runtime.history import stretches
 from promptcache.runtime.turns import ChatTurn
-from tests.requests.plans import VOCABULARY, plan_of, promoted_combination, promoted_plan, state_of
+from tests.requests.plans import VOCABULARY, plan_of, promoted_plan, promoted_tokens, state_of
 from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, OUTPUTS, Ask, Step, Way, Workload
 
 OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
@@ -97,7 +97,7 @@ def count_pairs(counts: Counter[tuple[str, str]], workload: Workload) -> None:
 def features(workload: Workload) -> Iterator[frozenset[str]]:
     """Yield the features of each request, in order."""
     state = state_of(workload)
-    promoted = promoted_combination(workload, state)
+    promoted = promoted_tokens(workload, state)
     history: set[tuple[str, int]] = set()
     for step in workload.steps:
         added: set[tuple[str, int]] = set()

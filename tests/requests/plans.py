@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
-from promptcache.layout import CombinationParts, Plan, combination, exact_plan, has_combination, in_full_context
+from promptcache.layout import Level, Origin, Plan
 from promptcache.runtime import SchemaState, schema_state
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -22,18 +22,39 @@ def state_of(workload: Workload) -> SchemaState:
     return schema_state(workload.schema, VOCABULARY, CONTEXT, Codec(workload.codec))
 
 
-def promoted_combination(workload: Workload, state: SchemaState) -> CombinationParts | None:
-    """Return the combination of the first request if it is promoted before; None if there is none."""
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """Tokens that were promoted; they belong to a salt if an argument is among them."""
+
+    token_ids: tuple[int, ...]
+    salt: str | None
+    has_argument: bool
+
+
+def combined(plan: Plan, salt: str | None) -> Promoted | None:
+    """Return the tokens of a modular plan up to its last stored one; None if it is exact."""
+    if plan.level is Level.EXACT:
+        return None
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    pieces = plan.pieces[: last + 1]
+    token_ids = tuple(token_id for piece in pieces for token_id in piece.token_ids)
+    return Promoted(token_ids, salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
+
+
+def promoted_tokens(workload: Workload, state: SchemaState) -> Promoted | None:
+    """Return what is promoted of the first request before it; None if nothing is."""
     ask = workload.steps[0].asks[0]
-    plan = plan_of(workload, state, replace(ask, reuse=True), Way.GENERATE)
-    return combination(plan, ask.salt) if workload.promoted and has_combination(plan) else None
+    if not workload.promoted or not workload.has_history:
+        return None
+    return combined(plan_of(workload, state, replace(ask, reuse=True, repair=None), Way.GENERATE), ask.salt)
 
 
-def promoted_plan(plan: Plan, promoted: CombinationParts | None, ask: Ask, way: Way) -> Plan:
-    """Return the plan that is used for a request: its exact plan if its combination is promoted."""
-    if promoted is None or way is Way.LINK or not has_combination(plan) or combination(plan, ask.salt) != promoted:
+def promoted_plan(plan: Plan, promoted: Promoted | None, ask: Ask, way: Way) -> Plan:
+    """Return the plan that is used for a request: the plain one if all that it combines was promoted."""
+    own = combined(plan, ask.salt)
+    if promoted is None or own is None or way is Way.LINK or (promoted.has_argument and promoted.salt != ask.salt):
         return plan
-    return exact_plan(plan, in_full_context(promoted))
+    return plan.plain() if promoted.token_ids[: len(own.token_ids)] == own.token_ids else plan
 
 
 def plan_of(

@@ -37,7 +37,6 @@ GAUGES = {
     "tail_bytes_used",
     "store_bytes",
     "promoted_combinations",
-    "promoted_bytes",
 }
 HISTOGRAMS = {
     "request_queue_time_seconds",

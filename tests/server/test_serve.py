@@ -103,7 +103,6 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--ray", "--port", "0"], 2, "name a port"),
         (["--ray", "--admin-key-file", "keys"], 2, "needs --schema-folder, so that schemas reach all replicas"),
         (["--ray", "--admin-key-file", "keys", "--schema-folder", "folder"], 3, "pip install 'promptcache[ray]'"),
-        (["--promote", "off", "--promote-bytes", "1GiB"], 2, "needs --promote auto"),
         (["--ray", "--host", "0.0.0.0"], 3, "pip install 'promptcache[ray]'"),
     ],
     ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,

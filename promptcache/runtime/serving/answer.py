@@ -12,7 +12,7 @@ from promptcache.runtime.completion import Completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.logprobs import TokenLogprobs
-from promptcache.runtime.request import Request, begun
+from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.decoder import Decoder
 from promptcache.runtime.serving.job import job_of
@@ -44,10 +44,10 @@ def answer(
             on_token(item.token_id if isinstance(item, TokenLogprobs) else item)
 
     with executor.activity:
-        job = job_of(begun(request, executor), listen, executor)
+        job = job_of(request, listen, executor)
         decoder = Decoder(executor)
         try:
-            decoder.join(job, executor.fetch(part.encoding for part in job.request.plan.tokens.parts))
+            decoder.join(job, request.prepare(executor))
             while not results:
                 if is_cancelled is not None and is_cancelled():
                     raise Cancelled("the request was cancelled")

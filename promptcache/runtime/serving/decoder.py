@@ -11,12 +11,13 @@ import torch
 
 from promptcache.diagnostics import InvalidGeneration, ModelChanged
 from promptcache.runtime.attention import to_device
-from promptcache.runtime.completion import Completion, OwnKVUsage, Timing, completion
+from promptcache.runtime.completion import Completion, CopiedBytes, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
-from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.finite import has_finite_logits
 from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.logprobs import token_logprobs
+from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
@@ -51,17 +52,16 @@ class Decoder:
         """Bytes of KV of the running requests' own tokens."""
         return self._batch.tails.nbytes
 
-    def join(self, job: Job, fetched: Fetched) -> None:
-        """Add a job whose KV was fetched. Nothing is computed."""
-        job.fetched, job.fetched_at = fetched, time.perf_counter()
-        tokens = job.request.plan.tokens
+    def join(self, job: Job, prepared: Prepared) -> None:
+        """Add a job whose plan has its KV. Nothing is computed."""
+        job.prepared, job.prepared_at = prepared, time.perf_counter()
+        tokens = prepared.plan.tokens
         if job.reads_tokens:
             seen_ids = [*tokens.used_ids, *[0] * job.request.max_new_tokens]
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
         if job.streamer is not None:
             job.streamer.put(torch.tensor([tokens.used_ids]))
-        job.recalled = self._executor.recall(tokens, job.request.salt) if job.request.history else None
-        job.row = self._batch.join(tokens, fetched.handles, job.recalled)
+        job.row = self._batch.join(tokens, prepared.fetched.handles, prepared.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
         self.running.append(job)
@@ -182,7 +182,8 @@ class Decoder:
             self._complete(job, ended)
 
     def _complete(self, job: Job, ended: bool) -> None:
-        assert job.fetched is not None
+        prepared = job.prepared
+        assert prepared is not None, "a running job is prepared"
         try:
             self._executor.model.check_unchanged()
         except ModelChanged as error:
@@ -190,18 +191,21 @@ class Decoder:
             return
         now, request = time.perf_counter(), job.request
         kept_bytes = self._keep(job)
-        found = 0 if job.recalled is None else job.recalled.num_found
+        prepare_s = prepared.refine_s + prepared.fetch_s + prepared.encode_s
         timing = Timing(
             plan_s=job.submitted - request.started,
-            fetch_s=job.fetched_at - job.submitted,
-            link_s=job.joined_at - job.fetched_at,
+            wait_s=max(0.0, job.prepared_at - job.submitted - prepare_s),
+            refine_s=prepared.refine_s,
+            fetch_s=prepared.fetch_s,
+            encode_s=prepared.encode_s,
+            link_s=job.joined_at - job.prepared_at,
             prefill_s=job.first_token_at - job.joined_at,
             decode_s=now - job.first_token_at,
         )
         made = completion(
             request,
-            job.fetched,
-            OwnKVUsage(found, _row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
+            prepared,
+            CopiedBytes(_row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
             tuple(job.token_ids),
             ended,
             timing,
@@ -213,7 +217,8 @@ class Decoder:
         if job.row is None or job.row.num_own == 0:
             return 0
         own = self._batch.own_kv(job.row)
-        return self._executor.keep(job.recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
+        recalled = None if job.prepared is None else job.prepared.recalled
+        return self._executor.keep(recalled, job.token_ids, tuple(zip(own.keys, own.values, strict=True)))
 
 
 def _row(job: Job) -> Row:

@@ -15,11 +15,11 @@ import torch
 
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.options import end_ids, stopping_criteria
 from promptcache.runtime.hf.processors import logits_processors
-from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs
+from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
 from promptcache.runtime.serving.batch import Row
@@ -45,7 +45,7 @@ class Job:
         seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty, processor or criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
-        fetching: Its KV, while another thread reads or encodes it.
+        preparing: Its plan with KV, while another thread reads or encodes it.
         missing_keys: Keys of the KV that was not in memory at the last check.
         matcher: The state of the answer in its format; None if it may be any text.
     """
@@ -59,17 +59,16 @@ class Job:
     ends: tuple[int, ...]
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
-    fetching: Future[Fetched] | None = None
+    preparing: Future[Prepared] | None = None
     missing_keys: frozenset[str] = frozenset()
-    fetched: Fetched | None = None
-    recalled: Recalled | None = None
+    prepared: Prepared | None = None
     matcher: TokenMatcher | None = None
     row: Row | None = None
     seen_ids: torch.Tensor = field(default_factory=partial(torch.empty, (1, 0), dtype=torch.long))
     pending: deque[int] = field(default_factory=deque)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    fetched_at: float = 0.0
+    prepared_at: float = 0.0
     joined_at: float = 0.0
     first_token_at: float = 0.0
 

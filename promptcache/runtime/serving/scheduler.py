@@ -12,8 +12,8 @@ from functools import partial
 
 from promptcache.diagnostics import Cancelled, QueueTimeout
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.request import begun
+from promptcache.runtime.executor import Executor
+from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.serving.admission import ServiceLimits, num_admitted
 from promptcache.runtime.serving.decoder import Decoder
 from promptcache.runtime.serving.job import Job
@@ -137,53 +137,49 @@ class Scheduler:
         for _ in range(count):
             job = self._waiting.popleft()
             self._observer.admitted(time.perf_counter() - job.submitted)
-            try:
-                job.request = begun(job.request, self._executor)
-                self._fetching.append(job)
-            except Exception as error:  # noqa: BLE001 - passed to the request's listener
-                self._end(job, error)
+            self._fetching.append(job)
 
     def _fetch(self) -> bool:
         """Fetch the KV of admitted jobs. A job with all of its KV joins the running ones."""
         for job in tuple(self._fetching):
             try:
-                if job.fetching is None:
-                    self._begin_fetch(job)
-                elif job.fetching.done():
-                    fetched, job.fetching = job.fetching.result(), None
-                    self._join(job, fetched)
+                if job.preparing is None:
+                    self._prepare(job)
+                elif job.preparing.done():
+                    prepared, job.preparing = job.preparing.result(), None
+                    self._join(job, prepared)
             except Exception as error:  # noqa: BLE001 - passed to the request's listener
                 self._end(job, error)
         if self._fetches_first or not self._running:
-            wait([job.fetching for job in self._fetching if job.fetching is not None], _LOOK_S, FIRST_COMPLETED)
+            wait([job.preparing for job in self._fetching if job.preparing is not None], _LOOK_S, FIRST_COMPLETED)
         return bool(self._fetching)
 
-    def _begin_fetch(self, job: Job) -> None:
-        """Fetch the KV of a job. Another thread reads or encodes KV that is not in memory.
+    def _prepare(self, job: Job) -> None:
+        """Prepare the plan of a job. Another thread reads or encodes KV that is not in memory.
 
         A job waits while some of its KV is fetched for another one.
         """
-        fetched = [each.missing_keys for each in self._fetching if each.fetching is not None]
+        fetched = [each.missing_keys for each in self._fetching if each.preparing is not None]
         if not all(map(job.missing_keys.isdisjoint, fetched)):
             return
         wanted = [part.encoding for part in job.request.plan.tokens.parts]
         job.missing_keys = self._executor.absent(wanted)
         if not job.missing_keys:
-            self._join(job, self._executor.fetch(wanted))
+            self._join(job, job.request.prepare(self._executor))
         elif all(map(job.missing_keys.isdisjoint, fetched)):
-            fetch = partial(self._executor.fetch, wanted, partial(_check_cancelled, job))
-            job.fetching = self._threads.submit(fetch)
+            progress = partial(_check_cancelled, job)
+            job.preparing = self._threads.submit(job.request.prepare, self._executor, progress)
 
-    def _join(self, job: Job, fetched: Fetched) -> None:
+    def _join(self, job: Job, prepared: Prepared) -> None:
         self._fetching.remove(job)
-        self._decoder.join(job, fetched)
+        self._decoder.join(job, prepared)
 
     def _end(self, job: Job, result: Completion | BaseException) -> None:
         """Remove a job and pass the result to its listener."""
         if job in self._fetching:
             self._fetching.remove(job)
-            if job.fetching is not None:
-                job.fetching.cancel()
+            if job.preparing is not None:
+                job.preparing.cancel()
         self._decoder.end(job, result)
 
 
