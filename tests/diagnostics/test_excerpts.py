@@ -20,16 +20,7 @@ from promptcache.diagnostics import (
     Span,
     excerpt,
 )
-from promptcache.language import (
-    Prompt,
-    Schema,
-    check_schema,
-    module,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-    slot,
-)
+from promptcache.language import Prompt, Schema, check_schema, module, parse_prompt, parse_schema, resolve_prompt, slot
 
 LAW = """<schema name="law">
   <module name="matter"><parameter name="pages" length="2" type="int"/></module>

@@ -175,17 +175,8 @@ def test_choices_can_be_given_as_their_texts():
     """A text that names a choice is that choice, wherever Python code gives it."""
     made, meant = (
         Schema(
-            "s",
-            context=choose(Context.OWN),
-            whitespace=choose(Whitespace.PRESERVE),
-            positions=choose(Placement.FIXED),
-        ).with_module(
-            module(
-                "a",
-                slot("p", 2, kind=choose(ParameterType.INT)),
-                context=choose(Context.OWN),
-            )
-        )
+            "s", context=choose(Context.OWN), whitespace=choose(Whitespace.PRESERVE), positions=choose(Placement.FIXED)
+        ).with_module(module("a", slot("p", 2, kind=choose(ParameterType.INT)), context=choose(Context.OWN)))
         for choose in (str, lambda choice: choice)
     )
 

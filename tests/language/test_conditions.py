@@ -15,14 +15,7 @@ from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
 from promptcache.language.rules.rules import Check, RuleKind
 from promptcache.language.rules.solver import Budget, RuleSolver
-from promptcache.language.syntax.conditions import (
-    Cardinality,
-    Test,
-    broken_clause,
-    holds,
-    read_condition,
-    simplify,
-)
+from promptcache.language.syntax.conditions import Cardinality, Test, broken_clause, holds, read_condition, simplify
 from promptcache.language.syntax.nodes import IN_PYTHON
 from tests.conftest import law_examples
 from tests.language.documents import checked, codes, selected, without_spans

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
-from promptcache.language import (
-    Prompt,
-    Schema,
-    check_schema,
-    count_combinations,
-    parse_prompt,
-    parse_schema,
-)
+from promptcache.language import Prompt, Schema, check_schema, count_combinations, parse_prompt, parse_schema
 from promptcache.language.rules import count
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.names import MAX_SUGGESTIONS

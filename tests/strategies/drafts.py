@@ -210,10 +210,7 @@ def _with_filler(draft: ParameterDraft) -> ParameterDraft:
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:
     required = (False,) if member else (True,) if elements.complete else (False, False, True)
-    own = {
-        "reserve": ("1", "5", "9"),
-        **({"cache": ("false", "true")} if elements.uncached else {}),
-    }
+    own = {"reserve": ("1", "5", "9"), **({"cache": ("false", "true")} if elements.uncached else {})}
     return st.builds(
         ModuleDraft,
         level=st.just(0) if member else _LEVELS,

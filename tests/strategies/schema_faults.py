@@ -244,13 +244,7 @@ def _broken_schemas(draw: DrawFn, drawn: SearchStrategy[SchemaFiles], faults: tu
         written = SchemaFiles(xml=written.whole, files={}, whole=written.whole)
     texts, file, line, column = take_point(_planted(written, fault, draw(_NUMBERS)))
     return BrokenSchema(
-        xml=texts.pop(DOCUMENT),
-        files=texts,
-        code=fault.code,
-        mutation=fault.name,
-        file=file,
-        line=line,
-        column=column,
+        xml=texts.pop(DOCUMENT), files=texts, code=fault.code, mutation=fault.name, file=file, line=line, column=column
     )
 
 

@@ -224,8 +224,7 @@ def test_text_behind_a_control_token_is_the_same_everywhere(kind: str, before: B
 
 
 @pytest.mark.parametrize(
-    ("kind", "starts"),
-    [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))],
+    ("kind", "starts"), [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))]
 )
 def test_some_tokenizers_put_a_space_at_a_start(kind: str, starts: tuple[str, str, str]):
     """A space that a tokenizer adds is at the start of a prompt and behind control tokens, not within text."""
