@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.diagnostics import LanguageError, PromptError, SchemaError, Span
+from promptcache.diagnostics import PromptError, SchemaError, Span
 from promptcache.language import (
     CheckedSchema,
     Prompt,
@@ -123,46 +123,6 @@ def test_members_of_an_engine_take_the_place_of_declared_ones() -> None:
     assert selection.members["notes/lamp"].text == "The lamp is new."
     with pytest.raises(PromptError, match="PC401"):
         resolve_prompt(prompt, checked())
-
-
-@pytest.mark.parametrize(
-    ("inside", "code"),
-    [
-        ('<module name="a"><module name="b">B</module></module>', "PC111"),
-        ('<module name="a"><user>B</user></module>', "PC111"),
-        ('<module name="a" separator="">A</module>', "PC111"),
-        ('<module name="a" cache="false">A</module>', "PC111"),
-        ('<module name="a">A</module><module name="a">B</module>', "PC203"),
-        ('<module name="1">A</module>', "PC201"),
-        ("text", "PC106"),
-        ("<union/>", "PC102"),
-        ('<parameter name="p" length="1"/>', "PC102"),
-    ],
-)
-def test_wrong_collections_are_refused(inside: str, code: str) -> None:
-    """A collection has modules with names of their own, and these have only text."""
-    with pytest.raises(LanguageError) as caught:
-        checked(f'<schema name="s"><collection name="c">{inside}</collection></schema>')
-    assert caught.value.diagnostics[0].code == code
-
-
-@pytest.mark.parametrize(
-    ("attributes", "code"),
-    [
-        ('name="c" min="3" max="2"', "PC309"),
-        ('name="c" min="x"', "PC105"),
-        ('name="c" max="0"', "PC105"),
-        ('name="c" cache="false"', "PC103"),
-        ('min="1"', "PC104"),
-        ('name="use"', "PC202"),
-        ('name="m"', "PC203"),
-    ],
-)
-def test_wrong_attributes_are_refused(attributes: str, code: str) -> None:
-    """A collection is named as a module is; its limits can be kept."""
-    with pytest.raises(LanguageError) as caught:
-        checked(f'<schema name="s"><module name="m">M</module><collection {attributes}/></schema>')
-    assert caught.value.diagnostics[0].code == code
 
 
 def test_rules_name_collections() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
-from promptcache.language import Prompt, Schema, check_schema, count_combinations, parse_prompt, parse_schema
+from promptcache.language import Prompt, Schema, check_schema, count_combinations, parse_schema
 from promptcache.language.rules import count
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
@@ -17,41 +17,6 @@ from promptcache.language.syntax.templates import render_template
 from tests.language.documents import checked, codes, outline, selected
 
 MODULE = '<module name="a"/>'
-SCHEMAS = {
-    "a document of comments": ("<!-- nothing -->", "PC001", "has no element"),
-    "an end tag without a name": ('<schema name="s"></>', "PC001", ""),
-    "a schema in a schema": (f'<schema name="s">{MODULE}<schema name="t"/></schema>', "PC102", "has only one <schema>"),
-    "fewer modules than max": (
-        f'<schema name="s">{MODULE}<rules><choose modules="a" min="2" max="3"/></rules></schema>',
-        "PC309",
-        "there are 1 modules",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("document", "code", "words"), SCHEMAS.values(), ids=SCHEMAS)
-def test_schemas_are_refused_in_words(document, code, words):
-    """The first diagnostic has the code of the fault, and its message or help describes the fault."""
-    with pytest.raises(LanguageError) as caught:
-        checked(document)
-    first = caught.value.diagnostics[0]
-    assert first.code == code
-    assert words in f"{first.message} {first.help}"
-
-
-PROMPTS = {
-    "an argument without a name": ("<prompt schema='s'><a><arg>x</arg></a></prompt>", "PC104", "'name'"),
-    "an element in an argument": ("<prompt schema='s'><a><arg name='p'>x<b/></arg></a></prompt>", "PC102", "only text"),
-}
-
-
-@pytest.mark.parametrize(("document", "code", "words"), PROMPTS.values(), ids=PROMPTS)
-def test_prompts_are_refused_in_words(document, code, words):
-    """The first diagnostic has the code of the fault, and its message describes the fault."""
-    with pytest.raises(LanguageError) as caught:
-        parse_prompt(document)
-    first = caught.value.diagnostics[0]
-    assert (first.code, words in first.message) == (code, True)
 
 
 PATTERNS = {

@@ -208,19 +208,3 @@ def test_a_missing_file_is_a_diagnostic(tmp_path):
 def test_separators_may_be_escaped():
     r"""In a separator, \n, \t and \\ mean a newline, a tab and a backslash."""
     assert parse_schema(r'<schema name="s" separator="\n-\t\\n"/>').separator == "\n-\t\\n"
-
-
-@pytest.mark.parametrize(
-    ("value", "fix"),
-    [
-        ("yes", 'write required="true"'),
-        ("0", 'write required="false"'),
-        ("ture", "did you mean 'true'?"),
-        ("maybe", None),
-    ],
-)
-def test_truth_values_are_suggested(value, fix):
-    """Truth values of other languages, and misspelled ones, get the right spelling as help."""
-    with pytest.raises(SchemaError) as caught:
-        parse_schema(f'<schema name="s"><module name="a" required="{value}"/></schema>')
-    assert caught.value.diagnostics[0].help == fix
