@@ -12,41 +12,11 @@ from promptcache.language import Prompt, Schema, check_schema, count_combination
 from promptcache.language.rules import count
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
-from promptcache.language.syntax.patterns import MAX_TEXT, Pattern, PatternError
+from promptcache.language.syntax.patterns import MAX_TEXT, Pattern
 from promptcache.language.syntax.templates import render_template
 from tests.language.documents import checked, codes, outline, selected
 
 MODULE = '<module name="a"/>'
-
-
-PATTERNS = {
-    "a{x}": "does not begin a number of repetitions",
-    "(a": "ends where ')' is expected",
-    "a)": "')' closes no group",
-    "[a": "ends where ']' is expected",
-    "a\\": "ends where a character after the backslash is expected",
-    "\\q": "there is no \\q",
-    "\\1": "refers to a group",
-    "(?=a)": "look-ahead and look-behind",
-    "(?#a)": "groups with (?# are not supported",
-    "*a": "'*' repeats nothing",
-    "a+*": "a repetition follows another",
-    "a{5,2}": "the second number is smaller",
-    "a{1001}": "more than 1,000 times",
-    "[[:x:]]": "there is no class [:x:]",
-    "[b-a]": "the range b-a runs backwards",
-    "[a-\\d]": "cannot be the end of a range",
-    "(?P<a-b>x)": "cannot be read",
-    "\\pL{900}": "too large",
-}
-
-
-@pytest.mark.parametrize(("pattern", "words"), PATTERNS.items())
-def test_patterns_are_refused_in_words(pattern, words):
-    """The diagnostic of an invalid pattern has a reason."""
-    with pytest.raises(PatternError) as caught:
-        Pattern(pattern)
-    assert words in caught.value.message
 
 
 def test_patterns_know_sets_and_escapes():
@@ -124,13 +94,6 @@ def test_expensive_templates_are_refused(template, words, monkeypatch):
     assert words in caught.value.diagnostics[0].message
 
 
-def test_templates_have_little_time(monkeypatch):
-    """A template that takes too long is stopped."""
-    monkeypatch.setattr(sandbox, "_MAX_SECONDS", -1.0)
-    with pytest.raises(LanguageError, match="seconds"):
-        render_template("{% for a in x %}{% endfor %}", {"x": [1]}, "t.xml.j2", LanguageError)
-
-
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
     """A pipe, an impossible file name, and a context without a template are faults with a place."""
     os.mkfifo(tmp_path / "pipe.xml")
@@ -145,18 +108,6 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
         Schema.from_file(tmp_path / "s.xml")
     with pytest.raises(LanguageError, match="PC010 the file cannot be read"):
         Prompt.from_file(tmp_path / f"{name}.xml")
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [("<user>Hello.</user>", "a turn of <user>"), ('<parameter name="p" length="1"/>', "a parameter")],
-)
-def test_includes_bring_modules_only(content, what, tmp_path: Path):
-    """Content that would be part of every prompt is not included without notice."""
-    (tmp_path / "t.xml").write_text(f'<schema name="t">{MODULE}{content}</schema>')
-    with pytest.raises(LanguageError, match=f"has {what} outside of its modules") as caught:
-        parse_schema('<schema name="s"><include href="t.xml"/></schema>', folder=tmp_path)
-    assert codes(caught.value.diagnostics) == ["PC219"]
 
 
 def test_turns_are_built_like_documents():

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
+from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.conftest import law_examples
 from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
-from tests.language.generated import all_selections, declared_schemas
 from tests.speed import is_within
 
 pytestmark = pytest.mark.long
@@ -103,31 +99,6 @@ def test_of_three_members_of_a_union_only_one_is_kept():
     ):
         (found,) = refusal(f'<prompt schema="s">{members}</prompt>', union).diagnostics
         assert (found.code, found.help) == ("PC408", advice)
-
-
-@settings(max_examples=law_examples())
-@given(schema=declared_schemas(), data=st.data())
-def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):
-    """A prompt is accepted if and only if its modules, with ancestors and defaults, keep all rules."""
-    try:
-        known = check_schema(schema)
-    except SchemaError:
-        return
-    named = data.draw(st.lists(st.sampled_from(list(known.modules)), unique=True)) if known.modules else []
-    prompt = Prompt("s")
-    for module in named:
-        prompt = prompt.use(module)
-    brought = {"/".join(path.split("/")[: depth + 1]) for path in named for depth in range(path.count("/") + 1)}
-    complete = frozenset(known.rules.complete(brought)) - {""}
-    valid = complete in all_selections(known.rules)
-    faults: tuple[Diagnostic, ...] = ()
-    try:
-        found = set(resolve_prompt(prompt, known).modules)
-    except PromptError as error:
-        faults, found = error.diagnostics, complete
-    assert found == complete
-    assert bool(faults) is not valid
-    assert all("PC406" <= fault.code <= "PC419" and fault.message for fault in faults)
 
 
 def test_resolving_does_not_depend_on_the_size_of_the_schema():
