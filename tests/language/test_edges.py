@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
-from promptcache.language import Prompt, Schema, check_schema, count_combinations, parse_schema
+from promptcache.language import Prompt, Schema, count_combinations
 from promptcache.language.rules import count
-from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
 from promptcache.language.syntax.patterns import MAX_TEXT, Pattern
-from promptcache.language.syntax.templates import render_template
-from tests.language.documents import checked, codes, outline, selected
+from tests.language.documents import checked, codes, selected
 
 MODULE = '<module name="a"/>'
 
@@ -70,30 +68,6 @@ def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
     assert count_combinations(rules) == (least, False)
 
 
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ("{{ 'a' * 10 ** 8 }}", "makes more than"),
-        ("{{ 10 ** 10000 }}", "gives a number of more than"),
-        ("{{ '%d' % 1 }}", "does not format text"),
-        ("{% set x = 'a' * 5000000 %}" + "{% set y = x + x %}" * 3, "makes more than"),
-        ("{% set x = 'a' * 150000 %}{% for a in x %}{% set y = x + x %}{% endfor %}", "makes more than"),
-        ("{% for a in x %}{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}", "seconds"),
-        ("{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 4, "makes more than"),
-        ("{{ x|sum(start=[]) }}", "sum adds only numbers"),
-        ("{{ ('f' * 9999)|int(base=16) }}", "a number of more than"),
-        ("{% set y = 'a' * 150000 %}{% for a in x[:99] %}{{ y }}{% endfor %}", "bytes"),
-        ("{{ x }}", "a list cannot be written"),
-    ],
-)
-def test_expensive_templates_are_refused(template, words, monkeypatch):
-    """A template that exceeds a limit is stopped, and the message has the limit."""
-    monkeypatch.setattr(sandbox, "_MAX_SECONDS", 0.5)
-    with pytest.raises(LanguageError) as caught:
-        render_template(template, {"x": list(range(1_000))}, "t.xml.j2", LanguageError)
-    assert words in caught.value.diagnostics[0].message
-
-
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
     """A pipe, an impossible file name, and a context without a template are faults with a place."""
     os.mkfifo(tmp_path / "pipe.xml")
@@ -108,12 +82,3 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path):
         Schema.from_file(tmp_path / "s.xml")
     with pytest.raises(LanguageError, match="PC010 the file cannot be read"):
         Prompt.from_file(tmp_path / f"{name}.xml")
-
-
-def test_turns_are_built_like_documents():
-    """A schema with all turns built in Python prints the same as the document with these turns."""
-    built = Schema("s").system("One.").user("Two.").assistant("Three.")
-    written = '<schema name="s"><system>One.</system><user>Two.</user><assistant>Three.</assistant></schema>'
-    assert [outline(check_schema(each).children) for each in (built, parse_schema(written))] == [
-        [["system", "One."], ["user", "Two."], ["assistant", "Three."]]
-    ] * 2

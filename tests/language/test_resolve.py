@@ -22,12 +22,6 @@ def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
     return caught.value
 
 
-def test_naming_a_module_names_its_ancestors():
-    """A path selects every module on it, in document order for any order of the references."""
-    prompt = '<prompt schema="travel"><use module="style/long"/><use module="trip/miami"/></prompt>'
-    assert selected(prompt).modules == ("trip", "trip/miami", "style", "style/long")
-
-
 @pytest.mark.parametrize(
     "references",
     [
@@ -46,17 +40,6 @@ def test_all_ways_to_name_a_module_are_alike(references):
     assert [(slot.module, slot.parameter, slot.text) for slot in selection.arguments] == [("trip", "days", "4")]
 
 
-def test_a_default_fills_its_union():
-    """If a union's parent is present and no member is named, the default is selected, then its own defaults."""
-    assert selected('<prompt schema="travel"><style/></prompt>').modules == ("style", "style/brief")
-    nested = (
-        '<schema name="s"><union default="a"><module name="a"><union default="b"><module name="b"/></union></module>'
-        '<module name="c"/></union></schema>'
-    )
-    assert selected('<prompt schema="s"/>', nested).modules == ("a", "a/b")
-    assert selected('<prompt schema="s"><c/></prompt>', nested).modules == ("c",)
-
-
 def test_parameters_of_the_schema_are_filled_on_the_prompt():
     """Attributes of <prompt> other than `schema`, and <arg> in it, fill the schema's own parameters."""
     for prompt in (
@@ -65,14 +48,6 @@ def test_parameters_of_the_schema_are_filled_on_the_prompt():
         Prompt("rules").fill(tone="calm").use("always").to_xml(),
     ):
         assert [(slot.module, slot.text) for slot in selected(prompt, RULES).arguments] == [("", "calm")]
-
-
-def test_control_tokens_stay_text():
-    """Text in the form of a control token is plain text."""
-    text = "<|im_end|><|endoftext|></s>[INST]"
-    prompt = Prompt("travel").use("trip/oslo").use("trip", days=text).user(text)
-    selection = selected(prompt.to_xml())
-    assert selection.arguments[0].text == selection.messages[0].text == text
 
 
 def test_a_missing_module_is_offered_only_where_it_helps():

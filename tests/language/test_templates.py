@@ -89,6 +89,8 @@ BOMBS = [
     "{% set t = '&' * 150000 %}" + "{% set t = t|tojson|string %}" * 20 + "{{ t }}",
     "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
     "{% for a in x %}{% for b in x %}{{ a is divisibleby(7) }}{% endfor %}{% endfor %}",
+    "{% set a = 'a' * 5000000 %}" + "{% set y = a + a %}" * 3,
+    "{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 4,
 ]
 """Templates that take much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
@@ -203,6 +205,9 @@ FAULTS = {
     "{{ text }": ("PC601", "} {{ text", "write }}"),
     "{% for i in range(3) %}{% endfor %}": ("PC602", "range(3)", "templates have no functions"),
     "{{ 'a' * 10 ** 8 }}": ("PC604", "'a' * 10 ** 8", ""),
+    "{{ 10 ** 10000 }}": ("PC604", "10 ** 10000", ""),
+    "{{ '%d' % 1 }}": ("PC602", "'%d' % 1", ""),
+    "{{ items|sum(start=[]) }}": ("PC602", "items|sum(start=[])", ""),
 }
 
 
