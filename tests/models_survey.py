@@ -153,10 +153,7 @@ def survey(model_type: str) -> Finding:
     own = max(distance(engine.logits(prompt), _own_logits(engine, prompt, untouched)) for prompt in prompts)
     is_right = max(reference, own) < TOLERANCE
     return Finding(
-        model_type=model_type,
-        outcome=Outcome.RIGHT if is_right else Outcome.WRONG,
-        reference=reference,
-        own=own,
+        model_type=model_type, outcome=Outcome.RIGHT if is_right else Outcome.WRONG, reference=reference, own=own
     )
 
 

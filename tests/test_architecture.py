@@ -291,13 +291,7 @@ def imported_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "room",
-    [
-        "promptcache",
-        "promptcache.language",
-        "promptcache.layout",
-        "promptcache.cli",
-        "promptcache.scale.ray_proxy",
-    ],
+    ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli", "promptcache.scale.ray_proxy"],
 )
 def test_light_rooms_do_not_load_torch(room: str) -> None:
     """Commands that only read documents load neither torch nor transformers."""

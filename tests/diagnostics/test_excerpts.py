@@ -20,16 +20,7 @@ from promptcache.diagnostics import (
     Span,
     excerpt,
 )
-from promptcache.language import (
-    Prompt,
-    Schema,
-    check_schema,
-    module,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-    slot,
-)
+from promptcache.language import Prompt, Schema, check_schema, module, parse_prompt, parse_schema, resolve_prompt, slot
 
 LAW = """<schema name="law">
   <module name="matter"><parameter name="pages" length="2" type="int"/></module>
@@ -82,31 +73,25 @@ def test_diagnostic_is_written_with_places_lines_carets_and_help() -> None:
     ]
 
 
-def test_warning_calls_itself_one() -> None:
-    """A warning begins with its severity."""
-    warning = fault(Span("s", 1, 1, 1, 2), severity=Severity.WARNING)
-
-    assert shown(warning, s="x")[0].startswith("warning[PC203]: ")
-
-
-def test_caret_stands_under_wide_characters() -> None:
-    """The underline starts below the marked text and has its width, also for wide characters."""
-    assert shown(fault(Span("s", 1, 3, 1, 5)), s="日本都市x")[2:] == ["  1 | 日本都市x", "    |     ^^^^"]
-
-
-def test_tabs_are_widened_in_line_and_underline_alike() -> None:
-    """A tab before the place moves the underline as far as the text."""
-    assert shown(fault(Span("s", 1, 2, 1, 3)), s="\tx")[2:] == ["  1 |     x", "    |     ^"]
+@pytest.mark.parametrize(
+    ("text", "span", "expected"),
+    [
+        ("日本都市x", (1, 3, 1, 5), ["  1 | 日本都市x", "    |     ^^^^"]),  # wide characters
+        ("\tx", (1, 2, 1, 3), ["  1 |     x", "    |     ^"]),  # a tab is widened in both lines
+        ("ab<m\n>xyz", (1, 3, 2, 4), ["  1 | ab<m", "    |   ^^"]),  # to the end of its first line
+        ("ab", (1, 3, 1, 3), ["  1 | ab", "    |   ^"]),  # an empty span
+    ],
+)
+def test_place_is_marked(text: str, span: tuple[int, int, int, int], expected: list[str]) -> None:
+    """The underline starts below the marked text and has its width."""
+    assert shown(fault(Span("s", *span)), s=text)[2:] == expected
 
 
-def test_span_over_lines_is_marked_to_the_end_of_its_first() -> None:
-    """Of a span over several lines the first one is shown, marked to its end."""
-    assert shown(fault(Span("s", 1, 3, 2, 4)), s="ab<m\n>xyz")[2:] == ["  1 | ab<m", "    |   ^^"]
+def test_warning_calls_itself_one_and_unknown_sources_have_no_line() -> None:
+    """A warning begins with its severity; a source without text is shown by name and place only."""
+    warning = fault(Span("gone.xml", 7, 1, 7, 2), severity=Severity.WARNING)
 
-
-def test_empty_span_gets_one_caret() -> None:
-    """An empty span is marked with one caret."""
-    assert shown(fault(Span("s", 1, 3, 1, 3)), s="ab")[2:] == ["  1 | ab", "    |   ^"]
+    assert shown(warning) == ["warning[PC203]: module 'a' is defined twice", "  --> gone.xml:7:1"]
 
 
 def test_long_line_is_cut_around_the_place() -> None:
@@ -124,11 +109,6 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in "".join(shown(fault(Span("s", 1, 1, 1, 2)), s="\x1b[31mred"))
 
 
-def test_unknown_source_is_named_without_a_line() -> None:
-    """A source without text is shown by name and place only."""
-    assert shown(fault(Span("gone.xml", 7, 1, 7, 2)))[1:] == ["  --> gone.xml:7:1"]
-
-
 def test_words_that_the_message_says_are_not_repeated() -> None:
     """Related places do not repeat the text of the message or the diagnostic's own place."""
     here, other = Span("s", 1, 1, 1, 2), Span("s", 2, 1, 2, 2)
@@ -138,18 +118,6 @@ def test_words_that_the_message_says_are_not_repeated() -> None:
     )
 
     assert shown(diagnostic, s="x\ny")[1:] == ["  --> s:1:1", "  1 | x", "    | ^", "  ::: s:2:1", "  2 | y", "    | -"]
-
-
-def test_unsatisfiable_schema_says_each_reason_once() -> None:
-    """The excerpt of PC301 has every reason and every line once."""
-    text = '<schema name="s">\n<module name="a" required="true"/>\n<module name="b" required="true" excludes="a"/>\n</schema>'
-
-    with pytest.raises(SchemaError) as caught:
-        check_schema(parse_schema(text))
-
-    found = caught.value.excerpt()
-    assert [found.count(words) for words in ("'a' is required", "'b' is required", "'b' excludes 'a'")] == [1, 1, 1]
-    assert found.count('<module name="a"') == 1
 
 
 def test_error_shows_its_documents() -> None:
@@ -219,20 +187,15 @@ def test_prompt_built_in_python_has_a_path(prompt: Prompt, place: str) -> None:
     assert caught.value.excerpt().splitlines()[1] == f"  --> {place}"
 
 
-def test_text_beside_turns_has_the_call_as_its_place() -> None:
-    """A message that is not allowed is named by its first words."""
-    with pytest.raises(PromptError) as caught:
+def test_other_places_of_python() -> None:
+    """Text beside turns is named by its first words, and a schema built in Python is shown without lines."""
+    with pytest.raises(PromptError) as of_prompt:
         Prompt("law").user("What is a contract?").text("Say it in one sentence, please.")
-
-    assert str(caught.value).startswith("text('Say it in one sentence, please…'): PC416")
-
-
-def test_schema_built_in_python_has_no_line() -> None:
-    """A schema built in Python is shown without lines."""
-    with pytest.raises(SchemaError) as caught:
+    with pytest.raises(SchemaError) as of_schema:
         check_schema(Schema("s").with_module(module("a", slot("n", 0))))
 
-    assert caught.value.excerpt().splitlines()[1] == "  --> <python>"
+    assert str(of_prompt.value).startswith("text('Say it in one sentence, please…'): PC416")
+    assert of_schema.value.excerpt().splitlines()[1] == "  --> <python>"
 
 
 @pytest.mark.parametrize("kind", [QueueFull, ServiceClosed])

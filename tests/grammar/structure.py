@@ -25,23 +25,8 @@ _ATTRIBUTES = (
     "choices", "pattern", "valid", "contains", "answer", "href",
 )  # fmt: skip
 _VALUES = (
-    "",
-    " ",
-    "a",
-    "true",
-    " true",
-    "True",
-    "0",
-    "007",
-    "12",
-    "-1",
-    "1234567890",
-    "own",
-    "collapse",
-    "\\n",
-    "\\x",
-    "a b",
-)
+    "", " ", "a", "true", " true", "True", "0", "007", "12", "-1", "1234567890", "own", "collapse", "\\n", "\\x", "a b"
+)  # fmt: skip
 
 
 def structural_codes(document: str) -> set[str]:

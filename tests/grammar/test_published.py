@@ -8,12 +8,9 @@ import re
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.language import check_schema, parse_schema
 from promptcache.language.syntax.elements import ATTRIBUTES
-from tests import strategies
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
 
@@ -31,15 +28,6 @@ NS = "{http://relaxng.org/ns/structure/1.0}"
 
 def accepts(document: str) -> bool:
     return bool(RNG.validate(etree.fromstring(document.encode())))
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples())
-@given(data=st.data(), document=strategies.schema_documents())
-def test_accepts_valid_documents(data, document):
-    """Every valid schema, and every valid prompt against it, is accepted."""
-    assert accepts(document)
-    assert accepts(data.draw(strategies.prompt_documents(check_schema(parse_schema(document)))))
 
 
 @pytest.mark.law
@@ -73,12 +61,10 @@ def grammar_attributes(element: str) -> set[str]:
     """Return the attributes that the grammar has for an element of a schema."""
     grammar = etree.parse(GRAMMAR / "promptcache.rng").getroot()
     defines = {define.get("name"): define for define in grammar.iter(f"{NS}define")}
-    found: set[str] = set()
+    found, seen = set(), set()
     waiting = [each for each in grammar.iter(f"{NS}element") if each.findtext(f"{NS}name") == element]
-    seen = set()
     while waiting:
-        pattern = waiting.pop()
-        for child in pattern:
+        for child in waiting.pop():
             if child.tag == f"{NS}attribute":
                 found.add(child.findtext(f"{NS}name"))
             elif child.tag == f"{NS}ref" and child.get("name") not in seen:
@@ -104,11 +90,3 @@ def test_rng_is_what_its_script_makes():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.make_rng() == (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("value", ["", "0", "-1", "1234567890", " 1", "1.0"])
-def test_numbers_are_those_of_the_checker(value):
-    """A number has one to nine digits, not all of them zero."""
-    document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
-    assert structural_codes(document) == {"PC105"}
-    assert not accepts(document)

@@ -11,7 +11,7 @@ from promptcache.language import check_schema, parse_schema
 from tests import strategies
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
-from tests.grammar.test_published import STORED
+from tests.grammar.test_published import RNG, STORED
 
 XSD = etree.XMLSchema(etree.parse(GRAMMAR / "promptcache.xsd"))
 UNSEEN = etree.XPath(
@@ -53,9 +53,19 @@ def test_agrees_but_for_what_it_does_not_see(document):
 
 @pytest.mark.parametrize(
     ("value", "allowed"),
-    [("1", True), ("007", True), ("", False), ("0", False), ("-1", False), ("1234567890", False), ("1.0", False)],
+    [
+        ("1", True),
+        ("007", True),
+        ("", False),
+        ("0", False),
+        ("-1", False),
+        ("1234567890", False),
+        ("1.0", False),
+        (" 1", False),
+    ],
 )
 def test_numbers_are_those_of_the_checker(value, allowed):
-    """The least number of positions of a module is what the checker takes for one."""
+    """The least number of positions of a module is, in both grammars, what the checker takes for one."""
     document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
-    assert (not structural_codes(document)) == allowed == XSD.validate(etree.fromstring(document))
+    root = etree.fromstring(document)
+    assert (not structural_codes(document)) == allowed == XSD.validate(root) == RNG.validate(root)

@@ -9,13 +9,7 @@ from typing import Any
 
 from promptcache.diagnostics import Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.language.checked import (
-    CheckedItem,
-    CheckedModule,
-    CheckedTurn,
-    CheckedUnion,
-    FinalText,
-)
+from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TRAVEL = (SCHEMAS / "travel.xml").read_text(encoding="utf-8")

@@ -9,102 +9,49 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from promptcache.language import (
-    Assert,
-    Choose,
-    Context,
-    Doc,
-    Exclude,
-    Item,
-    Module,
-    Parameter,
-    Require,
-    Role,
-    RuleList,
-    Schema,
-    Text,
-    Turn,
-    Union,
-    Whitespace,
-    join_path,
-)
+from promptcache.language import Assert, Choose, Exclude, Item, Module, Require, RuleList, Schema, Union, join_path
 from promptcache.language.rules.rules import Rules
 from promptcache.language.syntax.nodes import IN_PYTHON
 
-TEXTS = st.text(alphabet="ab \n\t<&é", max_size=6)
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
-ALL_KINDS = ("text", "exact", "parameter", "doc", "module", "module", "union", "turn")
-RULES_ONLY = ("module", "union")
-
-
 class _Tree:
-    """Generator of items, up to a number of modules."""
+    """Generator of modules and unions, up to a number of modules."""
 
-    def __init__(self, draw: Draw, num_modules: int, kinds: tuple[str, ...]) -> None:
+    def __init__(self, draw: Draw, num_modules: int) -> None:
         self._draw = draw
-        self._kinds = kinds
         self._left = num_modules
         self.paths: list[str] = []
-        self._count = 0
 
-    def items(self, parent: str, depth: int, in_turn: bool) -> tuple[Item, ...]:
-        kinds = [kind for kind in self._kinds if not (in_turn and kind == "turn")]
-        chosen = self._draw(st.lists(st.sampled_from(kinds), max_size=4 if depth else 5))
-        return tuple(item for kind in chosen if (item := self._item(kind, parent, depth, in_turn)) is not None)
+    def items(self, parent: str, depth: int) -> tuple[Item, ...]:
+        chosen = self._draw(st.lists(st.sampled_from((self._module, self._union)), max_size=4 if depth else 5))
+        return tuple(item for make in chosen if (item := make(parent, depth)) is not None)
 
-    def _item(self, kind: str, parent: str, depth: int, in_turn: bool) -> Item | None:
-        match kind:
-            case "text" | "exact":
-                return Text(text=self._draw(TEXTS), span=IN_PYTHON, exact=kind == "exact")
-            case "doc":
-                return Doc(text="documentation", span=IN_PYTHON)
-            case "parameter":
-                self._count += 1
-                default = self._draw(st.none() | TEXTS)
-                return Parameter(name=f"p{self._count}", length=7, span=IN_PYTHON, default=default)
-            case "turn":
-                role = self._draw(st.sampled_from(Role))
-                return Turn(role=role, children=self.items(parent, depth + 1, True), span=IN_PYTHON)
-            case "module":
-                return self._module(parent, depth, in_turn)
-            case _:
-                return self._union(parent, depth, in_turn)
-
-    def _module(self, parent: str, depth: int, in_turn: bool) -> Module | None:
+    def _module(self, parent: str, depth: int) -> Module | None:
         if self._left == 0 or depth > 3:
             return None
         self._left -= 1
         name = f"m{len(self.paths)}"
         path = join_path(parent, name)
         self.paths.append(path)
-        return Module(
-            name=name,
-            children=self.items(path, depth + 1, in_turn),
-            span=IN_PYTHON,
-            required=self._draw(st.sampled_from([False, False, False, True])),
-            whitespace=self._draw(st.sampled_from([None, None, *Whitespace])),
-            separator=self._draw(st.sampled_from([None, None, "", " ", "\n\n\\t"])),
-            cache=self._draw(st.sampled_from([None, None, False, True])),
-            context=self._draw(st.sampled_from([None, *Context])),
-        )
+        required = self._draw(st.sampled_from([False, False, False, True]))
+        return Module(name=name, children=self.items(path, depth + 1), span=IN_PYTHON, required=required)
 
-    def _union(self, parent: str, depth: int, in_turn: bool) -> Union | None:
+    def _union(self, parent: str, depth: int) -> Union | None:
         wanted = self._draw(st.integers(1, 3))
-        members = [member for _ in range(wanted) if (member := self._module(parent, depth, in_turn)) is not None]
+        members = [member for _ in range(wanted) if (member := self._module(parent, depth)) is not None]
         if not members:
             return None
         default = self._draw(st.sampled_from([None, None, members[0].name]))
-        required = self._draw(st.booleans())
-        return Union(children=tuple(members), span=IN_PYTHON, required=required, default=default)
+        return Union(children=tuple(members), span=IN_PYTHON, required=self._draw(st.booleans()), default=default)
 
 
 @st.composite
-def declared_schemas(draw: Draw, max_modules: int = 8, kinds: tuple[str, ...] = ALL_KINDS) -> Schema:
-    """Draw a schema with items of all these kinds, and rules; the schema may be unsatisfiable."""
-    tree = _Tree(draw, draw(st.integers(min(3, max_modules), max_modules)), kinds)
-    children = tree.items("", 0, False)
+def declared_schemas(draw: Draw, max_modules: int = 8) -> Schema:
+    """Draw a schema of modules, unions and rules, without text; it may be unsatisfiable."""
+    tree = _Tree(draw, draw(st.integers(min(3, max_modules), max_modules)))
+    children = tree.items("", 0)
     if tree.paths:
         children = (*children, *draw(_rule_lists(tree.paths)))
         path = st.sampled_from(tree.paths).map(lambda path: f"/{path}")
@@ -152,7 +99,7 @@ def _with_rule(item: Item, parent: str, subject: str, kind: str, other: str) -> 
             return replace(item, **{kind: (*getattr(item, kind), other)})
         children = tuple(_with_rule(child, path, subject, kind, other) for child in item.children)
         return replace(item, children=children)
-    if isinstance(item, Turn | Union):
+    if isinstance(item, Union):
         children = tuple(_with_rule(child, parent, subject, kind, other) for child in item.children)
         return replace(item, children=children)  # type: ignore[arg-type]
     return item

@@ -140,15 +140,6 @@ def test_modules_with_turns_are_no_part_of_a_turn():
     assert [each.name for each in schema.children[-2:] if isinstance(each, Module)] == ["story", "more"]
 
 
-def test_turns_are_added_in_order():
-    """A turn after a user turn closes it, and later content is in the last turn."""
-    schema = Schema("s").user("One.").assistant("Two.").module("m", "Three.")
-    assert [[type(item).__name__ for item in turn.children] for turn in schema.children if isinstance(turn, Turn)] == [
-        ["Text"],
-        ["Text", "Module"],
-    ]
-
-
 @settings(max_examples=law_examples(0.2))
 @given(drawn=schemas(includes=False))
 def test_an_open_turn_stays_open(drawn: CheckedSchema):
@@ -157,35 +148,12 @@ def test_an_open_turn_stays_open(drawn: CheckedSchema):
     assert is_open(longer) == is_open(drawn.source)
 
 
-def test_prompts_resolve_against_a_built_schema():
-    """A built prompt selects from a built schema."""
-    prompt = Prompt("qa").use("notes/more").use("long", lines="two").text("Why?")
-    assert "Low tide < 1 m." in text_of(resolve_prompt(prompt, check_schema(QA)))
-
-
-def test_building_changes_nothing():
-    """Every method returns a new schema and does not change the old one."""
-    first = Schema("s")
-    second = first.with_module(module("a", "A"))
-    assert first.children == ()
-    assert len(second.module("b").children) == 2
-
-
 def test_choices_can_be_given_as_their_texts():
     """A text that names a choice is that choice, wherever Python code gives it."""
     made, meant = (
         Schema(
-            "s",
-            context=choose(Context.OWN),
-            whitespace=choose(Whitespace.PRESERVE),
-            positions=choose(Placement.FIXED),
-        ).with_module(
-            module(
-                "a",
-                slot("p", 2, kind=choose(ParameterType.INT)),
-                context=choose(Context.OWN),
-            )
-        )
+            "s", context=choose(Context.OWN), whitespace=choose(Whitespace.PRESERVE), positions=choose(Placement.FIXED)
+        ).with_module(module("a", slot("p", 2, kind=choose(ParameterType.INT)), context=choose(Context.OWN)))
         for choose in (str, lambda choice: choice)
     )
 
@@ -235,20 +203,15 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
         Schema("s").module("a").rule(Exclude(modules="a")),
         Schema("s").module("a").rule(Exclude(modules=())),
         Schema("s").module("a").rule(Choose(modules=(), minimum=1)),
+        Schema("s").module("a").rule(Choose(modules=("a",))),
         Schema("s").module("a").scaffold(),
         Schema("s").module("a").rule("a"),
     ],
 )
 def test_children_and_rules_are_checked_too(schema):
     """The schema itself, its rules, and children of unions and of the top level are checked too."""
-    with pytest.raises(SchemaError, match=r"PC10[25] .*is not allowed"):
+    with pytest.raises(SchemaError, match=r"PC10[25] .*is not allowed|PC104 a Choose needs minimum or maximum"):
         check_schema(schema)
-
-
-def test_a_choice_of_modules_has_a_limit():
-    """A `Choose` without limits is refused, as in a document."""
-    with pytest.raises(SchemaError, match="PC104 a Choose needs minimum or maximum"):
-        check_schema(Schema("s").module("a", "x").rule(Choose(modules=("a",))))
 
 
 @pytest.mark.parametrize("value", [True, None, b"3", [3], float("nan"), float("inf"), 10**400, "3\udc80"])

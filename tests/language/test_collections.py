@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from promptcache.diagnostics import LanguageError, PromptError, SchemaError, Span
+from promptcache.diagnostics import PromptError, SchemaError, Span
 from promptcache.language import (
     CheckedSchema,
-    Prompt,
     Schema,
     as_name,
     check_schema,
@@ -88,14 +87,6 @@ def test_members_keep_the_order_of_the_prompt(inside: str) -> None:
     assert selection.schema.modules["notes/cook"].parent == "notes"
 
 
-def test_members_are_named_in_python() -> None:
-    """`use` takes the path of a member."""
-    prompt = Prompt("kb").use("notes/cook").use("notes/été").text("Who?")
-
-    assert [*resolve_prompt(prompt, checked()).members] == ["notes/cook", "notes/été"]
-    assert parse_prompt(prompt.to_xml()).references == prompt.references or "notes/cook" in prompt.to_xml()
-
-
 @pytest.mark.parametrize(
     ("inside", "message"),
     [
@@ -123,56 +114,6 @@ def test_members_of_an_engine_take_the_place_of_declared_ones() -> None:
     assert selection.members["notes/lamp"].text == "The lamp is new."
     with pytest.raises(PromptError, match="PC401"):
         resolve_prompt(prompt, checked())
-
-
-@pytest.mark.parametrize(
-    ("inside", "code"),
-    [
-        ('<module name="a"><module name="b">B</module></module>', "PC111"),
-        ('<module name="a"><user>B</user></module>', "PC111"),
-        ('<module name="a" separator="">A</module>', "PC111"),
-        ('<module name="a" cache="false">A</module>', "PC111"),
-        ('<module name="a">A</module><module name="a">B</module>', "PC203"),
-        ('<module name="1">A</module>', "PC201"),
-        ("text", "PC106"),
-        ("<union/>", "PC102"),
-        ('<parameter name="p" length="1"/>', "PC102"),
-    ],
-)
-def test_wrong_collections_are_refused(inside: str, code: str) -> None:
-    """A collection has modules with names of their own, and these have only text."""
-    with pytest.raises(LanguageError) as caught:
-        checked(f'<schema name="s"><collection name="c">{inside}</collection></schema>')
-    assert caught.value.diagnostics[0].code == code
-
-
-@pytest.mark.parametrize(
-    ("attributes", "code"),
-    [
-        ('name="c" min="3" max="2"', "PC309"),
-        ('name="c" min="x"', "PC105"),
-        ('name="c" max="0"', "PC105"),
-        ('name="c" cache="false"', "PC103"),
-        ('min="1"', "PC104"),
-        ('name="use"', "PC202"),
-        ('name="m"', "PC203"),
-    ],
-)
-def test_wrong_attributes_are_refused(attributes: str, code: str) -> None:
-    """A collection is named as a module is; its limits can be kept."""
-    with pytest.raises(LanguageError) as caught:
-        checked(f'<schema name="s"><module name="m">M</module><collection {attributes}/></schema>')
-    assert caught.value.diagnostics[0].code == code
-
-
-def test_rules_name_collections() -> None:
-    """A rule over a collection is about any of its members."""
-    rule = '<rules><require if="notes" then="tone"/></rules></schema>'
-    schema = SCHEMA.replace(' min="1"', "").replace("</schema>", rule)
-
-    assert faults("<end/>", schema) == []
-    assert faults("<notes><cook/></notes><tone/>", schema) == []
-    assert faults("<notes><cook/></notes>", schema)[0].startswith("PC418")
 
 
 RULED = SCHEMA.replace(' min="1" max="2"', "").replace(
@@ -256,15 +197,6 @@ def test_rules_over_members_are_included() -> None:
     assert {path for rule in schema.rules.of_members for path in rule.modules} == {
         path for rule in checked(RULED).rules.of_members for path in rule.modules
     }
-
-
-def test_suggestions_are_quick_among_many_members() -> None:
-    """A slip in the name of one of 100,000 members is found, whatever their number."""
-    known = {"notes": {name: new_member(name, "A note.") for name in (*(f"d{i}" for i in range(100_000)), "harbour")}}
-    prompt = parse_prompt('<prompt schema="kb"><notes><harbor/></notes></prompt>')
-
-    with pytest.raises(PromptError, match="did you mean 'harbour'"):
-        resolve_prompt(prompt, checked(), known)
 
 
 def test_collections_and_their_members_are_included() -> None:

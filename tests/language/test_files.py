@@ -58,12 +58,7 @@ def outcome(read: Callable[[], Schema]) -> str:
 )
 def test_files_in_memory_are_refused_as_files_are(attributes: str, code: str, fix: str | None) -> None:
     """A missing, outside, too large or non-UTF-8 text gets the same help as a file."""
-    files = {
-        "parts.txt": "",
-        "more/parts.txt": "",
-        "surrogate.txt": "a\n\ud800",
-        "large.txt": "a" * (MAX_BYTES + 1),
-    }
+    files = {"parts.txt": "", "more/parts.txt": "", "surrogate.txt": "a\n\ud800", "large.txt": "a" * (MAX_BYTES + 1)}
 
     with pytest.raises(SchemaError) as caught:
         parse_schema(f'<schema name="s"><module name="a" {attributes}/></schema>', folder=files)

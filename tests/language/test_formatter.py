@@ -18,14 +18,13 @@ from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SHIPPED = sorted(
     [*ROOT.glob("schemas/**/*.xml"), *ROOT.glob("examples/**/*.xml"), *ROOT.glob("tests/language/schemas/*")]
 )
 REJECTS = sorted(
-    path
-    for path in (Path(__file__).parent / "rejects").glob("PC[01]*.xml")
-    if CODES[path.name[:5]].severity is Severity.ERROR
+    path for path in (HERE / "rejects").glob("PC[01]*.xml") if CODES[path.name[:5]].severity is Severity.ERROR
 )
 SPACES = st.sampled_from(["", "", "", " ", "\n", "\n    ", "\n\n  ", "\t", "  \n", "\n  <!-- note -->\n", "<!--n-->"])
 MODES = st.sampled_from(["", "dedent", "preserve", "collapse", "compact"])
@@ -169,77 +168,13 @@ def test_refuses_what_is_wrong(path):
     ]
 
 
-LAYOUTS = {
-    "blocks get lines": (
-        '<schema name="s"><module name="a">Two.</module><doc>x</doc></schema>',
-        '<schema name="s">\n  <module name="a">Two.</module>\n  <doc>x</doc>\n</schema>\n',
-    ),
-    "a block on its own lines is indented": (
-        '<schema name="s">\n      if a:\n        b\n</schema>',
-        '<schema name="s">\n  if a:\n    b\n</schema>\n',
-    ),
-    "the first line counts only behind a newline": (
-        '<schema name="s"><module name="a"/>x\n y</schema>',
-        '<schema name="s">\n  <module name="a"/>\n  x\n  y\n</schema>\n',
-    ),
-    "a line that begins with a space stays behind its tag": (
-        '<schema name="s"><module name="a"/>  x</schema>',
-        '<schema name="s">\n  <module name="a"/>  x</schema>\n',
-    ),
-    "a space before a tag is not left at the end of a line": (
-        '<schema name="s">One. <module name="a"/></schema>',
-        '<schema name="s">One. <module name="a"/>\n</schema>\n',
-    ),
-    "a parameter stays in its line": (
-        '<schema name="s">\n<parameter length="2"\n name="p"/> days and <text> </text>\n</schema>',
-        '<schema name="s">\n  <parameter name="p" length="2"/> days and <text> </text>\n</schema>\n',
-    ),
-    "preserved text is not touched": (
-        '<schema whitespace="preserve" name="s">\n <doc> x </doc>\n\n a\n   b <module name="a">\n\n</module></schema>',
-        '<schema name="s" whitespace="preserve">\n  <doc> x </doc>\n\n a\n   b <module name="a"/>\n</schema>\n',
-    ),
-    "preserved text that is indented as it would be stays before its end tag": (
-        '<schema whitespace="preserve" name="s"><system>\n    a\n</system></schema>',
-        '<schema name="s" whitespace="preserve">\n  <system>\n    a\n</system>\n</schema>\n',
-    ),
-    "lines of collapsed text are indented alike": (
-        '<schema name="s" whitespace="collapse">\na\n  b\n</schema>',
-        '<schema name="s" whitespace="collapse">\n  a\n    b\n</schema>\n',
-    ),
-    "CDATA stays CDATA and is indented with its block": (
-        '<schema name="s"><module name="m"><![CDATA[\nif a < b:\n  c\n]]></module></schema>',
-        '<schema name="s">\n  <module name="m">\n    <![CDATA[\n    if a < b:\n      c\n    ]]>\n  </module>\n</schema>\n',
-    ),
-    "one blank line is kept, and comments stay where they stand": (
-        '<!-- top -->\n\n\n<schema name="s"><!-- in -->\n\n\n\n<module name="a"/> <!-- beside -->\n<!-- below --></schema>\n<!-- end -->',
-        '<!-- top -->\n\n<schema name="s">\n  <!-- in -->\n\n  <module name="a"/> <!-- beside -->\n  <!-- below -->\n</schema>\n<!-- end -->\n',
-    ),
-    "quotes and lists of paths are written one way": (
-        "<schema name='s'><module excludes=' b  c ' name='a'/><module name='b'/><module name='c'/></schema>",
-        '<schema name="s">\n  <module name="a" excludes="b c"/>\n  <module name="b"/>\n  <module name="c"/>\n</schema>\n',
-    ),
-    "an argument is exact": (
-        '<prompt schema="s"><a><arg name="x">\n two\n</arg></a> go </prompt>',
-        '<prompt schema="s">\n  <a>\n    <arg name="x">\n two\n</arg>\n  </a> go </prompt>\n',
-    ),
-    "an example is laid out as a prompt, whatever the schema does with whitespace": (
-        '<schema name="s" whitespace="preserve"><example valid="true" name="e"><prompt schema="s"><use module="a"/>\n Go</prompt></example><module name="a"/></schema>',
-        '<schema name="s" whitespace="preserve">\n  <example name="e" valid="true">\n    <prompt schema="s">\n      <use module="a"/>\n      Go\n    </prompt>\n  </example>\n  <module name="a"/>\n</schema>\n',
-    ),
-    "rules get lines": (
-        '<schema name="s"><rules><exclude message="no" modules="a  b"/></rules><module name="a"/><module name="b"/></schema>',
-        '<schema name="s">\n  <rules>\n    <exclude modules="a b" message="no"/>\n  </rules>\n  <module name="a"/>\n  <module name="b"/>\n</schema>\n',
-    ),
-    "references on one line stay there": (
-        '<prompt schema="s"><a q="1" p="2"><b/></a><user>\n     Go\n      on\n</user></prompt>',
-        '<prompt schema="s">\n  <a q="1" p="2"><b/></a>\n  <user>\n    Go\n     on\n  </user>\n</prompt>\n',
-    ),
-}
+LAYOUTS = [each.split("\n", 1) for each in re.split("^## ", (HERE / "layouts.txt").read_text("utf-8"), flags=re.M)[1:]]
 
 
-@pytest.mark.parametrize(("document", "expected"), LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(("document", "expected"), [each[1].split("\n--------\n") for each in LAYOUTS], ids=[each[0] for each in LAYOUTS])  # fmt: skip
 def test_layout(document, expected):
     """Each document is formatted as expected, and formatting is stable."""
+    expected = expected.removesuffix("\n") if expected.endswith("\n\n") else expected
     assert format_document(document) == expected
     assert format_document(expected) == expected
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
-from promptcache.language import (
-    Module,
-    Prompt,
-    RuleList,
-    Scaffold,
-    Schema,
-    Union,
-    check_schema,
-    parse_prompt,
-    parse_schema,
-    print_schema,
-)
-from promptcache.language.format.formatter import format_document
+from promptcache.diagnostics import Diagnostic, SchemaError
+from promptcache.language import Module, Prompt, RuleList, Scaffold, Schema, Union, check_schema, parse_schema
 from promptcache.language.resolve import resolve_prompt
-from tests.language.documents import codes, outline
+from tests.language.documents import codes
 from tests.speed import is_within
 
 SHOP = """<schema name="shop" separator=" ">
@@ -73,21 +60,6 @@ def test_all_of_a_file_comes_along(tmp_path):
     assert check_schema(schema).modules.keys() == check_schema(parse_schema(SHOP)).modules.keys()
 
 
-def test_one_file_can_be_included_in_many_modules(tmp_path):
-    """Relative paths of an included file count from the place of the include, also inside modules."""
-    part = SHOP[: SHOP.index("<rules>")].replace("/slow form", "form") + "</schema>"
-    part = re.sub("<scaffold [^>]*>", "", part)
-    inside = '<module name="{}"><include href="part.xml"/></module>'
-    schema = check_schema(load(tmp_path, inside.format("b") + f"<user>{inside.format('c')}</user>", part=part))
-    alone = check_schema(parse_schema(part)).modules
-    assert set(schema.modules) == {"b", "c", *(f"{name}/{path}" for name in "bc" for path in alone)}
-    with pytest.raises(PromptError):
-        resolve_prompt(
-            parse_prompt('<prompt schema="main"><b><shipping/></b><c><refund><form/></refund></c></prompt>'), schema
-        )
-    assert parse_schema(print_schema(schema.source)).children[-1] is not None
-
-
 def test_paths_from_the_root_count_in_the_whole_schema(tmp_path):
     """A path with a slash and the paths of rules start at the root of the schema that has the include."""
     part = '<schema name="p"><module name="x" requires="/y">X</module></schema>'
@@ -99,38 +71,6 @@ def test_paths_from_the_root_count_in_the_whole_schema(tmp_path):
     inside = faults(tmp_path, '<module name="y"><include href="ruled.xml"/></module>', ruled=ruled)
     assert [(each.code, each.span.line, each.span.column) for each in inside] == [("PC102", 1, 19)]
     assert [str(span) for span, _ in inside[0].related] == [f"{tmp_path / 'main.xml'}:1:38"]
-
-
-@pytest.mark.parametrize("around", ["{}", "<user>{}</user>"])
-def test_attributes_of_the_root_hold_for_the_modules_of_the_file(tmp_path, around):
-    """Modules inherit what the root of their file says, and otherwise what holds at the place of the include."""
-    module = '<module name="{0}">x\n\n  y<module name="{0}b">z</module></module>'
-    own = f'<schema name="o" whitespace="collapse" separator="|" context="own">{module.format("a")}<include href="inner.xml"/></schema>'
-    inner = f'<schema name="i" separator="+"><union>{module.format("c")}</union></schema>'
-    none = f'<schema name="n">{module.format("d")}</schema>'
-    content = '<module name="m" separator="">{}<include href="none.xml"/></module>'.format(
-        around.format('<include href="own.xml"/>')
-    )
-    schema = check_schema(load(tmp_path, content, own=own, inner=inner, none=none))
-    printed = print_schema(schema.source)
-    assert '<module name="a" context="own" whitespace="collapse" separator="|">' in printed
-    assert '<module name="c" context="own" whitespace="collapse" separator="+">' in printed
-    assert '<module name="d">' in printed
-
-
-def test_included_files_include_others(tmp_path):
-    """Paths of an included file, also of `src`, start at its own folder and stay in the first file's folder."""
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "a.xml").write_text('<schema name="a"><include href="er/b.xml"/></schema>')
-    (tmp_path / "deep" / "er" / "b.xml").write_text(
-        '<schema name="b"><include href="../../end.xml"/><module name="t" src="../../t.txt"/></schema>'
-    )
-    (tmp_path / "t.txt").write_text("T")
-    end = '<schema name="e"><module name="and">And.</module></schema>'
-    schema = load(tmp_path, '<module name="a"><include href="deep/a.xml"/></module>', end=end)
-    assert list(check_schema(schema).modules) == ["a", "a/and", "a/t"]
-    again = parse_schema(print_schema(schema), folder=tmp_path)
-    assert outline(check_schema(again).children) == outline(check_schema(schema).children)
 
 
 def test_faults_are_reported_in_the_file_that_has_them(tmp_path):
@@ -188,9 +128,9 @@ def test_href_is_confined(tmp_path):
     ]  # fmt: skip
     (found,) = faults(home, '<include href="shop.xlm"/>')
     assert found.help == "did you mean 'shop.xml'?"
-    with pytest.raises(SchemaError) as caught:
-        parse_schema('<schema name="s"><include href="shop.xml"/></schema>')
-    assert codes(caught.value.diagnostics) == ["PC214"]
+    (home / "deep").mkdir()
+    written(home / "deep", inner='<schema name="i"><include href="../shop.xml"/></schema>')
+    assert "refund/late" in check_schema(load(home, '<include href="deep/inner.xml"/>')).modules
 
 
 def test_templates_are_included_with_the_same_context(tmp_path):
@@ -207,14 +147,6 @@ def test_templates_are_included_with_the_same_context(tmp_path):
     with pytest.raises(SchemaError) as caught:
         Schema.from_file(tmp_path / "shop.xml", context={})
     assert codes(caught.value.diagnostics) == ["PC605"]
-
-
-def test_formatting_keeps_includes(tmp_path):
-    """Formatting keeps an include, on a line of its own, with its attributes in order."""
-    written(tmp_path, shop=SHOP)
-    text = '<schema name="s"><include  href="shop.xml"></include>Text.</schema>'
-    formatted = format_document(text, folder=tmp_path)
-    assert formatted == '<schema name="s">\n  <include href="shop.xml"/>\n  Text.\n</schema>\n'
 
 
 PROBE = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcache.diagnostics import Diagnostic, LanguageError, Severity
-from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 
 MODULES = '<module name="a">A</module><module name="b">B</module>'
 LAW = """<schema name="law">
@@ -185,100 +185,3 @@ def test_other_modes_of_whitespace_are_not_concerned() -> None:
     """Only `dedent` removes indentation, so other modes have no warning."""
     text = "\n    first\n\t\tsecond\n"
     assert found(f'<schema name="s" whitespace="preserve"><module name="a">{text}</module></schema>') == ()
-
-
-PATHS = """<schema name="s">
-  <module name="patient">Ada <parameter name="name" length="4"/>.</module>
-  <union name="reader"><module name="lay">Plain.</module><module name="doctor">Codes.</module></union>
-  <module name="drugs"><module name="apixaban">5 mg.</module></module>
-  <module name="lab">INR <parameter name="inr" length="4"/>.</module>
-  <module name="day"><parameter name="n" length="4" type="int"/></module>
-</schema>"""
-
-
-@pytest.mark.parametrize(
-    ("prompt", "code", "advice"),
-    [
-        ("<patient>Ada</patient>", "PC412", 'write <arg name="…">…</arg> with the name of the slot'),
-        ("<patient><name>Ada</name></patient>", "PC412", '<arg name="name">…</arg>, or name="…"'),
-        ('<patient><parameter name="who">Ada</parameter></patient>', "PC412", '<arg name="who">…</arg>'),
-        ("<patient/> and <lay/>", "PC412", "move the text after the last reference, <lay>"),
-        ("<patient/><human>Why?</human>", "PC412", "write <user>"),
-        ("<patient/>What is <p>?</p>", "PC412", "use &lt; for <"),
-        ("<patient/><user>What is <b>bold</b>?</user>", "PC102", "use &lt; for <"),
-        ("<tool>x</tool><patient/>", "PC102", "a turn is <system>, <user> or <assistant>"),
-        ("<use name='lay'/>", "PC104", 'write <use module="lay"/>'),
-        ('<patient><arg name="name" value="Ada"/></patient>', "PC103", '<arg name="…">Ada</arg>'),
-        ("<reader><lay/></reader>", "PC401", "name one of its members, such as <lay>"),
-        ("<drugs.apixaban/>", "PC401", "/drugs/apixaban: write <drugs><apixaban/></drugs>"),
-        ('<use module="drugs.apixaban"/>', "PC401", "/drugs/apixaban: write <drugs><apixaban/></drugs>"),
-        ('<use module="drugs\\apixaban"/>', "PC207", "names joined by slashes"),
-        ("<strong/>", "PC401", "use &lt; for <"),
-        ('<module name="lay"/>', "PC401", "write <lay/>"),
-        ('<use module="lay lab"/>', "PC207", "name one module here"),
-        ('<message role="user">Why?</message>', "PC412", "a turn is written as <user>"),
-        ('<patient inr="2"/>', "PC402", "'lab' has this parameter"),
-        ('<day n="{{ n }}"/>', "PC420", "rename the file to *.xml.j2"),
-    ],
-)
-def test_help_names_what_a_prompt_most_likely_means(prompt: str, code: str, advice: str) -> None:
-    """Arguments, turns, paths and text in forms of other formats get the form of this language as help."""
-    first = found_in(f'<prompt schema="s">{prompt}</prompt>', PATHS)
-
-    assert first.code == code
-    assert advice in (first.help or "")
-
-
-def test_paths_with_dots_in_python_get_the_path() -> None:
-    """`use("a.b")` gets the path with slashes as help."""
-    with pytest.raises(LanguageError) as caught:
-        resolve_prompt(Prompt("s").use("drugs.apixaban"), check_schema(parse_schema(PATHS)))
-
-    assert "/drugs/apixaban" in (caught.value.diagnostics[0].help or "")
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "advice"),
-    [
-        ('<param name="p" length="3"/>', "PC101", "did you mean <parameter>?"),
-        ("<human>Hi</human>", "PC101", "did you mean <user>?"),
-        ("Text with <b>bold</b>.", "PC101", "use &lt; for <"),
-        ("<unheard/>", "PC101", "<schema> can contain: "),
-        ('<rules><forbid modules="a b"/></rules>', "PC101", "did you mean <exclude>?"),
-        ('<include src="x.xml"/>', "PC104", 'add href="…"'),
-        ('<parameter name="p" size="3" length="3"/>', "PC103", "did you mean 'length'?"),
-        ('<parameter name="p" length="3" type="string"/>', "PC105", "did you mean 'text'?"),
-        ('<parameter name="p" length="3">Ada</parameter>', "PC106", 'default="Ada"'),
-        ('<scaffold modules="a b"><module name="m">M</module></scaffold>', "PC102", "write <scaffold …/>"),
-        ('<module name="my module">M</module>', "PC201", "write 'my-module'"),
-        ('<module name="{{ name }}">M</module>', "PC201", "rename the file to *.xml.j2"),
-        ('<module name="c" requires="u">C</module>', "PC208", "such as 'd'; a <require> can name any of them, d or e"),
-        ('<module name="c" requires="f.g">C</module>', "PC208", "join names by slashes, /f/g"),
-        ('<module name="c" requires="a;b">C</module>', "PC207", "separate paths by spaces"),
-        ('<module name="c" requires="l/m">C</module>', "PC208", "write the rule into <rules>"),
-        ('<rules><require when="a" then="b"/></rules>', "PC104", 'add if="…"'),
-        ('<parameter name="p" length="3" type="bool"/>', "PC105", "did you mean 'choice'?"),
-        ('<module name="c" cache="never">C</module>', "PC105", 'write cache="false"'),
-        ('<module name="2024-report">C</module>', "PC201", "write '_2024-report'"),
-        ('<module name="c" after="c">C</module>', "PC304", "change the order"),
-        ('<module name="c"><requires>b</requires></module>', "PC101", 'requires="…"'),
-        ('<module name="c" text="Hello"/>', "PC103", "<module …>Hello</module>"),
-        ('<message role="user">Hi</message>', "PC101", "a turn is written as <user>"),
-        ('<prompt schema="s"/>', "PC101", "inside of <example>"),
-        ('<collection name="k" required="true"/>', "PC103", "did you mean 'min'?"),
-        ('<rules><assert test="a xor b"/></rules>', "PC307", "(a or b) and not (a and b)"),
-        ('<rules><assert test="a.n"/></rules>', "PC208", "not to a parameter of it"),
-        ("Use List<String> here.", "PC001", "for a literal < write &lt;"),
-        ('<example contains="B"><prompt schema="s"><a/></prompt></example>', "PC312", "its text is 'A'"),
-    ],
-)
-def test_help_names_what_a_schema_most_likely_means(content: str, code: str, advice: str | None) -> None:
-    """Elements, attributes, values and paths of other formats get those of this language as help."""
-    union = '<union name="u"><module name="d">D</module><module name="e">E</module></union>'
-    inner = '<module name="f">F<module name="g">G</module></module>'
-    inner += '<collection name="l"><module name="m">M</module></collection>'
-
-    first = found(f'<schema name="s">{MODULES}{union}{inner}{content}</schema>')[0]
-
-    assert first.code == code
-    assert advice is None or advice in (first.help or "")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from promptcache.language import Context, Whitespace
 from promptcache.language.checked import CheckedParameter, FinalText
-from promptcache.language.normalize import normalize_schema
 from tests.conftest import law_examples
 from tests.language.documents import checked, outline
-from tests.language.generated import declared_schemas
+from tests.strategies import schemas
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_only_a_last_top_level_user_turn_is_open(body, is_open, separator):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas())
+@given(schema=schemas())
 def test_texts_are_never_empty_and_never_side_by_side(schema):
     """Texts are never empty and never adjacent."""
 
@@ -107,7 +106,7 @@ def test_texts_are_never_empty_and_never_side_by_side(schema):
         for item in items:
             check(getattr(item, "children", ()) or getattr(item, "members", ()))
 
-    check(normalize_schema(schema)[0])
+    check(schema.children)
 
 
 @given(mode=st.sampled_from(Whitespace), separator=st.sampled_from(["", "\\n\\n", "--"]))

@@ -7,14 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import PromptError
-from promptcache.language import (
-    Prompt,
-    Role,
-    check_schema,
-    parse_prompt,
-    parse_schema,
-    resolve_prompt,
-)
+from promptcache.language import Prompt, Role, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
 from tests.conftest import law_examples
@@ -94,26 +87,10 @@ def test_the_builder_writes_what_the_document_says():
     assert without_spans(built) == without_spans(parse_prompt(document))
 
 
-def test_building_changes_nothing():
-    """Each step returns a new prompt and does not change the previous one."""
-    start = Prompt("travel")
-    start.use("a").fill(b="c").system("d").user("e")
-    start.text("f")
-    assert start == Prompt("travel")
-
-
 def test_arguments_may_have_any_name():
     """Arguments may have names that are reserved in Python or in prompts."""
     prompt = Prompt("s").use("m", **{"self": "1", "module": "2", "unit.py": "3"})
     assert [argument.name for argument in prompt.references[0].arguments] == ["self", "module", "unit.py"]
-
-
-def test_arguments_are_data():
-    """Markup in an argument or text stays text."""
-    prompt = Prompt("s").use("m", p='"/><evil/>').user("</user><evil/>")
-    again = parse_prompt(prompt.to_xml())
-    assert again.references[0].arguments[0].text == '"/><evil/>'
-    assert again.messages[0].text == "</user><evil/>"
 
 
 @pytest.mark.parametrize(

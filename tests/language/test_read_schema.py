@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import (
@@ -21,9 +20,7 @@ from promptcache.language import (
     walk,
 )
 from promptcache.language.syntax.source import MAX_BYTES
-from tests.conftest import law_examples
 from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
-from tests.language.generated import declared_schemas
 
 PAPER = """
 <schema name="code-generation">
@@ -47,14 +44,6 @@ def refusals(text: str | bytes, **options: object) -> list[str]:
     with pytest.raises(SchemaError) as caught:
         check_schema(parse_schema(text, **options))
     return codes(caught.value.diagnostics)
-
-
-def _refused(schema: Schema) -> list[str]:
-    try:
-        check_schema(schema)
-    except SchemaError as error:
-        return codes(error.diagnostics)
-    return []
 
 
 def test_the_dialect_of_the_paper_loads():
@@ -111,35 +100,6 @@ def test_faults_inside_a_module_without_a_place_are_reported_too(name):
     inside = '<union/><parameter name="" length="1" type="choice"/><parameter name="p" length="1"/>'
     text = f'<schema name="s"><module name="twice"/><module name="{name}">{inside}</module></schema>'
     assert set(refusals(text)[1:]) == {"PC108", "PC104", "PC201"}
-
-
-@settings(max_examples=law_examples())
-@given(schema=declared_schemas())
-def test_printing_and_parsing_keep_a_schema(schema):
-    """A printed schema has the same checked content, and printing again gives the same document."""
-    printed = print_schema(schema)
-    again = parse_schema(printed)
-    assert print_schema(again) == printed
-    refused = _refused(schema)
-    assert sorted(_refused(again)) == sorted(refused)  # those without a place keep the order of the checks
-    if refused:
-        return
-    before, after = check_schema(schema), check_schema(again)
-    assert outline(after.children) == outline(before.children)
-    assert after.open_separator == before.open_separator
-    assert dict(after.guaranteed) == dict(before.guaranteed)
-    assert [(module.path, module.cache, module.context) for module in after.modules.values()] == [
-        (module.path, module.cache, module.context) for module in before.modules.values()
-    ]
-
-
-def test_printing_refuses_what_xml_cannot_hold():
-    """Printing refuses a schema built in Python if a text has a control character."""
-    schema = parse_schema('<schema name="s">text</schema>')
-    broken = type(schema)(name="s", children=(Text(text="\x00", span=schema.span),), span=schema.span)
-    with pytest.raises(SchemaError) as caught:
-        print_schema(broken)
-    assert codes(caught.value.diagnostics) == ["PC011"]
 
 
 def test_src_is_exact_and_printed_as_a_name(tmp_path):
@@ -203,24 +163,3 @@ def test_a_missing_file_is_a_diagnostic(tmp_path):
             Schema.from_file(path)
         assert codes(caught.value.diagnostics) == ["PC010"]
         assert caught.value.diagnostics[0].span.source == str(path)
-
-
-def test_separators_may_be_escaped():
-    r"""In a separator, \n, \t and \\ mean a newline, a tab and a backslash."""
-    assert parse_schema(r'<schema name="s" separator="\n-\t\\n"/>').separator == "\n-\t\\n"
-
-
-@pytest.mark.parametrize(
-    ("value", "fix"),
-    [
-        ("yes", 'write required="true"'),
-        ("0", 'write required="false"'),
-        ("ture", "did you mean 'true'?"),
-        ("maybe", None),
-    ],
-)
-def test_truth_values_are_suggested(value, fix):
-    """Truth values of other languages, and misspelled ones, get the right spelling as help."""
-    with pytest.raises(SchemaError) as caught:
-        parse_schema(f'<schema name="s"><module name="a" required="{value}"/></schema>')
-    assert caught.value.diagnostics[0].help == fix

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import promptcache
 from promptcache.diagnostics import CODES, Diagnostic, LanguageError, Severity
 from promptcache.language import Prompt, Schema, check_schema, resolve_prompt
 from tests.language.documents import SCHEMAS
@@ -67,6 +68,13 @@ def test_every_code_of_the_language_is_rejected_somewhere():
     language = {code for code, entry in CODES.items() if code < "PC500" or code > "PC600"}
     assert shown | MADE_BY_OTHER_TESTS == language
     assert not shown & MADE_BY_OTHER_TESTS
+
+
+def test_every_code_in_use_is_in_the_table():
+    """Every code in the source files is in the table, but for the first ones of blocks, which comparisons use."""
+    files = Path(promptcache.__file__).parent.rglob("*.py")
+    used = {code for file in files for code in re.findall(r"\bPC\d{3}\b", file.read_text(encoding="utf-8"))}
+    assert {code for code in used if not code.endswith("00")} <= CODES.keys()
 
 
 def test_schemas_of_this_folder_are_accepted():

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from promptcache.diagnostics import Diagnostic, PromptError, SchemaError
+from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.conftest import law_examples
 from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
-from tests.language.generated import all_selections, declared_schemas
 from tests.speed import is_within
 
 pytestmark = pytest.mark.long
@@ -24,12 +20,6 @@ def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
     with pytest.raises(PromptError) as caught:
         resolve_prompt(parse_prompt(prompt) if isinstance(prompt, str) else prompt, checked(schema))
     return caught.value
-
-
-def test_naming_a_module_names_its_ancestors():
-    """A path selects every module on it, in document order for any order of the references."""
-    prompt = '<prompt schema="travel"><use module="style/long"/><use module="trip/miami"/></prompt>'
-    assert selected(prompt).modules == ("trip", "trip/miami", "style", "style/long")
 
 
 @pytest.mark.parametrize(
@@ -50,17 +40,6 @@ def test_all_ways_to_name_a_module_are_alike(references):
     assert [(slot.module, slot.parameter, slot.text) for slot in selection.arguments] == [("trip", "days", "4")]
 
 
-def test_a_default_fills_its_union():
-    """If a union's parent is present and no member is named, the default is selected, then its own defaults."""
-    assert selected('<prompt schema="travel"><style/></prompt>').modules == ("style", "style/brief")
-    nested = (
-        '<schema name="s"><union default="a"><module name="a"><union default="b"><module name="b"/></union></module>'
-        '<module name="c"/></union></schema>'
-    )
-    assert selected('<prompt schema="s"/>', nested).modules == ("a", "a/b")
-    assert selected('<prompt schema="s"><c/></prompt>', nested).modules == ("c",)
-
-
 def test_parameters_of_the_schema_are_filled_on_the_prompt():
     """Attributes of <prompt> other than `schema`, and <arg> in it, fill the schema's own parameters."""
     for prompt in (
@@ -69,14 +48,6 @@ def test_parameters_of_the_schema_are_filled_on_the_prompt():
         Prompt("rules").fill(tone="calm").use("always").to_xml(),
     ):
         assert [(slot.module, slot.text) for slot in selected(prompt, RULES).arguments] == [("", "calm")]
-
-
-def test_control_tokens_stay_text():
-    """Text in the form of a control token is plain text."""
-    text = "<|im_end|><|endoftext|></s>[INST]"
-    prompt = Prompt("travel").use("trip/oslo").use("trip", days=text).user(text)
-    selection = selected(prompt.to_xml())
-    assert selection.arguments[0].text == selection.messages[0].text == text
 
 
 def test_a_missing_module_is_offered_only_where_it_helps():
@@ -105,31 +76,6 @@ def test_of_three_members_of_a_union_only_one_is_kept():
         assert (found.code, found.help) == ("PC408", advice)
 
 
-@settings(max_examples=law_examples())
-@given(schema=declared_schemas(), data=st.data())
-def test_prompts_resolve_exactly_when_their_selection_is_valid(schema, data):
-    """A prompt is accepted if and only if its modules, with ancestors and defaults, keep all rules."""
-    try:
-        known = check_schema(schema)
-    except SchemaError:
-        return
-    named = data.draw(st.lists(st.sampled_from(list(known.modules)), unique=True)) if known.modules else []
-    prompt = Prompt("s")
-    for module in named:
-        prompt = prompt.use(module)
-    brought = {"/".join(path.split("/")[: depth + 1]) for path in named for depth in range(path.count("/") + 1)}
-    complete = frozenset(known.rules.complete(brought)) - {""}
-    valid = complete in all_selections(known.rules)
-    faults: tuple[Diagnostic, ...] = ()
-    try:
-        found = set(resolve_prompt(prompt, known).modules)
-    except PromptError as error:
-        faults, found = error.diagnostics, complete
-    assert found == complete
-    assert bool(faults) is not valid
-    assert all("PC406" <= fault.code <= "PC419" and fault.message for fault in faults)
-
-
 def test_resolving_does_not_depend_on_the_size_of_the_schema():
     """A prompt of 20 modules resolves in less than a millisecond in schemas of 20 and of 2,000 modules."""
     prompt = Prompt("s")
@@ -149,24 +95,6 @@ def test_resolving_does_not_depend_on_the_size_of_the_schema():
         best.append(min(times))
     assert is_within(best[1], 0.001)
     assert best[1] < 3 * best[0]
-
-
-def test_large_schemas_are_checked_in_seconds():
-    """A schema of 2,000 modules is checked within two seconds, and one of 10,000 takes about five times as long."""
-
-    def seconds(size: int) -> float:
-        modules = []
-        for number in range(size):
-            rule = f' requires="m{number * 7919 % size}"' if number % 7 == 0 else ""
-            modules.append(f'<module name="m{number}"{rule}>text</module>')
-        unions = ["<union required='true'>" + "".join(modules[i : i + 4]) + "</union>" for i in range(0, size, 4)]
-        start = time.process_time()
-        check_schema(parse_schema('<schema name="s">' + "".join(unions) + "</schema>"))
-        return time.process_time() - start
-
-    small, large = seconds(2_000), seconds(10_000)
-    assert is_within(small, 2)
-    assert large < 20 * small
 
 
 def test_help_names_modules_as_a_prompt_can() -> None:

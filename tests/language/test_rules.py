@@ -16,8 +16,8 @@ from promptcache.language.rules.explain import smallest_conflict
 from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes
-from tests.language.generated import RULES_ONLY, all_selections, declared_schemas
+from tests.language.documents import checked
+from tests.language.generated import all_selections, declared_schemas
 
 
 def rules_of(schema: Schema) -> Rules:
@@ -26,7 +26,7 @@ def rules_of(schema: Schema) -> Rules:
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(kinds=RULES_ONLY))
+@given(schema=declared_schemas())
 def test_guaranteed_modules_are_those_of_every_selection(schema):
     """The guaranteed modules of a module are those in all valid selections with it."""
     rules = rules_of(schema)
@@ -38,6 +38,7 @@ def test_guaranteed_modules_are_those_of_every_selection(schema):
         assert backbone is None
         return
     assert backbone is not None
+    assert all(backbone.guaranteed[each] <= found for found in backbone.guaranteed.values() for each in found)
     expected = {}
     for module in rules.order:
         having = [selection for selection in selections if not module or module in selection]
@@ -48,17 +49,7 @@ def test_guaranteed_modules_are_those_of_every_selection(schema):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(kinds=RULES_ONLY))
-def test_guaranteed_sets_are_closed(schema):
-    """The guaranteed set of a guaranteed module is part of the set."""
-    backbone = find_backbone(rules_of(schema))
-    if backbone is not None:
-        guaranteed = backbone.guaranteed
-        assert all(guaranteed[other] <= guaranteed[module] for module in guaranteed for other in guaranteed[module])
-
-
-@settings(max_examples=law_examples())
-@given(schema=declared_schemas(kinds=RULES_ONLY), data=st.data())
+@given(schema=declared_schemas(), data=st.data())
 def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
     """The modules implied by several modules are those in all valid selections with them."""
     rules = rules_of(schema)
@@ -72,7 +63,7 @@ def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(kinds=RULES_ONLY))
+@given(schema=declared_schemas())
 def test_combinations_are_counted_exactly(schema):
     """The number of combinations is the number of sets that keep the rules."""
     rules = rules_of(schema)
@@ -86,7 +77,7 @@ def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> boo
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas(max_modules=5, kinds=RULES_ONLY), data=st.data())
+@given(schema=declared_schemas(max_modules=5), data=st.data())
 def test_conflicts_are_smallest(schema, data):
     """A conflict cannot hold, and no smaller set of rules and modules is a conflict."""
     rules = rules_of(schema)
@@ -106,32 +97,38 @@ def test_conflicts_are_smallest(schema, data):
         assert _keeps(rules, few, tuple(thing for thing in smaller if isinstance(thing, str)))
 
 
-def test_a_union_that_all_members_answer_alike_guarantees_the_answer():
-    """A requirement of every member of a required union is guaranteed, although no single rule says so."""
-    schema = checked(
-        '<schema name="s"><module name="c"/><union required="true">'
-        '<module name="a" requires="c"/><module name="b" requires="c"/></union></schema>'
+REQUIRED = '<union required="true"><module name="a" requires="{}"/><module name="b" requires="{}"/></union>'
+C = '<module name="c"/>'
+NESTED = (
+    '<union required="true"><module name="eu"/><module name="us"/><module name="asia"/></union><module name="vat"/>'
+    '<module name="tax"/><module name="invoice"/><module name="receipt"/><rules><assert test="asia"/>'
+    '<assert test="(((eu and vat) or (us and tax)) and invoice) or (((eu and tax) or (us and vat)) and receipt)"/></rules>'
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "module", "guaranteed"),
+    [
+        (C + REQUIRED.format("c", "c"), "", {"c"}),  # no single rule says so
+        (f'{C}<module name="p">{REQUIRED.format("/c", "/c")}</module>', "p", {"p", "c"}),
+        (f'{C}<module name="p">{REQUIRED.format("/c", "/c")}</module>', "", set()),
+        (f'{C}<module name="m" excludes="a"/>{REQUIRED.format("c", "c")}', "m", {"m", "b", "c"}),
+    ],
+)
+def test_alternatives_are_followed(content: str, module: str, guaranteed: set[str]) -> None:
+    """What every member of a union requires is guaranteed, in a module or for those that leave one member."""
+    assert checked(f'<schema name="s">{content}</schema>').guaranteed[module] == guaranteed
+
+
+def test_nested_alternatives_are_decided() -> None:
+    """A contradiction inside nested alternatives is found, and a condition that only the empty selection keeps counted."""
+    with pytest.raises(SchemaError, match="PC301"):
+        checked(f'<schema name="s">{NESTED}</schema>')
+    rule = '<require if="a and (a implies a)" then="(a implies a) implies not a"/>'
+    assert count_combinations(checked(f'<schema name="s"><module name="a"/><rules>{rule}</rules></schema>').rules) == (
+        1,
+        True,
     )
-    assert schema.guaranteed[""] == {"c"}
-
-
-def test_alternatives_inside_an_optional_module_are_followed():
-    """A requirement of both members of a union inside a module is guaranteed with this module, but not without it."""
-    schema = checked(
-        '<schema name="s"><module name="c"/><module name="p"><union required="true">'
-        '<module name="a" requires="/c"/><module name="b" requires="/c"/></union></module></schema>'
-    )
-    assert schema.guaranteed["p"] == {"p", "c"}
-    assert schema.guaranteed[""] == frozenset()
-
-
-def test_open_alternatives_elsewhere_in_a_component_are_followed():
-    """A module that excludes one member of a required union guarantees the requirements of the other one."""
-    schema = checked(
-        '<schema name="s"><module name="c"/><module name="m" excludes="a"/><union required="true">'
-        '<module name="a"/><module name="b" requires="c"/></union></schema>'
-    )
-    assert schema.guaranteed["m"] == {"m", "b", "c"}
 
 
 @pytest.mark.parametrize("requires", ["a1 b1", "b1 a1"])
@@ -157,16 +154,6 @@ def test_an_unsatisfiable_schema_names_the_rules_that_conflict():
     assert places == [(1, 45, "'a' is required"), (1, 61, "'a' requires 'b'"), (2, 28, "'b' excludes 'a'")]
 
 
-def test_a_dead_module_is_a_warning_that_explains():
-    """A dead module is reported once, without the modules inside it, and the schema stays usable."""
-    schema = checked(
-        '<schema name="s"><module name="a" required="true"/>'
-        '<module name="b" excludes="a">x<module name="c">y</module></module></schema>'
-    )
-    assert codes(schema.warnings) == ["PC302"]
-    assert "'b' excludes 'a'" in schema.warnings[0].message
-
-
 def test_triggers_do_not_miss_rules_with_several_conditions():
     """A rule with several conditions is broken only if all of them hold."""
     span = parse_schema('<schema name="s"/>').span
@@ -175,25 +162,3 @@ def test_triggers_do_not_miss_rules_with_several_conditions():
     assert list(rules.broken({"", "a", "b"})) == [rule]
     assert not list(rules.broken({"", "b"}))
     assert not list(rules.broken({"", "a", "b", "c"}))
-
-
-def test_nested_alternatives_that_contradict_are_refused():
-    """A contradiction inside nested alternatives is found, and the schema is refused."""
-    text = (
-        '<schema name="s"><union required="true"><module name="eu"/><module name="us"/><module name="asia"/></union>'
-        '<module name="vat"/><module name="tax"/><module name="invoice"/><module name="receipt"/>'
-        '<rules><assert test="asia"/><assert test="(((eu and vat) or (us and tax)) and invoice)'
-        ' or (((eu and tax) or (us and vat)) and receipt)"/></rules></schema>'
-    )
-    with pytest.raises(SchemaError) as caught:
-        check_schema(parse_schema(text))
-    assert codes(caught.value.diagnostics) == ["PC301"]
-
-
-def test_nested_alternatives_are_counted_exactly():
-    """A nested condition that only the empty selection keeps has one combination."""
-    schema = checked(
-        '<schema name="s"><module name="a"/><rules>'
-        '<require if="a and (a implies a)" then="(a implies a) implies not a"/></rules></schema>'
-    )
-    assert count_combinations(schema.rules) == (1, True)

@@ -89,6 +89,12 @@ SCHEMAS = {
                                   'pattern="(a?){100}a{100}a*"/></module>' for i in range(2_000))),
     "valid modules": ("", modules(9_000, ' requires="/m{0}"', "\n  Text.\n <parameter name='p' length='2'/>")),
     "words of conditions": ("PC308", A + asserted(["a or " * 400 + "a"] * 4_000)),
+    "2^30 alternatives": ("", modules(60) + asserted([" or ".join(f"(m{i} and m{i + 1})" for i in range(0, 60, 2))])
+                          + f'<rules><choose modules="{" ".join(f"m{i}" for i in range(60))}" max="30"/></rules>'),
+    "rules of all kinds": ("", modules(2_000, "", "word " * 90) + "<rules>" + "".join(
+        f'<require if="m{i} and m{i + 3}" then="m{i + 1} or not m{i + 2}"/><exclude modules="m{i + 4} m{i + 5}"/>'
+        f'<choose modules="m{i + 6} m{i + 7} m{i + 8}" max="2"/><assert test="m{i + 9} implies m{i + 10} or m{i + 11}"/>'
+        for i in range(0, 1_500, 12)) + "</rules>"),
 }  # fmt: skip
 
 
@@ -100,6 +106,39 @@ def test_schemas_are_answered_soon(code: str, content: str) -> None:
     assert is_within(time.process_time() - started, SECONDS)
     assert found[:1] == ([code] if code else [])
     assert len(found) <= MAX_FAULTS + 1
+
+
+LINEAR: list[Callable[[int], str]] = [
+    lambda n: '<schema name="s">é' + "\n" * 20 * n + "x</schema>",
+    lambda n: '<schema name="s">' + "<doc>é</doc>" * (n // 2) + "</schema>",
+    lambda n: '<schema name="s">' + "<!-- - -->" * 3 * n + "x</schema>",
+    lambda n: '<schema name="s" version="' + "&#65;" * 10 * n + '"/>',
+    lambda n: '<schema name="s">' + "<!-- é -->" * n + "a < b</schema>",
+    lambda n: '<schema name="s">' + "a &amp; " * n + "R&D</schema>",
+    lambda n: '<schema name="s">' + "<a" + ' b="é"' * n + "</schema>",
+    lambda n: '<schema name="s">' + "<a " + 'b="' * n + "</schema>",
+    lambda n: '<schema name="s">' + "<module><doc>é</doc></module>" * (n // 2) + "<doc></schema>",
+    lambda n: '<schema name="s">' + "\n <module>\n  <doc>é\n</doc></module>" * (n // 2) + "<doc></schema>",
+    lambda n: '<schema name="' + " " * 20 * n,
+    lambda n: '<schema name="s' + " a" * 10 * n + '"b>',
+    lambda n: '<schema name="s">&#' + "1" * n + ";</schema>",
+    lambda n: "x " * n,
+    lambda n: '<schema name="s"/>' + "\n" * n + "x",
+]
+
+
+@pytest.mark.parametrize("repeated", LINEAR, ids=range(len(LINEAR)))
+def test_reading_and_explaining_take_linear_time(repeated: Callable[[int], str]) -> None:
+    """A long document is read, or its fault explained, in time that grows with its length."""
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        with suppress(SchemaError):
+            parse_schema(repeated(size))
+        return time.process_time() - start
+
+    small, large = min(seconds(1_500) for _ in range(3)), seconds(30_000)
+    assert is_within(large - 60 * small, 0.1)
 
 
 def mutual(number: int) -> str:

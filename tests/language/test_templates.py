@@ -89,6 +89,8 @@ BOMBS = [
     "{% set t = '&' * 150000 %}" + "{% set t = t|tojson|string %}" * 20 + "{{ t }}",
     "{% for a in x recursive %}{{ loop(x) }}{% endfor %}",
     "{% for a in x %}{% for b in x %}{{ a is divisibleby(7) }}{% endfor %}{% endfor %}",
+    "{% set a = 'a' * 5000000 %}" + "{% set y = a + a %}" * 3,
+    "{% set y = 'a' * 150000 %}" + "{% set y = y ~ y ~ y ~ y %}" * 4,
 ]
 """Templates that take much time or memory in Jinja2's own sandbox, or would with a filter that is not available."""
 
@@ -195,7 +197,17 @@ FAULTS = {
     "{{ (1] }}": ("PC601", "]", ""),
     "{{ $ }}": ("PC601", "$", ""),
     "{{ 1 // 0 }}": ("PC606", "1 // 0", ""),
+    "{% for a in items %}{% end for %}": ("PC601", "end for", "write {% endfor %}"),
+    "{% macro m() %}{% endmacro %}": ("PC602", "macro m()", "statements are for, if and set"),
+    '{% include "x.xml" %}': ("PC602", 'include "x.xml"', '<include href="…"/>'),
+    "{{ text | truncate(3) }}": ("PC601", "truncate(3)", "lists the filters"),
+    "{% for k, v in data %}{{ k }}{% endfor %}": ("PC606", "for k, v in data", "{% for key, value in it|items %}"),
+    "{{ text }": ("PC601", "} {{ text", "write }}"),
+    "{% for i in range(3) %}{% endfor %}": ("PC602", "range(3)", "templates have no functions"),
     "{{ 'a' * 10 ** 8 }}": ("PC604", "'a' * 10 ** 8", ""),
+    "{{ 10 ** 10000 }}": ("PC604", "10 ** 10000", ""),
+    "{{ '%d' % 1 }}": ("PC602", "'%d' % 1", ""),
+    "{{ items|sum(start=[]) }}": ("PC602", "items|sum(start=[])", ""),
 }
 
 
@@ -266,17 +278,11 @@ def test_names_are_suggested_where_they_are_defined(template: str):
     assert re.fullmatch("available: (a, )?records", found.help or "")
 
 
-def test_loop_variables_do_not_hide_that_a_context_is_missing():
-    """Without a context, the help for the list of a loop is to give one."""
-    with pytest.raises(SchemaError) as caught:
-        render_template("{% for note in notes %}{% endfor %}", None, "t.xml.j2", SchemaError)
-    assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
-
-
-def test_a_template_without_a_context_says_how_to_give_one():
+@pytest.mark.parametrize("template", ["{{ name }}", "{% for note in notes %}{% endfor %}"])
+def test_a_template_without_a_context_says_how_to_give_one(template: str):
     """For an undefined name without a context, the help names the option and the argument."""
     with pytest.raises(SchemaError) as caught:
-        render_template("{{ name }}", None, "t.xml.j2", SchemaError)
+        render_template(template, None, "t.xml.j2", SchemaError)
     assert caught.value.diagnostics[0].help == "give --context FILE, or context={…} in Python"
 
 
@@ -398,25 +404,3 @@ def test_the_worked_example_gives_what_it_says():
     build = runpy.run_path(str(examples / "build_library.py"))["build"]
     expected = (examples / "library" / "expected" / "library.xml").read_text(encoding="utf-8")
     assert print_schema(build().source) == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "advice"),
-    [
-        ("{% for a in x %}{% end for %}", "PC601", "write {% endfor %}"),
-        ("{% macro m() %}{% endmacro %}", "PC602", "statements are for, if and set"),
-        ('{% include "x.xml" %}', "PC602", '<include href="…"/>'),
-        ("{{ x | truncate(3) }}", "PC601", "lists the filters"),
-        ("{% for k, v in m %}{{ k }}{% endfor %}", "PC606", "{% for key, value in it|items %}"),
-        ("{{ x }", "PC601", "write }}"),
-        ("{% for i in range(3) %}{% endfor %}", "PC602", "templates have no functions"),
-    ],
-)
-def test_what_other_templates_can_do_has_a_fix(content: str, code: str, advice: str) -> None:
-    """Tags, filters and calls that templates of documents do not have get the form that they have."""
-    with pytest.raises(SchemaError) as caught:
-        render_template(f'<schema name="s">{content}</schema>', {"x": "a", "m": {"abc": 1}}, "s.xml.j2", SchemaError)
-
-    first = caught.value.diagnostics[0]
-    assert first.code == code
-    assert advice in (first.help or "")

@@ -51,30 +51,38 @@ def test_patterns_match_as_regular_expressions_do(pattern, text):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "position"),
+    ("pattern", "position", "words"),
     [
-        ("a(?=b)", 1),
-        ("(a", 1),
-        ("a**", 1),
-        ("[b-a]", 1),
-        ("a{3,1}", 1),
-        (r"\1", 0),
-        ("[ab", 2),
-        ("a)", 1),
-        (r"[\](]\(())", 9),
-        (r"\d[ab-\d]", 6),
-        (r"x[\]-\[]", 2),
-        (r"\p{Greek}\p{Geek}", 9),
-        ("a{,3}", 1),
-        ("é(?<=a)", 1),
-        ("a" * 2_001, 2_000),
+        ("a(?=b)", 1, "look-ahead and look-behind"),
+        ("é(?<=a)", 1, "look-ahead and look-behind"),
+        ("(a", 1, "ends where ')' is expected"),
+        ("a)", 1, "')' closes no group"),
+        ("a**", 1, "a repetition follows another"),
+        ("*a", 0, "'*' repeats nothing"),
+        ("a{3,1}", 1, "the second number is smaller"),
+        ("a{,3}", 1, "does not begin a number of repetitions"),
+        ("a{1001}", 1, "more than 1,000 times"),
+        ("[b-a]", 1, "the range b-a runs backwards"),
+        ("[ab", 2, "ends where ']' is expected"),
+        (r"\d[ab-\d]", 6, "cannot be the end of a range"),
+        ("[[:x:]]", 1, "there is no class [:x:]"),
+        (r"[\](]\(())", 9, "closes no group"),
+        (r"x[\]-\[]", 2, "runs backwards"),
+        (r"\p{Greek}\p{Geek}", 9, ""),
+        (r"\1", 0, "refers to a group"),
+        (r"\q", 0, "there is no \\q"),
+        ("a\\", 1, "ends where a character after the backslash is expected"),
+        ("(?#a)", 0, "groups with (?# are not supported"),
+        ("(?P<a-b>x)", 0, "cannot be read"),
+        ("\\pL{900}", 0, "too large"),
+        ("a" * 2_001, 2_000, ""),
     ],
 )
-def test_faults_of_patterns_have_a_place(pattern, position):
+def test_faults_of_patterns_have_a_reason_and_a_place(pattern, position, words):
     """A fault of a pattern is reported at its character."""
     with pytest.raises(PatternError) as caught:
         Pattern(pattern)
-    assert caught.value.position == position
+    assert (caught.value.position, words in caught.value.message) == (position, True), caught.value.message
 
 
 @pytest.mark.parametrize("inside", [r"+-\]", r"\+-9", r"\[-\]", r"\t-a", r"a\-c", r"\--0", "-a", "a-", r"\w-", "^+-/"])

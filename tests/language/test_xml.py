@@ -18,7 +18,7 @@ from promptcache.language import parse_schema, root_tag
 from promptcache.language.syntax.source import MAX_BYTES
 from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, MAX_TAG_NAME, Characters, Element, parse_xml
 from tests.conftest import law_examples
-from tests.language.documents import codes, cut
+from tests.language.documents import cut
 from tests.speed import is_within
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -110,104 +110,28 @@ def test_damaged_documents_are_read_or_refused(drawn, start, junk):
         assert _plain(root) == _plain_lxml(etree.fromstring(written.encode(), etree.XMLParser(remove_comments=True)))
 
 
-def _refusal(document: str | bytes) -> tuple[str, float]:
+LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
+HOSTILE = [
+    ("PC002", f'<!DOCTYPE s [<!ENTITY l0 "ha">{LAUGHS}]><schema name="s">&l11;</schema>'),
+    ("PC002", '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><schema name="s">&x;</schema>'),
+    ("PC002", '<?xml version="1.0"?> <!-- c --> <!DOCTYPE s SYSTEM "http://127.0.0.1:9/x.dtd"><schema name="s"/>'),
+    ("PC002", '<!DOCTYPE s [<!ENTITY % p SYSTEM "file:///dev/zero"> %p;]><schema name="s"/>'),
+    *(("PC004", each) for each in ("x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1))),
+    *(("PC005", each) for each in ("<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5))),
+    ("PC009", '<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>"),
+    ("PC009", f"<{'a' * (MAX_TAG_NAME + 1)}/>"),
+    ("PC009", f"<schema {'a' * (MAX_BYTES - 20)}='1'/>"),
+]
+
+
+@pytest.mark.parametrize(("code", "document"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_documents_cost_little(code: str, document: str | bytes) -> None:
+    """Entities are refused at the DOCTYPE, and documents over the limits of size, depth and number soon."""
     start = time.process_time()
     with pytest.raises(SchemaError) as caught:
         parse_schema(document)
-    return caught.value.diagnostics[0].code, time.process_time() - start
-
-
-def test_entities_are_never_read():
-    """A billion laughs, an external entity and a parameter entity are all refused at the DOCTYPE."""
-    laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
-    hostile = [
-        f'<!DOCTYPE s [<!ENTITY l0 "ha">{laughs}]><schema name="s">&l11;</schema>',
-        '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><schema name="s">&x;</schema>',
-        '<?xml version="1.0"?> <!-- c --> <!DOCTYPE s SYSTEM "http://127.0.0.1:9/x.dtd"><schema name="s"/>',
-        '<!DOCTYPE s [<!ENTITY % p SYSTEM "file:///dev/zero"> %p;]><schema name="s"/>',
-    ]
-    results = [_refusal(document) for document in hostile]
-    assert [code for code, _ in results] == ["PC002"] * 4
-    assert is_within(max(seconds for _, seconds in results), 0.1)
-
-
-def test_limits_hold_and_cost_little():
-    """Documents over the limits of size, depth and number are refused within seconds."""
-    beyond = {
-        "PC004": ["x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1)],
-        "PC005": ["<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5)],
-        "PC009": [
-            '<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>",
-            f"<{'a' * (MAX_TAG_NAME + 1)}/>",
-            f"<schema {'a' * (MAX_BYTES - 20)}='1'/>",
-        ],
-    }
-    for code, documents in beyond.items():
-        for document in documents:
-            found, seconds = _refusal(document)
-            assert found == code
-            assert is_within(seconds, 8)
-
-
-def test_large_documents_take_linear_time():
-    """Ten times as many lines, attributes or comments take about ten times as long."""
-
-    def seconds(build: Callable[[int], str], size: int) -> float:
-        start = time.process_time()
-        parse_schema(build(size))
-        return time.process_time() - start
-
-    shapes: list[Callable[[int], str]] = [
-        lambda n: '<schema name="s">é' + "\n" * 20 * n + "x</schema>",
-        lambda n: '<schema name="s">' + "<doc>é</doc>" * n + "</schema>",
-        lambda n: '<schema name="s">' + "<!-- - -->" * 3 * n + "x</schema>",
-        lambda n: '<schema name="s" version="' + "&#65;" * 10 * n + '"/>',
-    ]
-    for build in shapes:
-        small, large = min(seconds(build, 1_900) for _ in range(3)), seconds(build, 19_000)
-        assert is_within(large - 40 * small, 0.05)
-
-
-@pytest.mark.parametrize(
-    ("inside", "message", "mend", "column"),
-    [
-        ("a\x01b", "the document contains a control character, U+0001", "remove it", 20),
-        ("a\uffff", "the document contains a character that XML does not allow, U+FFFF", "remove it", 20),
-        ('<a b="\ufffe"/>', "the document contains a character that XML does not allow, U+FFFE", "remove it", 25),
-        ('<a b="\x1f"/>', "the document contains a control character, U+001F", "remove it", 25),
-        ("<!--\x02-->", "the document contains a control character, U+0002", "remove it", 23),
-        ("<![CDATA[\x03]]>", "the document contains a control character, U+0003", "remove it", 28),
-        ("a]]>b", "]]> is not allowed in text", "write ]]&gt;", 20),
-        ("a&#0;b", "&#0; is not a character that XML allows", "remove it", 20),
-        ("a&#xD800;", "&#xD800; is not a character that XML allows", "remove it", 20),
-        *(
-            (f"a{each}", f"{each} is not a reference to a character", "write its number, as in &#38; or &#x26;", 20)
-            for each in ("&#;", "&#x;", "&#xZZ;", "&#X41;", "&#A0;", "&##13;", "&#²;", "&#１;")
-        ),
-    ],
-)
-def test_what_is_not_well_formed_is_reported_in_words(inside, message, mend, column):
-    """A document that is not well-formed gets a clear message and a help at the place of the mistake."""
-    with pytest.raises(SchemaError) as caught:
-        parse_xml(f'<schema name="st">{inside}', "doc", SchemaError)
-    (found,) = caught.value.diagnostics
-    assert (found.message, found.help, found.span.column) == (message, mend, column)
-
-
-@pytest.mark.parametrize(
-    ("content", "advice"),
-    [
-        ('<x:module name="a"/>', "remove the prefix"),
-        ('<module xmlns:xsi="http://example.com" name="a"/>', "remove the attribute"),
-        ('<module xml:lang="en" name="a"/>', "remove the attribute"),
-        ('<module xmlns="http://example.com" name="a"/>', "remove it"),
-    ],
-)
-def test_namespaces_are_removed(content, advice):
-    """The help for a namespace says to remove the prefix of an element, or the whole attribute."""
-    with pytest.raises(SchemaError) as caught:
-        parse_xml(f'<schema name="s">{content}</schema>', "doc", SchemaError)
-    assert [(found.code, found.help) for found in caught.value.diagnostics] == [("PC008", advice)]
+    assert is_within(time.process_time() - start, 0.1 if code == "PC002" else 8)
+    assert caught.value.diagnostics[0].code == code
 
 
 def test_line_ends_are_alike():
@@ -215,23 +139,6 @@ def test_line_ends_are_alike():
     trees = [parse_xml(f"<a>x{end}<b/>{end}é</a>", "doc", SchemaError) for end in ("\n", "\r\n", "\r")]
     assert len({str(_plain(tree)) for tree in trees}) == 1
     assert {(node.name_span.line, node.name_span.column) for tree in trees for node in tree.children[1:2]} == {(2, 2)}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        "<a>\ud800</a>",
-        b"<a>\xff</a>",
-        "<a/>".encode("utf-16"),
-        '<?xml version="1.0" encoding="latin-1"?><a/>',
-        b"<a>\xed\xa0\x80</a>",
-    ],
-)
-def test_only_utf8_is_read(document):
-    """A document that is not UTF-8 is refused; the reader does not guess an encoding."""
-    with pytest.raises(SchemaError) as caught:
-        parse_xml(document, "doc", SchemaError)
-    assert codes(caught.value.diagnostics) == ["PC006"]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +167,15 @@ def test_only_utf8_is_read(document):
         ('<?xml version="1.0" standalone="maybe"?><a/>', "PC001"),
         ('<?xml version="1.0" encoding="&"?><a/>', "PC001"),
         ('<?xml version="1.0" encoding="utf8"?><a/>', "PC006"),
+        ("<a>\ud800</a>", "PC006"),
+        (b"<a>\xff</a>", "PC006"),
+        (b"<a>\xed\xa0\x80</a>", "PC006"),
+        ("<a/>".encode("utf-16"), "PC006"),
+        ('<?xml version="1.0" encoding="latin-1"?><a/>', "PC006"),
+        *(
+            (each, "PC001") for each in ("<a><b/></", "<a><b c=''/></a", "<a><b/></a", "<a><b/></\n")
+        ),  # found by fuzzing
+        *((each, "PC001") for each in ("<\0M]>\0", "<\0a\0/\0>\0", "\0<\0a\0/\0>", "<a>\0</a>", "<a b='\0'/>")),
         (b"<a>\xc0\xaf</a>", "PC006"),
         (b"<a>\xf4\x90\x80\x80</a>", "PC006"),
         ("<a/><!DOCTYPE a>", "PC001"),
@@ -279,22 +195,6 @@ def test_long_texts_and_values_are_read(length: int) -> None:
     """Only the size of the document limits a text, a value, a comment or a CDATA section."""
     for written in ('<a b="{}"/>', "<a>{}</a>", "<a><!--{}--></a>", "<a><![CDATA[{}]]></a>"):
         assert parse_xml(written.format("x" * length), "doc", SchemaError).name == "a"
-
-
-@pytest.mark.parametrize("text", ["<a><b/></", "<a><b c=''/></a", "<a><b/></a", "<a><b/></\n"])
-def test_end_tag_that_is_cut_off_behind_an_empty_element_is_not_well_formed(text: str) -> None:
-    """Text after an empty element is not read as its end tag (found by fuzzing)."""
-    with pytest.raises(SchemaError) as caught:
-        parse_xml(text, "doc", SchemaError)
-    assert codes(caught.value.diagnostics) == ["PC001"]
-
-
-@pytest.mark.parametrize("text", ["<\0M]>\0", "<\0a\0/\0>\0", "\0<\0a\0/\0>", "<a>\0</a>", "<a b='\0'/>"])
-def test_null_characters_are_refused(text: str) -> None:
-    """A document with null characters is refused and never read as UTF-16 (found by fuzzing)."""
-    with pytest.raises(SchemaError) as caught:
-        parse_xml(text, "doc", SchemaError)
-    assert codes(caught.value.diagnostics) == ["PC001"]
 
 
 def test_empty_element_is_its_start_tag() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import TypedDict, Unpack
 
 from hypothesis import note
 from hypothesis import strategies as st
@@ -60,36 +59,19 @@ TOKENIZERS = st.sampled_from([ByteTokenizer(), ByteTokenizer(bos=False)])
 """The byte tokenizer with and without BOS, for every law over random schemas."""
 
 
-class OneFile(TypedDict, total=False):
-    """Elements of a schema, each switched on unless it is False; `rules` are attributes and the element."""
-
-    scaffolds: bool
-    uncached: bool
-    unions: bool
-    turns: bool
-    parameters: bool
-    rules: bool
-
-
-class SeveralFiles(OneFile, total=False):
-    """Options for a schema in several files; `includes` are files that it names by `include` or `src`."""
-
-    includes: bool
-
-
-def schema_documents(**options: Unpack[OneFile]) -> SearchStrategy[str]:
+def schema_documents() -> SearchStrategy[str]:
     """Draw the XML text of a valid schema in one file, in which every module can be used."""
-    return _written(Elements(includes=False, **options)).map(lambda written: written.xml)
+    return _written(Elements(includes=False)).map(lambda written: written.xml)
 
 
-def schema_files(**options: Unpack[SeveralFiles]) -> SearchStrategy[SchemaFiles]:
+def schema_files() -> SearchStrategy[SchemaFiles]:
     """Draw a valid schema with the files that it includes, in which every module can be used."""
-    return _written(Elements(**options))
+    return _written(Elements())
 
 
-def schemas(**options: Unpack[SeveralFiles]) -> SearchStrategy[CheckedSchema]:
-    """Draw a checked schema."""
-    return _checked(Elements(**options))
+def schemas(*, includes: bool = True) -> SearchStrategy[CheckedSchema]:
+    """Draw a checked schema; `includes` are files that it names by `include` or `src`."""
+    return _checked(Elements(includes=includes))
 
 
 def exact_schemas() -> SearchStrategy[CheckedSchema]:
@@ -97,7 +79,7 @@ def exact_schemas() -> SearchStrategy[CheckedSchema]:
 
     Every module is required and cached and sees everything that is guaranteed; there are no unions and no scaffolds.
     """
-    return _checked(Elements(scaffolds=False, uncached=False, unions=False, own_context=False, complete=True))
+    return _checked(Elements(complete=True))
 
 
 def prompt_documents(schema: CheckedSchema) -> SearchStrategy[str]:
@@ -155,10 +137,9 @@ def _trees(schema: CheckedSchema, known: Slots) -> SearchStrategy[PromptTree]:
 
 @cache
 def _written(elements: Elements) -> SearchStrategy[SchemaFiles]:
-    rules = rule_wishes() if elements.rules else st.just([])
-    scaffolds = scaffold_wishes() if elements.scaffolds else st.just([])
+    scaffolds = st.just([]) if elements.complete else scaffold_wishes()
     drafts, files = schema_drafts(elements), file_wishes(elements)
-    return st.builds(_write_schema, drafts, rules, scaffolds, example_wishes(), files)
+    return st.builds(_write_schema, drafts, rule_wishes(), scaffolds, example_wishes(), files)
 
 
 @cache

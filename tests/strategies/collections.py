@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from promptcache.language import (
     IN_PYTHON,
@@ -13,7 +13,6 @@ from promptcache.language import (
     CheckedSchema,
     Choose,
     Collection,
-    Combination,
     Context,
     Example,
     Exclude,
@@ -30,80 +29,49 @@ from promptcache.testing.texts import texts
 from tests.strategies import schemas
 
 _NAMES = ("m", "n.md", "été", "last-1", "a", "b")
+_TEXTS = st.lists(texts(12).filter(bool), min_size=2, max_size=len(_NAMES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionDraft:
-    """A collection, and where it stands: behind `place` items, counted round, in a turn if there is one there."""
-
-    place: int
-    in_turn: bool
-    minimum: int
-    room: int | None
-    context: Context
-    separator: str | None
-    texts: tuple[str, ...]
-    rule: int | None
-
-    def rules(self, name: str) -> tuple[Combination, ...]:
-        """Return a rule over the first two members, which some selection of members keeps."""
-        if self.rule is None or self.minimum > 1 or len(self.texts) < 3:
-            return ()
-        first, second = (f"{name}/{member}" for member in _NAMES[:2])
-        return (
-            Exclude(modules=(first, second), span=IN_PYTHON),
-            Require(condition=first, consequence=second, span=IN_PYTHON),
-            Choose(modules=(first, second), maximum=1, span=IN_PYTHON),
-            Assert(test=f"{second} implies {name} and {first}", span=IN_PYTHON),
-        )[self.rule : self.rule + 1]
-
-
-def collection_schemas() -> SearchStrategy[CheckedSchema]:
-    """Draw a checked schema with one or two collections."""
-    return st.builds(_with_collections, schemas(includes=False), st.lists(_drafts(), min_size=1, max_size=2))
-
-
-def _drafts() -> SearchStrategy[CollectionDraft]:
-    return st.builds(
-        CollectionDraft,
-        place=st.integers(0, 9),
-        in_turn=st.booleans(),
-        minimum=st.sampled_from((0, 0, 1, 2)),
-        room=st.none() | st.integers(0, 3),
-        context=st.sampled_from(Context),
-        separator=st.sampled_from((None, "", "\n", "; ")),
-        rule=st.none() | st.integers(0, 3),
-        texts=st.lists(texts(12).filter(bool), min_size=2, max_size=len(_NAMES)).map(tuple),
-    )
-
-
-def _with_collections(schema: CheckedSchema, drafts: list[CollectionDraft]) -> CheckedSchema:
-    source = replace(schema.source, positions=None)
+@st.composite
+def collection_schemas(draw: DrawFn) -> CheckedSchema:
+    """Draw a checked schema with one or two collections, at the top level or in turns."""
+    source = replace(draw(schemas(includes=False)).source, positions=None)
     children = [child for child in source.children if not isinstance(child, Example)]
-    for number, draft in enumerate(drafts):
-        index = draft.place % (len(children) + 1)
-        inside = children[index] if draft.in_turn and index < len(children) else None
-        collection = _collection(f"collection{number}", draft)
-        if isinstance(inside, Turn):
+    for number in range(draw(st.integers(1, 2))):
+        collection, *rules = _collection(draw, f"collection{number}")
+        index = draw(st.integers(0, len(children)))
+        inside = children[index] if index < len(children) else None
+        if isinstance(inside, Turn) and draw(st.booleans()):
             children[index] = replace(inside, children=(*inside.children, collection))
         else:
             children.insert(index, collection)
-        if rules := draft.rules(f"collection{number}"):
-            children.append(RuleList(children=rules, span=IN_PYTHON))
+        children += rules
     return check_schema(Schema.of(replace(source, children=tuple(children))))
 
 
-def _collection(name: str, draft: CollectionDraft) -> Item:
-    members = tuple(
-        Module(name=each, children=(Text(text=text, span=IN_PYTHON, exact=True),), span=IN_PYTHON)
-        for each, text in zip(_NAMES, draft.texts, strict=False)
-    )
-    return Collection(
+def _collection(draw: DrawFn, name: str) -> list[Item]:
+    """Draw a collection, and perhaps a rule over its first two members that some selection of members keeps."""
+    minimum, room = draw(st.sampled_from((0, 0, 1, 2))), draw(st.none() | st.integers(0, 3))
+    members = [
+        Module(name=member, children=(Text(text=text, span=IN_PYTHON, exact=True),), span=IN_PYTHON)
+        for member, text in zip(_NAMES, draw(_TEXTS), strict=False)
+    ]
+    collection = Collection(
         name=name,
-        children=members,
+        children=tuple(members),
         span=IN_PYTHON,
-        minimum=draft.minimum,
-        maximum=None if draft.room is None else max(1, draft.minimum + draft.room),
-        context=draft.context,
-        separator=draft.separator,
+        minimum=minimum,
+        maximum=None if room is None else max(1, minimum + room),
+        context=draw(st.sampled_from(Context)),
+        separator=draw(st.sampled_from((None, "", "\n", "; "))),
     )
+    if minimum > 1 or len(members) < 3 or draw(st.booleans()):
+        return [collection]
+    one, other = (f"{name}/{member}" for member in _NAMES[:2])
+    rules = (
+        Exclude(modules=(one, other), span=IN_PYTHON),
+        Require(condition=one, consequence=other, span=IN_PYTHON),
+        Choose(modules=(one, other), maximum=1, span=IN_PYTHON),
+        Assert(test=f"{other} implies {name} and {one}", span=IN_PYTHON),
+    )
+    return [collection, RuleList(children=(draw(st.sampled_from(rules)),), span=IN_PYTHON)]

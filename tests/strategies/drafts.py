@@ -52,17 +52,11 @@ ANSWERS: tuple[Mapping[str, str], ...] = (
 class Elements:
     """Which elements and options of the language a schema may use.
 
-    `complete` makes every module required, so that there is one selection, and lets a prompt repeat every filler.
+    `complete` makes every module required and cached, without unions, scaffolds and contexts of its own, so that there is
+    one selection, and lets a prompt repeat every filler.
     """
 
-    scaffolds: bool = True
-    uncached: bool = True
-    unions: bool = True
-    turns: bool = True
-    parameters: bool = True
-    rules: bool = True
     includes: bool = True
-    own_context: bool = True
     complete: bool = False
 
 
@@ -167,7 +161,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
             version=("1", "2.0-rc"), repair=_REPAIRS, positions=("closed", *4 * ("fixed",)), **inherited(elements)
         ),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
-        question=st.sampled_from((None, None, None, "", "a?") if elements.turns else (None,)),
+        question=st.sampled_from((None, None, None, "", "a?")),
         indented=st.booleans(),
         answer=st.sampled_from((None, None, None, *ANSWERS)),
     )
@@ -177,10 +171,10 @@ def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
     """Draw one item; the kind that takes the fewest choices comes first, since examples shrink to it."""
     weights: list[tuple[int, SearchStrategy[ItemDraft]]] = [
         (3, st.builds(TextDraft, level=_LEVELS, text=texts(), form=st.sampled_from(TextForm))),
-        (2 * elements.parameters, _parameters(elements)),
+        (2, _parameters(elements)),
         (6, _modules(elements)),
-        (3 * elements.unions, _unions(elements)),
-        (2 * elements.turns, st.builds(TurnDraft, level=_LEVELS, role=st.sampled_from(Role), text=texts())),
+        (0 if elements.complete else 3, _unions(elements)),
+        (2, st.builds(TurnDraft, level=_LEVELS, role=st.sampled_from(Role), text=texts())),
         (1, st.builds(DocDraft, level=_LEVELS, text=st.sampled_from(("a", "b < c", "</s>")), comment=st.booleans())),
     ]
     kinds = [kind for weight, kind in weights for _ in range(weight)]
@@ -210,10 +204,7 @@ def _with_filler(draft: ParameterDraft) -> ParameterDraft:
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:
     required = (False,) if member else (True,) if elements.complete else (False, False, True)
-    own = {
-        "reserve": ("1", "5", "9"),
-        **({"cache": ("false", "true")} if elements.uncached else {}),
-    }
+    own = {"reserve": ("1", "5", "9"), **({} if elements.complete else {"cache": ("false", "true")})}
     return st.builds(
         ModuleDraft,
         level=st.just(0) if member else _LEVELS,
@@ -238,7 +229,7 @@ def _unions(elements: Elements) -> SearchStrategy[ItemDraft]:
 
 def inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
     """Return the values of options that a module takes from its parent unless it has its own."""
-    contexts = tuple(context.value for context in Context if elements.own_context or context is not Context.OWN)
+    contexts = tuple(context.value for context in Context if not (elements.complete and context is Context.OWN))
     return {
         "context": contexts,
         "whitespace": tuple(whitespace.value for whitespace in Whitespace),

@@ -16,9 +16,7 @@ from promptcache.structured.arguments import ValidJSON, read_json
 from tests.structured.test_tools import HERMES, LLAMA, XML, xml
 
 _PIECES = st.sampled_from(
-    [
-        *(r"\ud83d", r"\ude00", r"\u00e9", r"\n", r"\\", '\\"', "\n", "é", "NaN", "1e999", "u", "d83d", " "),
-    ]
+    [*(r"\ud83d", r"\ude00", r"\u00e9", r"\n", r"\\", '\\"', "\n", "é", "NaN", "1e999", "u", "d83d", " ")]
 )
 _NUMBERS = st.sampled_from(["NaN", "-Infinity", "Infinity", "1e999", "-1E400", "1.5", "0", "null", "true"])
 

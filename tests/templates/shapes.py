@@ -79,9 +79,7 @@ GEMMA_ASKED = asked("<start_of_turn>model\n")
 SHAPES: Mapping[str, Shape] = {
     # ChatML
     "chatml": Shape(source=loop(IM, after=IM_ASKED), habit=("<|im_end|>\n", "\n")),
-    "chatml with a default system text": Shape(
-        source=loop(IM_DEFAULT + IM, after=IM_ASKED), habit=("You are helpful.", "You are here.")
-    ),
+    "chatml with a default system text": Shape(source=loop(IM_DEFAULT + IM, after=IM_ASKED), habit=("You are helpful.", "You are here.")),
     "a default system text that depends on the last turn": Shape(
         source=loop(
             IM,
@@ -97,25 +95,15 @@ SHAPES: Mapping[str, Shape] = {
         tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
     ),
     "chatml behind bos": Shape(source=loop(IM, "{{ bos_token }}", IM_ASKED), habit=("{{ bos_token }}", "")),
-    "bos in the first turn": Shape(
-        source=loop("{{ bos_token if loop.first }}" + IM, after=IM_ASKED),
-        habit=("{{ bos_token if loop.first }}", ""),
-    ),
-    "no newline behind a turn": Shape(
-        source=loop(IM.replace("<|im_end|>\n", "<|im_end|>"), after=IM_ASKED), habit=("<|im_end|>", "<|im_end|>\n")
-    ),
-    "trimmed contents": Shape(
-        source=loop(IM.replace("m.content", "m.content | trim"), after=IM_ASKED), habit=(" | trim", "")
-    ),
+    "no newline behind a turn": Shape(source=loop(IM.replace("<|im_end|>\n", "<|im_end|>"), after=IM_ASKED), habit=("<|im_end|>", "<|im_end|>\n")),
+    "trimmed contents": Shape(source=loop(IM.replace("m.content", "m.content | trim"), after=IM_ASKED), habit=(" | trim", "")),
     "only answers are trimmed": Shape(
         source=loop(
             "{% set text = m.content.strip() if m.role == 'assistant' else m.content %}" + IM_TEXT, after=IM_ASKED
         ),
         habit=(" if m.role == 'assistant' else m.content", ""),
     ),
-    "contents trimmed at the left": Shape(
-        source=loop(IM.replace("m.content", "m.content.lstrip()"), after=IM_ASKED), habit=(".lstrip()", "")
-    ),
+    "contents trimmed at the left": Shape(source=loop(IM.replace("m.content", "m.content.lstrip()"), after=IM_ASKED), habit=(".lstrip()", "")),
     "footer written by the next turn": Shape(
         source=loop(
             "{{ '<|im_end|>\n' if not loop.first }}{{ '<|im_start|>' + m.role + '\n' + m.content }}",
@@ -128,12 +116,6 @@ SHAPES: Mapping[str, Shape] = {
         habit=("messages[-1].role != 'assistant'", "false"),
     ),
     "no generation prompt": Shape(source=loop(IM), habit=("<|im_end|>\n", "<|im_end|>\n\n")),
-    "generation prompt within the loop": Shape(
-        source=loop(
-            IM + "{% if loop.last and m.role == 'user' and add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-        ),
-        habit=(" and m.role == 'user'", " and m.role == 'system'"),
-    ),
     "generation block": Shape(
         source=loop(
             "{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}{% generation %}{{ m.content + '<|im_end|>' }}"
@@ -141,15 +123,6 @@ SHAPES: Mapping[str, Shape] = {
             after=IM_ASKED,
         ),
         habit=("{% generation %}", "{% generation %}{{ ' ' }}"),
-    ),
-    "macro": Shape(
-        source="{% macro turn(role, text) %}<|im_start|>{{ role }}\n{{ text }}<|im_end|>\n{% endmacro %}"
-        + loop("{{ turn(m.role, m.content) }}", after=IM_ASKED),
-        habit=("{{ text }}", "{{ text | upper }}"),
-    ),
-    "separator token of phi 4": Shape(
-        source=loop("{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}", after=asked("<|im_start|>assistant<|im_sep|>")),
-        habit=("<|im_sep|>", "\n"),
     ),
     # the system text elsewhere
     "system text merged into the first user turn": Shape(
@@ -183,15 +156,6 @@ SHAPES: Mapping[str, Shape] = {
     "system text left out": Shape(
         source=loop("{% if m.role != 'system' %}" + IM + "{% endif %}", after=IM_ASKED),
         habit=("{% if m.role != 'system' %}", "{% if true %}"),
-    ),
-    "system text without a header": Shape(
-        source=loop(
-            "{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}{{ '<|User|>' + m.content }}"
-            "{% else %}{{ '<|Assistant|>' + m.content + eos_token }}{% endif %}",
-            "{{ bos_token }}",
-            asked("<|Assistant|>"),
-        ),
-        habit=("{% if m.role == 'system' %}{{ m.content }}", "{% if m.role == 'system' %}{{ m.content + '\n' }}"),
     ),
     "text behind the system text": Shape(
         source=loop(
@@ -228,13 +192,7 @@ SHAPES: Mapping[str, Shape] = {
         habit=("messages[-1].role != 'user'", "false"),
     ),
     # headers
-    "blank lines in the header": Shape(
-        source=loop(HEADER, "{{ bos_token }}", HEADER_ASKED), habit=("<|end_header_id|>\n\n", "<|end_header_id|>\n")
-    ),
-    "trimmed behind blank lines": Shape(
-        source=loop(HEADER.replace("m.content", "m.content | trim"), "{{ bos_token }}", HEADER_ASKED),
-        habit=(" | trim", ""),
-    ),
+    "blank lines in the header": Shape(source=loop(HEADER, "{{ bos_token }}", HEADER_ASKED), habit=("<|end_header_id|>\n\n", "<|end_header_id|>\n")),
     "header with a trailing space": Shape(
         source=loop(
             "{% if m.role == 'user' %}{{ 'USER: ' + m.content + ' ' }}{% elif m.role == 'system' %}{{ m.content + ' ' }}"
@@ -258,13 +216,6 @@ SHAPES: Mapping[str, Shape] = {
         source=loop("{{ '<|bom|><|' + m.role + '|> ' + m.content + '<|eom|>' }}", "{{ bos_token }}", asked("<|bom|><|assistant|> ")),
         habit=("|> ' + m.content", "|>' + m.content"),
     ),
-    "answers begin with a space": Shape(
-        source=loop(
-            "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}",
-            "{{ bos_token }}",
-        ),
-        habit=("' ' + m.content", "m.content"),
-    ),
     "alpaca": Shape(
         source=loop(
             "{% if m.role == 'user' %}{{ '### Instruction:\n' + m.content + '\n\n' }}{% elif m.role == 'system' %}"
@@ -273,52 +224,18 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("'### Instruction:\n'", "'### Instruction: '"),
     ),
-    "alpaca with a default text": Shape(
-        source=loop(
-            "{% if loop.first and m.role != 'system' %}{{ 'Below is an instruction.\n\n' }}{% endif %}"
-            "{% if m.role == 'user' %}{{ '### Instruction:\n' + m.content + '\n\n' }}{% elif m.role == 'system' %}"
-            "{{ m.content + '\n\n' }}{% else %}{{ '### Response:\n' + m.content + eos_token + '\n' }}{% endif %}",
-            "{{ bos_token }}",
-            asked("### Response:\n"),
-        ),
-        habit=("Below is an instruction.\n\n", ""),
-    ),
     "lines of roles": Shape(
         source=loop("{{ m.role + ': ' + m.content }}{{ '\n' if not loop.last }}", after=asked("\nassistant: ")),
         habit=("{{ '\n' if not loop.last }}", "{{ '\n' }}"),
-    ),
-    "roles in upper case": Shape(
-        source=loop("{{ m.role | upper + ':\n' + m.content + '\n\n' }}", after=asked("ASSISTANT:\n")),
-        habit=(" | upper", ""),
     ),
     "blank lines between turns": Shape(
         source=loop("{{ m.role | capitalize + ': ' + m.content + '\n\n' }}", after=asked("Assistant:")),
         habit=("m.content + '\n\n'", "m.content + '\n'"),
     ),
-    "renamed roles": Shape(
-        source=loop(GEMMA, "{{ bos_token }}", GEMMA_ASKED), habit=("'model' if m.role == 'assistant' else m.role", "m.role")
-    ),
-    "no footer": Shape(
-        source=loop("{{ '<extra_id_1>' + m.role | capitalize + '\n' + m.content + '\n' }}", after=asked("<extra_id_1>Assistant\n")),
-        habit=("m.content + '\n'", "m.content + '\n\n'"),
-    ),
+    "renamed roles": Shape(source=loop(GEMMA, "{{ bos_token }}", GEMMA_ASKED), habit=("'model' if m.role == 'assistant' else m.role", "m.role")),
     "a prefix of control tokens": Shape(
         source=loop("{{ '<|' + m.role + '|>\n' + m.content }}", "[gMASK]<sop>", asked("<|assistant|>")),
         habit=("[gMASK]<sop>", "[gMASK]"),
-    ),
-    "two tokens of a role": Shape(
-        source=loop(
-            "{{ '<|START|><|' + m.role + '|>' + m.content + '<|END|>' }}", "{{ bos_token }}", asked("<|START|><|assistant|>")
-        ),
-        habit=("'<|END|>'", "'<|END|>\n'"),
-    ),
-    "reserved tokens": Shape(
-        source=loop(
-            "{% if m.role == 'system' %}{{ m.content }}{% else %}{{ ('<reserved_106>' if m.role == 'user' else '<reserved_107>') + m.content }}"
-            "{% endif %}",
-            after=asked("<reserved_107>"),
-        ),
-        habit=("<reserved_106>' if", "<reserved_107>' if"),
     ),
     "numbered rounds": Shape(
         source="{% set ns = namespace(round=0) %}"
@@ -337,10 +254,7 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("<|end|>\n<|assistant|>\n", "<|end|><|assistant|>\n"),
     ),
-    "newlines around turns": Shape(
-        source=CASES["zephyr"].source,
-        habit=("' + m.content + eos_token }}", "' + m.content }}"),
-    ),
+    "newlines around turns": Shape(source=CASES["zephyr"].source, habit=("' + m.content + eos_token }}", "' + m.content }}")),
     "bos and eos are one token": Shape(
         source=loop("{{ '<|' + m.role + '|>\n' + m.content + '\n' + (eos_token if m.role == 'assistant' else '') }}", "{{ bos_token }}", asked("<|assistant|>\n")),
         habit=("{{ bos_token }}", ""),
@@ -373,13 +287,6 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("loop.nextitem.role == 'assistant'", "loop.nextitem.role == 'user'"),
     ),
-    "solar": Shape(
-        source=loop(
-            "{{ '### ' + m.role | capitalize + ':\n' + m.content + ('\n' if m.role == 'assistant' else '\n\n') }}",
-            after=asked("### Assistant:\n"),
-        ),
-        habit=("('\n' if m.role == 'assistant' else '\n\n')", "'\n'"),
-    ),
     # brackets
     "llama 2": Shape(
         source=loop(
@@ -390,18 +297,7 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("bos_token + '[INST] '", "(bos_token if loop.first else '') + '[INST] '"),
     ),
-    "llama 2 without trimming": Shape(
-        source=loop(
-            "{% if loop.first and system %}{% set text = '<<SYS>>\n' + system + '\n<</SYS>>\n\n' + m.content %}"
-            "{% else %}{% set text = m.content %}{% endif %}{% if m.role == 'user' %}"
-            "{{ bos_token + '[INST] ' + text + ' [/INST]' }}{% else %}{{ ' ' + text + ' ' + eos_token }}{% endif %}",
-            TAKE_SYSTEM,
-        ),
-        habit=("<<SYS>>\n", "<<SYS>>"),
-    ),
-    "roles must alternate": Shape(
-        source=loop(ALTERNATE + INST, "{{ bos_token }}"), habit=(ALTERNATE, "")
-    ),
+    "roles must alternate": Shape(source=loop(ALTERNATE + INST, "{{ bos_token }}"), habit=(ALTERNATE, "")),
     "a token for system texts": Shape(
         source=loop(
             "{% if m.role == 'system' %}{{ '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}{% elif m.role == 'user' %}"
@@ -430,14 +326,8 @@ SHAPES: Mapping[str, Shape] = {
         habit=("strftime_now('%d %b %Y')", "'26 Jul 2024'"),
         options={"date_string": "1 Jan 2000"},
     ),
-    "a date behind the last turn": Shape(
-        source=loop(PHI, after=asked("<|assistant|>\n").replace("{{ '", "{{ '(' + strftime_now('%d.%m.%Y') + ')' + '")),
-        habit=("strftime_now('%d.%m.%Y')", "'26.07.2024'"),
-    ),
     # reasoning
-    "reasoning dropped from answers": Shape(
-        source=loop(THINKING + IM_TEXT, after=IM_ASKED), habit=(".split('</think>')[-1]", "")
-    ),
+    "reasoning dropped from answers": Shape(source=loop(THINKING + IM_TEXT, after=IM_ASKED), habit=(".split('</think>')[-1]", "")),
     "reasoning kept in the last answer": Shape(
         source=loop(
             "{% if m.role == 'assistant' and not loop.last %}{% set text = m.content.split('</think>')[-1] | trim %}"
@@ -459,7 +349,6 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("loop.index0 > ns.last", "true"),
     ),
-    "reasoning kept": Shape(source=loop(IM, after=asked("<|im_start|>assistant\n<think>\n")), habit=("<think>\n'", "'")),
     "an empty reasoning block in answers": Shape(
         source=loop(
             "{% if m.role == 'assistant' and loop.last %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' + m.content + '<|im_end|>\n' }}"
@@ -477,25 +366,6 @@ SHAPES: Mapping[str, Shape] = {
         habit=("enable_thinking is defined and not enable_thinking", "false"),
         options={"enable_thinking": False},
     ),
-    "thinking switched off in the last question": Shape(
-        source=loop(
-            "{% set text = m.content + (' /no_think' if loop.last and m.role == 'user' and not (thinking | default(true)) else '') %}"
-            + IM_TEXT,
-            after=IM_ASKED,
-        ),
-        habit=(" /no_think", ""),
-        options={"thinking": False},
-    ),
-    "effort in the system text": Shape(
-        source=loop(
-            PHI,
-            "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}"
-            "{{ '<|system|>\nReasoning: ' + reasoning_effort + '<|end|>\n' }}",
-            asked("<|assistant|>\n"),
-        ),
-        habit=("+ reasoning_effort +", "+ 'medium' +"),
-        options={"reasoning_effort": "high"},
-    ),
     "a field for reasoning": Shape(
         source=loop(
             "{% if m.reasoning_content %}{% set text = '<think>' + m.reasoning_content + '</think>' + m.content %}"
@@ -511,14 +381,6 @@ SHAPES: Mapping[str, Shape] = {
             after=asked("<|start|>assistant"),
         ),
         habit=("m.thinking + ", "m.reasoning + "),
-    ),
-    "reasoning in the last answer only": Shape(
-        source=loop(
-            "{% set text = '<think>\n' + m.reasoning_content + '\n</think>\n\n' + m.content "
-            "if loop.last and m.reasoning_content else m.content %}" + IM_TEXT,
-            after=IM_ASKED,
-        ),
-        habit=("if loop.last and", "if loop.first and"),
     ),
     # contents
     "contents in parts only": Shape(
@@ -562,10 +424,7 @@ SHAPES: Mapping[str, Shape] = {
         ),
         habit=("{{ '\n\n' }}", "{{ '\n' }}"),
     ),
-    "newlines within contents": Shape(
-        source=loop(IM.replace("m.content", "m.content.replace('\n\n', '\n')"), after=IM_ASKED),
-        habit=(".replace('\n\n', '\n')", ""),
-    ),
+    "newlines within contents": Shape(source=loop(IM.replace("m.content", "m.content.replace('\n\n', '\n')"), after=IM_ASKED), habit=(".replace('\n\n', '\n')", "")),
     "results of tools in user turns": Shape(
         source=loop(
             "{% if m.role == 'user' and m.content.startswith('<tool_response>') %}{{ '<|im_start|>tool\n' + m.content + '<|im_end|>\n' }}"
@@ -589,7 +448,5 @@ SHAPES: Mapping[str, Shape] = {
         habit=("(prefix | default(''))", "''"),
         options={"prefix": "Sure: "},
     ),
-    "plain conversation": Shape(
-        source=loop("{{ m.content }}{{ eos_token if m.role == 'assistant' }}"), habit=("{{ eos_token if m.role == 'assistant' }}", "")
-    ),
+    "plain conversation": Shape(source=loop("{{ m.content }}{{ eos_token if m.role == 'assistant' }}"), habit=("{{ eos_token if m.role == 'assistant' }}", "")),
 }  # fmt: skip

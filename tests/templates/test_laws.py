@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.conftest import law_examples, some_of
 from tests.templates import laws
 from tests.templates.kinds import KINDS
-from tests.templates.shapes import SHAPES
 from tests.templates.strategies import Answered, Draft, Split, Written, answers, chats, drafts, splits, texts
 from tests.templates.subjects import LOSSLESS, REASONING, Chat, frozen_date, subject, subjects
 
@@ -94,10 +93,3 @@ def test_generated_answers_keep_their_tokens(lossless: str, answered: Answered, 
 def test_text_without_turns_has_the_tokens_of_the_tokenizer(kind: str, text: str) -> None:
     """Text without turns has the token IDs of `tokenizer(text)`."""
     laws.text_has_the_tokens(subject("chatml", kind), text)
-
-
-def test_there_are_enough_templates() -> None:
-    """At least sixty templates, each for another habit, and at least six tokenizers."""
-    assert len(SHAPES) >= 60
-    assert len({shape.source for shape in SHAPES.values()}) == len(SHAPES)
-    assert len(KINDS) >= 6

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from posixpath import dirname
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
 from promptcache.diagnostics import Diagnostic, LanguageError
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, print_schema, resolve_prompt
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.format.formatter import format_document
 from promptcache.layout import lay_out, run_states
 from promptcache.testing import ByteTokenizer
@@ -25,20 +25,15 @@ from tests.testing.occurring import occurring
 
 pytestmark = pytest.mark.long
 
-SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
-FEATURES = {
-    *(
-        "include",
-        "src",
-        "include in a schema",
-        "include in a module",
-        "include in a turn",
-        "include in an included file",
-        "src in a file",
-    ),
-    *("file in a folder below", "two files", "union", "scaffold", "rules", "own options"),
-    *("empty text", "awkward text", "indented"),
-}
+_PATHS = (
+    *("/schema/include", "//module/include", "//user/include", "//module/@src", "//include", "/schema/union", "/schema/scaffold"),
+    *("/schema/rules", "/schema[@context or @whitespace or @separator]", "/schema[starts-with(text(), '\n  ')]"),
+)  # fmt: skip
+FEATURES = (
+    *(f"schema: {path}" for path in _PATHS),
+    *(f"file: {path}" for path in _PATHS if "user" not in path),
+    *("two files", "file in a folder below", "empty text", "awkward text"),
+)
 
 
 @pytest.mark.law
@@ -96,19 +91,6 @@ def refusals(xml: str, schema: CheckedSchema) -> tuple[Diagnostic, ...]:
 @pytest.mark.law
 @settings(max_examples=law_examples(0.5))
 @given(written=schema_files())
-def test_printed_schemas_have_everything_in_its_place(written: SchemaFiles) -> None:
-    """A schema is printed without its includes, and the printed schema reads and prints as the same."""
-    printed = print_schema(written.checked().source)
-
-    assert "<include" not in printed
-    again = parse_schema(printed, folder=written.folder)
-    assert print_schema(again) == printed
-    assert content(check_schema(again)) == content(written.checked())
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(written=schema_files())
 def test_formatting_every_file_keeps_the_schema(written: SchemaFiles) -> None:
     """Each file can be formatted alone, and the schema of the formatted files is the same."""
     files = {
@@ -129,63 +111,21 @@ def beside(name: str, written: SchemaFiles) -> dict[str, str]:
 @pytest.mark.slow
 def test_every_way_to_divide_occurs() -> None:
     """Files are included everywhere and from everywhere, in every way."""
-    assert occurring(schema_files(), features, FEATURES) == FEATURES
+    assert occurring(schema_files(), features, {*FEATURES}) >= {*FEATURES}
 
 
 def features(written: SchemaFiles) -> Iterator[str]:
     """Yield what occurs in a schema's files."""
-    roots = {name: etree.fromstring(text) for name, text in written.files.items() if name.endswith(".xml")}
-    main = etree.fromstring(written.xml)
+    texts = {"": written.xml, **written.files}
     yield from ("two files" for _ in range(len(written.files) > 1))
-    yield from ("file in a folder below" for name in written.files if "/" in name)
-    yield from (feature for name, text in written.files.items() if name not in roots for feature in _of_text(text))
-    yield from ("indented" for root in roots.values() if (root.text or "").startswith("\n  "))
-    for root in (main, *roots.values()):
-        for element in root.iter("include"):
-            yield "include"
-            parent = element.getparent()
-            assert parent is not None
-            yield "include in an included file" if root is not main else f"include in a {_kind(parent.tag)}"
-        if root.find(".//module[@src]") is not None:
-            yield from ("src", "src in a file" if root is not main else "src")
-    for root in roots.values():
-        yield from (name for name in ("union", "scaffold", "rules") if root.find(name) is not None)
-        yield from ("own options" for _ in range(len(root.attrib) > 1))
-
-
-def _kind(tag: object) -> str:
-    return "turn" if tag in ("system", "user", "assistant") else str(tag)
-
-
-def _of_text(text: str) -> Iterator[str]:
-    yield from ("empty text" for _ in range(not text))
-    yield from ("awkward text" for awkward in ("\r\n", "]]>", "<", "\ufeff") if awkward in text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("wanted", "smallest"),
-    [
-        (lambda written: "<module" in written.whole, ('<schema name="s"><module name="a"/></schema>', {})),
-        (
-            lambda written: bool(written.files),
-            (
-                '<schema name="s"><include href="part.xml"/></schema>',
-                {"part.xml": '<schema name="s"><module name="a"/></schema>'},
-            ),
-        ),
-        (
-            lambda written: "src=" in written.xml,
-            ('<schema name="s"><module name="a" src="text.txt"/></schema>', {"text.txt": ""}),
-        ),
-    ],
-    ids=["module", "include", "src"],
-)
-def test_includes_go_first(wanted: Callable[[SchemaFiles], bool], smallest: tuple[str, dict[str, str]]) -> None:
-    """The schema that is reported has no file that it does not need, and nothing else in one that it needs."""
-    found = find(schema_files(), wanted, settings=SEARCH)
-
-    assert (found.xml, found.files) == smallest
+    for name, text in texts.items():
+        yield from ("file in a folder below" for _ in range("/" in name))
+        if name.endswith(".txt"):
+            yield from ("empty text" if not text else "awkward text" for _ in range(not text or any(each in text for each in ("\r\n", "]]>", "<", "\ufeff"))))  # fmt: skip
+            continue
+        where = "file" if name else "schema"
+        root = etree.fromstring(text)
+        yield from (f"{where}: {path}" for path in _PATHS if root.xpath(path))
 
 
 def test_a_schema_that_means_something_else_breaks_the_law() -> None:
@@ -216,29 +156,6 @@ def test_a_drawn_schema_goes_through_all_laws() -> None:
     check_laws(parse_schema(written.xml, folder=written.folder), max_examples=5)
     check_laws(written.checked(), max_examples=5)
     assert Subject(written.checked()).folder == {"more/text.txt": "\ufeff\ufeffLow < high.\r\n"}
-
-
-@pytest.mark.parametrize(
-    ("option", "absent"),
-    [
-        ("scaffolds", "<scaffold"),
-        ("uncached", 'cache="false"'),
-        ("unions", "<union"),
-        ("turns", "<user"),
-        ("parameters", "<parameter"),
-        ("rules", "<rules"),
-        ("rules", ' excludes="'),
-        ("includes", "<include"),
-        ("includes", ' src="'),  # no text of four characters, which are drawn from the constants of the code
-    ],
-)
-@settings(max_examples=law_examples(0.2))
-@given(data=st.data())
-def test_options_leave_elements_out_of_files(option: str, absent: str, data: st.DataObject) -> None:
-    """A feature that an option switches off occurs in none of the files."""
-    written = data.draw(schema_files(**{option: False}))
-
-    assert not any(absent in text for text in (written.xml, *written.files.values()))
 
 
 def test_scaffolds_of_a_file_stay_where_it_is_included() -> None:

@@ -7,7 +7,7 @@ from functools import cache, partial
 from itertools import product
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.testing import ByteTokenizer, PromptCase, Subject
@@ -18,7 +18,7 @@ from promptcache.testing.selection import list_selections
 from promptcache.testing.texts import Said
 from tests import strategies
 from tests.conftest import law_examples
-from tests.laws.laws import BrokenLaw, hold, level_is_right, tokens_are_in_place
+from tests.laws.laws import BrokenLaw, level_is_right, tokens_are_in_place
 from tests.planted import language_faults, layout_faults  # noqa: F401 # registered where they are defined
 from tests.planted.registry import FAULTS
 from tests.testing.samples import checked
@@ -48,17 +48,6 @@ PLANTED = {
     "every answer is called exact": level_is_right,
     "the level overlooks replaced fillers": level_is_right,
 }
-MISTAKES: dict[str, Callable[[PromptCase], bool]] = {
-    "a module deep inside": lambda case: "policy/region/uk" in case.selection.modules,
-    "two modules together": lambda case: {"tone/brisk", "policy/region"} <= set(case.selection.modules),
-    "one module without another": lambda case: "client" in case.selection.modules and "tone" not in case.selection.modules,
-    "a slot that is full": lambda case: any(len(each.text) == 4 for each in case.selection.arguments if each.parameter == "days"),
-    "a text that is said": lambda case: case.text.endswith("EU.\nFor a.") or "Calm.\nTerms \n" in case.text,
-    "a window that is too small": lambda case: case.plan.stop > 40,
-}  # fmt: skip
-SEARCH = settings(
-    max_examples=2000, derandomize=True, database=None, deadline=None, phases=[Phase.generate, Phase.shrink]
-)
 
 
 def size(case: PromptCase) -> tuple[int, int]:
@@ -111,26 +100,6 @@ def breaks(check: Callable[[PromptCase], None], case: PromptCase) -> bool:
     except BrokenLaw:
         return True
     return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_of_schemas_shrink_to_the_smallest_prompt(mistake: str) -> None:
-    """For each mistake that a schema can have, no prompt with fewer modules or shorter XML shows it."""
-
-    def check(case: PromptCase) -> None:
-        hold(not MISTAKES[mistake](case), mistake)
-
-    assert reported(check) <= smallest(MISTAKES[mistake])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", ["a module deep inside", "two modules together", "a slot that is full"])
-def test_hypothesis_alone_shrinks_to_the_smallest_prompt(mistake: str) -> None:
-    """If single steps lead to the smallest prompt, a user's own test reports it, too."""
-    subject = Subject(checked(DESK), ByteTokenizer())
-
-    assert size(find(subject_prompts(subject), MISTAKES[mistake], settings=SEARCH)) == smallest(MISTAKES[mistake])
 
 
 @pytest.mark.parametrize("name", PLANTED)

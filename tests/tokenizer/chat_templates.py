@@ -50,30 +50,6 @@ CASES = {
         prompt="<|im_start|>assistant\n",
         preamble="<|im_start|>system\nYou are helpful.<|im_end|>\n",
     ),
-    "llama 3 with a date": Case(
-        source="""{{- bos_token }}
-{%- set date = strftime_now("%d %b %Y") if strftime_now is defined else "none" %}
-{%- if messages[0].role == 'system' %}
-    {%- set given = messages[0].content | trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set given = "" %}
-{%- endif %}
-{{- "<|start|>system<|end|>\n\nToday: " + date + "\n\n" + given + "<|eot|>" }}
-{%- for m in messages %}
-    {{- '<|start|>' + m.role + '<|end|>\n\n' + m.content | trim + '<|eot|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start|>assistant<|end|>\n\n' }}
-{%- endif %}""",
-        system=("<|start|>system<|end|>\n\nToday: 26 Jul 2024\n\n", "<|eot|>"),
-        user=("<|start|>user<|end|>\n\n", "<|eot|>"),
-        assistant=("<|start|>assistant<|end|>\n\n", "<|eot|>"),
-        ending="<|eot|>",
-        prompt="<|start|>assistant<|end|>\n\n",
-        bos="<s>",
-        preamble="<s><|start|>system<|end|>\n\nToday: 26 Jul 2024\n\n<|eot|>",
-    ),
     "llama 2": Case(
         source="{% if messages[0].role == 'system' %}{% set given = messages[0].content %}{% set messages = messages[1:] %}"
         "{% endif %}{% for m in messages %}" + ALTERNATE + "{% if loop.first and given is defined %}"
@@ -161,20 +137,6 @@ CASES = {
         ending="</s>\n",
         prompt="<|assistant|>\n",
     ),
-    "a thinking model": Case(
-        source="{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' and loop.last %}"
-        "{{ '<A>\n<think>\n\n</think>\n\n' + m.content + '<E>\n' }}{% elif m.role == 'assistant' %}"
-        "{{ '<A>\n' + m.content.split('</think>')[-1] + '<E>\n' }}{% else %}"
-        "{{ '<' + m.role + '>\n' + m.content + '<E>\n' }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<A>\n<think>\n' }}{% endif %}",
-        system=("<system>\n", "<E>\n"),
-        user=("<user>\n", "<E>\n"),
-        assistant=("<A>\n", "<E>\n"),
-        ending="<E>\n",
-        prompt="<A>\n<think>\n",
-        bos="<s>",
-        preamble="<s>",
-    ),
     "harmony, whose last turn ends otherwise": Case(
         source="{{ '<start>system<msg>You are X.<end>' }}{% if messages[0].role == 'system' %}"
         "{{ '<start>developer<msg># Instructions\n\n' + messages[0].content + '\n\n<end>' }}"
@@ -189,36 +151,5 @@ CASES = {
         ending="<return>",
         prompt="<start>assistant",
         preamble="<start>system<msg>You are X.<end>",
-    ),
-    "turns joined by newlines, none at the end": Case(
-        source="{% for m in messages %}{{ m.role + ': ' + m.content }}{% if not loop.last %}{{ '\n' }}{% endif %}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '\nassistant: ' }}{% endif %}",
-        system=("system: ", ""),
-        user=("\nuser: ", ""),
-        assistant=("\nassistant: ", ""),
-        ending="",
-        prompt="\nassistant: ",
-    ),
-    "a system turn without a header": Case(
-        source="{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
-        "{{ '<U>' + m.content }}{% else %}{{ '<A>' + m.content + eos_token }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<A>' }}{% endif %}",
-        system=("", ""),
-        user=("<U>", ""),
-        assistant=("<A>", "</s>"),
-        ending="</s>",
-        prompt="<A>",
-        bos="<s>",
-        preamble="<s>",
-    ),
-    "a template that wants a system turn first": Case(
-        source="{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}"
-        "{% for m in messages %}{% generation %}{{ '[' + m.role + ']' + m.content + '[end]' }}{% endgeneration %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}",
-        system=("[system]", "[end]"),
-        user=("[user]", "[end]"),
-        assistant=("[assistant]", "[end]"),
-        ending="[end]",
-        prompt="[assistant]",
     ),
 }

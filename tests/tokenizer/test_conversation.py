@@ -79,33 +79,6 @@ def test_a_refused_system_turn_is_as_a_user_turn():
     assert made.frame(S) == made.frame(U) == Frame("<turn>user\n", "</turn>\n")
 
 
-def test_dates_are_those_of_the_caller():
-    """A template sees the day that the caller names; turns of a schema have the same day always."""
-    source = "{% for m in messages %}{{ strftime_now('%Y-%m-%d') + m.role + m.content }}{% endfor %}"
-
-    assert conversations(source).gaps((U,), generation_prompt=True)[0] == "2024-07-26user"
-    assert conversations(source, datetime(1999, 1, 2)).gaps((U,), generation_prompt=True)[0] == "1999-01-02user"
-
-
-def test_options_reach_the_template():
-    """Variables that a request sets are the template's, and stay apart from those of other requests."""
-    tokenizer = HubTokenizer.from_parts(small.byte_level(), {}, "{{ mood }}" + small.CHATML)
-    with_mood, without = Conversations(tokenizer, {"mood": "Glad."}), Conversations(tokenizer)
-
-    assert with_mood.gaps((U,), generation_prompt=True)[0] == "Glad.<|im_start|>user\n"
-    assert without.gaps((U,), generation_prompt=True)[0] == "<|im_start|>user\n"
-
-
-@pytest.mark.parametrize("name", ["reasoning_content", "thinking"])
-def test_fields_of_messages_reach_the_template(name: str):
-    """Further fields of a message, such as reasoning, are there for the template."""
-    made = conversations(small.CHATML.replace("m.content", f"(m.{name} or '') + m.content"))
-
-    rendered = made.render([(U, "Why?"), (A, "So.")], generation_prompt=False, fields={1: {name: "Hm. "}})
-
-    assert rendered.endswith("<|im_start|>assistant\nHm. So.<|im_end|>\n")
-
-
 def test_a_conversation_that_the_template_does_not_render_is_refused_with_the_reason():
     """Roles that a template refuses, and texts that it leaves out, are a refusal that says why."""
     gemma = CASES["gemma that refuses a system turn"].source
@@ -145,18 +118,3 @@ def test_json_in_templates_is_as_transformers_writes_it():
     """The tojson filter escapes neither HTML nor other alphabets."""
     assert render("{{ messages | tojson }}", [{"a": "<é>"}]) == '[{"a": "<é>"}]'
     assert render("{{ 'é' | tojson(ensure_ascii=False) + 'é' | tojson(true) }}", []) == '"é""\\u00e9"'
-
-
-def test_where_bos_and_eos_are_one_token_it_stays_in_the_footer():
-    """A token that is both BOS and EOS closes turns, and is no BOS where it does not come first."""
-    source = "{% for m in messages %}{{ m.role + ':' + m.content + eos_token }}{% endfor %}"
-    both = {"bos_token": "</s>", "eos_token": "</s>"}
-    made = Conversations(HubTokenizer.from_parts(small.byte_level(), both, source))
-
-    assert made.bos == ""
-    assert made.split(made.gaps((U, A, U), generation_prompt=True)[1], U, A) == ("</s>", "assistant:")
-
-
-def test_lines_of_blocks_leave_no_trace():
-    """Indentation and newline around a block tag are not rendered, as in transformers."""
-    assert render("a\n    {% if true %}\nb\n    {% endif %}\nc", []) == "a\nb\nc"

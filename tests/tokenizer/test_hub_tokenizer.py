@@ -180,20 +180,6 @@ def test_bos_is_what_the_model_puts_first(tokenizer_json, config, template, bos)
     assert len(tokenizer.bos_ids) == bool(bos)
 
 
-def test_what_a_template_writes_has_control_tokens():
-    """Text that a template wrote is tokenized with control tokens, and decodes to what the template wrote."""
-    tokenizer = hub("byte level")
-    gaps = Conversations(tokenizer).gaps((Role.USER, Role.ASSISTANT), generation_prompt=False)
-
-    (token_ids,) = tokenizer.tokenize_parts([Markup(gaps[1])], Before.TEXT)
-
-    assert tokenizer.detokenize(token_ids) == gaps[1] == "<|im_end|>\n<|im_start|>assistant\n"
-    assert [tokenizer.detokenize((each,)) for each in token_ids if each in tokenizer.control_ids] == [
-        "<|im_end|>",
-        "<|im_start|>",
-    ]
-
-
 @pytest.mark.parametrize("kind", ["byte level", "llama", "unigram"])
 @given(parts=st.lists(texts(), min_size=1, max_size=4), before=st.sampled_from(Before))
 @example(parts=["the ", " fox"], before=Before.START)
@@ -224,8 +210,7 @@ def test_text_behind_a_control_token_is_the_same_everywhere(kind: str, before: B
 
 
 @pytest.mark.parametrize(
-    ("kind", "starts"),
-    [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))],
+    ("kind", "starts"), [("byte level", ("", "", "")), ("llama", (" ", " ", "")), ("unigram", (" ", " ", ""))]
 )
 def test_some_tokenizers_put_a_space_at_a_start(kind: str, starts: tuple[str, str, str]):
     """A space that a tokenizer adds is at the start of a prompt and behind control tokens, not within text."""
@@ -321,49 +306,27 @@ def test_a_folder_is_read_with_all_its_files(tmp_path: Path):
     assert tokenizer.eos_ids[:3] == (3, 4, 5)
 
 
-def test_the_template_named_default_is_taken(tmp_path: Path):
-    """Of several named templates the one named "default" is used."""
-    templates = [{"name": "tool_use", "template": "{{ no }}"}, {"name": "default", "template": small.CHATML}]
-    config = json.dumps({"chat_template": templates})
-
-    tokenizer = HubTokenizer.from_folder(
-        write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=config)
-    )
-
-    assert opening(tokenizer) == "<|im_start|>user\n"
-
-
-def test_a_missing_folder_is_named(tmp_path: Path):
-    """A folder that is not there is a typed error that names it."""
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({}, ModelNotFound, r"tokenizer\.json is missing"),
+        *(({"tokenizer.json": each}, UnsupportedModel, "tokenizer.json") for each in ("{", "[]", "{}", '{"model": {"type": "Novel", "vocab": {}}}')),
+        *(({"tokenizer_config.json": each}, UnsupportedModel, "tokenizer_config") for each in ("{", "[]")),
+        ({"chat_template.jinja": "\ud800"}, UnsupportedModel, r"chat_template\.jinja' is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_damaged_folders_are_refused(
+    tmp_path: Path, files: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """A file of a tokenizer that is missing or cannot be read is a typed error that names the file."""
+    if files:
+        write(tmp_path, tokenizer__json=small.byte_level())
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(error, match=message):
+        HubTokenizer.from_folder(tmp_path)
     with pytest.raises(ModelNotFound, match="nowhere"):
         HubTokenizer.from_folder(tmp_path / "nowhere")
-
-
-def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
-    """A folder without tokenizer.json raises a typed error that names the missing file."""
-    with pytest.raises(ModelNotFound, match=r"tokenizer\.json is missing"):
-        HubTokenizer.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model": {"type": "Novel", "vocab": {}}}'])
-def test_a_damaged_tokenizer_is_refused(tmp_path: Path, content: str):
-    """A tokenizer.json that cannot be read is a typed error."""
-    with pytest.raises(UnsupportedModel):
-        HubTokenizer.from_folder(write(tmp_path, tokenizer__json=content))
-
-
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_damaged_configuration_is_refused(tmp_path: Path, content: str):
-    """A configuration file that is no JSON object is a typed error that names the file."""
-    with pytest.raises(UnsupportedModel, match="tokenizer_config"):
-        HubTokenizer.from_folder(write(tmp_path, tokenizer__json=small.byte_level(), tokenizer_config__json=content))
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
-    """A file of the tokenizer that is not UTF-8 is a typed error that names the file."""
-    (write(tmp_path, tokenizer__json=small.byte_level()) / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(UnsupportedModel, match=r"chat_template\.jinja' is not UTF-8"):
-        HubTokenizer.from_folder(tmp_path)
 
 
 def test_control_tokens_may_be_declared_in_the_configuration_alone(tmp_path: Path):

@@ -1,9 +1,9 @@
-"""Prompts broken in one named way: each reports its fault first, in its place."""
+"""Schemas and prompts with one fault each: each reports its fault first, in its place."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import CODES, Diagnostic, PromptError
@@ -12,7 +12,8 @@ from promptcache.layout import lay_out, make_plan, run_states
 from promptcache.testing import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples
-from tests.strategies import InvalidPrompt
+from tests.strategies import BrokenSchema, InvalidPrompt, SchemaFiles, broken_schemas, schema_faults
+from tests.strategies.pieces import CARET
 from tests.strategies.prompt_faults import CODE_OF
 from tests.strategies.schema_faults import SCHEMA_FAULTS
 from tests.testing.occurring import occurring
@@ -64,17 +65,49 @@ def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
     return caught.value.diagnostics[0]
 
 
+@pytest.mark.law
 @settings(max_examples=law_examples())
-@given(data=st.data())
-def test_faults_are_reported_first_and_in_place(data: st.DataObject) -> None:
-    """Every invalid prompt is refused with the code of its fault, at the line and column where the fault is."""
-    schema = data.draw(strategies.schemas())
-    case = data.draw(strategies.invalid_prompts(schema))
+@given(broken=broken_schemas())
+def test_faults_of_schemas_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
+    """Every broken schema gets the code of its fault first, as severe as that code, at the fault's file, line and column."""
+    first = schema_faults.first_diagnostic(broken.xml, broken.folder)
 
-    diagnostic = first_diagnostic(case, schema)
+    assert first is not None
+    place = (first.span.source, first.span.line, first.span.column)
+    assert (first.code, *place) == (broken.code, broken.file, broken.line, broken.column)
+    assert first.severity is CODES[broken.code].severity
 
-    assert diagnostic.code == case.code in CODES
-    assert (diagnostic.span.line, diagnostic.span.column) == (case.line, case.column)
+
+def test_carets_in_texts_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that happens to hold the caret of the table is no place of a fault (Hypothesis draws constants of the code)."""
+    xml = f'<schema name="s"><module name="m">{CARET}</module></schema>'
+    monkeypatch.setattr(strategies, "schema_files", lambda: st.just(SchemaFiles(xml=xml, files={}, whole=xml)))
+
+    test_faults_of_schemas_are_reported_first_and_in_place()
+
+
+def test_every_fault_of_schemas_occurs() -> None:
+    """No fault of the table is out of reach, also in a small schema, and no two have one name and code."""
+    xml = '<schema name="s"><module name="m"/></schema>'
+    small = st.just(SchemaFiles(xml=xml, files={}, whole=xml))
+    for code in {fault.code for fault in SCHEMA_FAULTS}:
+        of_code = [fault.name for fault in SCHEMA_FAULTS if fault.code == code]
+        drawn = schema_faults.broken_schemas(small, [code])
+
+        assert len(set(of_code)) == len(of_code)
+        assert occurring(drawn, lambda broken: [broken.mutation], set(of_code)) == set(of_code)
+
+
+@pytest.mark.slow
+def test_faults_stand_in_included_files() -> None:
+    """Any fault can be in an included file, at any depth, and is reported there."""
+    wanted = {"module defined twice", "bare <", "default too long"}
+    drawn = broken_schemas(["PC203", "PC001", "PC502"])
+
+    def in_files(broken: BrokenSchema) -> list[str]:
+        return [broken.mutation] if broken.file.endswith("xml") and "stray" not in broken.file else []
+
+    assert wanted <= occurring(drawn, in_files, wanted)
 
 
 @settings(max_examples=law_examples(0.2))
@@ -107,25 +140,9 @@ def test_every_code_is_drawn_or_has_a_reason() -> None:
     assert {code for code in CODES if code < "PC600"} == drawn | NOT_DRAWN.keys()
 
 
-@given(invalid=strategies.invalid_prompts(rich, codes=["PC408", "PC501"]))
-@settings(max_examples=20)
-def test_faults_can_be_chosen(invalid: InvalidPrompt) -> None:
-    """Only the faults asked for are made."""
-    assert invalid.code in {"PC408", "PC501"} <= CODES.keys()
-
-
-def test_faults_that_no_prompt_has_are_refused() -> None:
-    """Codes that no prompt gets are refused when the strategy is made."""
+def test_codes_that_are_never_made_are_refused() -> None:
+    """Asking for a fault that no strategy makes raises an error when the strategy is made."""
     with pytest.raises(ValueError, match="no prompt is drawn that gets PC203, PC999"):
         strategies.invalid_prompts(rich, codes=["PC999", "PC203"])
-
-
-def test_invalid_prompts_shrink() -> None:
-    """A broken prompt shrinks to the smallest valid prompt with that fault in it."""
-    search = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
-
-    twice = strategies.invalid_prompts(rich, codes=[CODE_OF["named twice"]])
-    found = find(twice, lambda case: case.mutation == "named twice", settings=search)
-
-    assert found.xml.count("<use") == 1
-    assert "user" not in found.xml
+    with pytest.raises(ValueError, match="no schema is drawn that gets PC004"):
+        broken_schemas(codes=["PC004"])
