@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from promptcache.server import ServerSettings, create_app
 from promptcache.structured import CompiledGrammar, GrammarCache
 from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
-from tests.server.conftest import Served, running, wait_until
+from tests.server.conftest import CHATS, Served, running, wait_until
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
 SCHEMA: dict[str, Any] = {
@@ -113,8 +113,8 @@ def test_formats_are_compiled_outside_of_the_loop(own_server: Served, monkeypatc
     form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
     wrong = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"not": {}}}}
     with own_server.http() as client:
-        assert client.post("/v1/chat/completions", json={**CHAT, "response_format": form}).status_code == 200
-        for path in ("/v1/chat/completions", "/v1/plan"):
+        assert client.post(CHATS, json={**CHAT, "response_format": form}).status_code == 200
+        for path in (CHATS, "/v1/plan"):
             refused = client.post(path, json={**CHAT, "response_format": wrong})
             assert refused.json()["error"]["param"] == "response_format"
     assert threads
@@ -137,7 +137,7 @@ def test_answers_that_have_ended_hold_no_format(own_server: Served, monkeypatch:
             for character in "abcdef":
                 form = {"name": "text", "schema": {"const": character * 50_000}}
                 asked = {**CHAT, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": form}}
-                assert client.post("/v1/chat/completions", json=asked).status_code == 200
+                assert client.post(CHATS, json=asked).status_code == 200
         assert len(made) == 6
         wait_until(lambda: all(each() is None for each in made[:4]), timeout_s=10)
     finally:

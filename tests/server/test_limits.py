@@ -21,7 +21,7 @@ from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, in
 def test_everything_but_health_needs_the_key(served: Served) -> None:
     """Each endpoint is 401 without a key and with a wrong one, except the state of the process, and the page."""
     paths = {route.path: next(iter(route.methods)) for route in served.app.routes if isinstance(route, APIRoute)}
-    paths |= dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/v1/prompts", "/v1/check"), "POST")
+    paths |= dict.fromkeys((CHATS, "/v1/completions", "/v1/prompts", "/v1/check"), "POST")
     paths |= dict.fromkeys(
         ("/v1/models", "/v1/schemas", "/metrics", "/", "/page/page.js", "/nowhere", "/livez", "/health"), "GET"
     )

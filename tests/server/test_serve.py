@@ -25,7 +25,7 @@ from promptcache.cli.app import app
 from promptcache.diagnostics import InvalidValue
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
-from tests.server.conftest import CHAT, TRAVEL, server_process, wait_until
+from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
 
 DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
 
@@ -280,7 +280,7 @@ def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest
         with httpx.Client(base_url=urls.get(timeout=30), headers={"connection": "close"}) as client:
             wait_until(lambda: client.get("/health").status_code == 200)
             monkeypatch.setattr(Batch, "step", fail)
-            found = [client.post("/v1/chat/completions", json=CHAT).status_code for _ in range(3)]
+            found = [client.post(CHATS, json=CHAT).status_code for _ in range(3)]
         assert ended.result(30) is False
 
     assert found[:2] == [500, 500]
@@ -458,7 +458,7 @@ def test_sigterm_finishes_running_answers() -> None:
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
         with (
             httpx.Client(base_url=url, timeout=30) as client,
-            client.stream("POST", "/v1/chat/completions", json=body) as answer,
+            client.stream("POST", CHATS, json=body) as answer,
         ):
             lines = answer.iter_lines()
             next(lines)

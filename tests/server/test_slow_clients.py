@@ -20,7 +20,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
+from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
 
 TIMEOUT_S = 0.8
 
@@ -127,7 +127,7 @@ def test_a_slow_answer_is_no_slow_client(engine: Engine, monkeypatch: pytest.Mon
     service = ScriptedService(pause, RuntimeError("end"))
     for server in running(scripted(engine, service, monkeypatch, client_timeout_s=TIMEOUT_S)):
         with server.http() as client:
-            assert client.post("/v1/chat/completions", json=CHAT).status_code == 500
+            assert client.post(CHATS, json=CHAT).status_code == 500
             time.sleep(1.25 * TIMEOUT_S)
             assert client.get("/livez").status_code == 200
 
@@ -197,7 +197,7 @@ def test_a_second_signal_ends_the_server_at_once(engine: Engine, caplog: pytest.
     with caplog.at_level("INFO", "promptcache.server"):
         for server in running(app):
             server.server.last_bytes_s = 30
-            with server.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            with server.http() as client, client.stream("POST", CHATS, json=body) as answer:
                 lines = answer.iter_lines()
                 next(lines)
                 server.server.handle_exit(signal.SIGTERM, None)
