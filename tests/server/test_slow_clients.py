@@ -247,62 +247,45 @@ def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.M
         assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text
 
 
+CHUNKED = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 MALFORMED = {
     "no HTTP": b"hello\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
     "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
     "a long head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
-    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+    "a bad chunk": CHUNKED + b"zzz\r\n",
+    "a bad rest": CHUNKED + b"1\r\nx\r\n",
+    "an upgrade": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_requests_get_an_error_object(patient: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has no text."""
-    with connect(patient) as connection:
+def test_malformed_requests(patient: Served, served: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has lines of JSON only.
+
+    If it was refused before its body has arrived, a malformed rest gets no second answer. A GET that proposes WebSocket
+    is answered as any other, and the connection can be used again.
+    """
+    with connect(served if name == "a bad rest" else patient) as connection:
         connection.sendall(MALFORMED[name])
         answer = HTTPResponse(connection)
         answer.begin()
-        error = json.loads(answer.read())["error"]
-        assert connection.recv(1) == b""
-
-    assert (answer.status, answer.headers["content-type"]) == (400, "application/json")
-    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
-    assert '"error": "invalid_http"' in caplog.text
-    assert_json(caplog)
-
-
-def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If a request was refused before its body has arrived, a malformed rest of it gets no second answer."""
-    with connect(served) as connection:
-        connection.sendall(
-            b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
-        )
-        answer = HTTPResponse(connection)
-        answer.begin()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (401, "invalid_api_key")
-        connection.sendall(b"zzz\r\n")
-        assert connection.recv(1) == b""
-    assert_json(caplog)
-
-
-def test_a_proposed_upgrade_is_ignored(patient: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """A GET that proposes WebSocket is answered as any other, and the connection can be used again."""
-    with connect(patient) as connection:
-        connection.sendall(
-            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-        )
-        answer = HTTPResponse(connection)
-        answer.begin()
-        assert (answer.status, answer.read()) == (200, b"alive\n")
-        assert status(connection) == 200
-    assert_json(caplog)
-
-
-def assert_json(caplog: pytest.LogCaptureFixture) -> None:
-    """Check that a log at the level of `promptcache serve` has lines of JSON only."""
+        body = answer.read()
+        if name == "an upgrade":
+            assert (answer.status, body, status(connection)) == (200, b"alive\n", 200)
+        else:
+            expected = (401, "invalid_api_key") if name == "a bad rest" else (400, "invalid_http")
+            error = json.loads(body)["error"]
+            assert (answer.status, error["code"]) == expected
+            assert answer.headers["content-type"] == "application/json"
+            if name == "a bad rest":
+                connection.sendall(b"zzz\r\n")
+            else:
+                assert error["type"] == "invalid_request_error"
+                assert '"error": "invalid_http"' in caplog.text
+            assert connection.recv(1) == b""
     for record in caplog.records:
         if record.levelname != "INFO" or record.name == "promptcache.server":
             json.loads(record.message)
