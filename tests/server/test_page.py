@@ -87,6 +87,8 @@ def visit(browser: Any, open_server: Served) -> Iterator[Callable[..., Any]]:
 
     yield open_page
     for context in contexts:
+        for page in context.pages:
+            page.unroute_all(behavior="ignoreErrors")  # a request may be on its way to a handler of this test
         context.close()
     assert problems == []
 
