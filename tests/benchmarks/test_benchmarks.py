@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,29 +35,6 @@ def measured(*words: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_requests_on_disk_are_measured() -> None:
-    """Plain prefill, KV on disk and KV in memory have as many runs as were asked for."""
-    (row,) = measured("disk", *SMALL, "--new", "1", "--repeats", "2")
-
-    assert {name: len(each) for name, each in row["seconds"].items()} == {"plain prefill": 2, "disk": 2, "memory": 2}
-
-
-def test_memory_of_live_requests_is_measured() -> None:
-    """Both caches are made for each live request."""
-    (row,) = measured("memory", *SMALL, "--requests", "2")
-
-    assert {name: len(each) for name, each in row["make_seconds"].items()} == {"prompt cache": 2, "DynamicCache": 2}
-
-
-def test_conversations_are_measured() -> None:
-    """Each turn has a cost on both sides."""
-    (row,) = measured(
-        "chat", "--shape", "tiny", "--chats", "1", "--turns", "2", "--modules", "1", "--module-tokens", "8"
-    )
-
-    assert [len(turn) for turn in row["turns"]] == [2, 2]
-
-
 @pytest.mark.slow
 def test_caches_of_prefixes_reach_the_same_logits() -> None:
     """Every alternative gives the logits of every question, in each order, batch size, and built or not."""
@@ -66,21 +44,6 @@ def test_caches_of_prefixes_reach_the_same_logits() -> None:
 
     assert max(row["distance"] for row in rows) < 1e-12
     assert len(rows) == 8
-
-
-def test_quality_is_measured() -> None:
-    """Each way has its share of right answers."""
-    rows = measured("quality", "--set", "facts", "--count", "1", "--repeats", "1")
-
-    assert [row["way"] for row in rows][:2] == ["plain", "previous"]
-    assert {row["asked"] for row in rows} == {1}
-
-
-def test_retrieval_is_measured() -> None:
-    """Each way answers all questions."""
-    rows = measured("retrieval", "--documents", "50", "--questions", "2", "--dtype", "float64")
-
-    assert [row["questions"] for row in rows] == [2, 2, 2]
 
 
 @pytest.mark.slow
@@ -159,3 +122,40 @@ def test_a_saved_shape_is_a_model_for_users(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", "decode", "--model", str(tmp_path / "model"), *words])
 
     assert (saved.exit_code, result.exit_code) == (0, 0), saved.output + result.output
+
+
+MEASURED: dict[str, tuple[str, Callable[[list[dict[str, Any]]], object], object]] = {
+    "disk": (
+        "--shape tiny --modules 2 --module-tokens 8 --new 1 --repeats 2",
+        lambda rows: {name: len(each) for name, each in rows[0]["seconds"].items()},
+        {"plain prefill": 2, "disk": 2, "memory": 2},
+    ),
+    "memory": (
+        "--shape tiny --modules 2 --module-tokens 8 --requests 2",
+        lambda rows: {name: len(each) for name, each in rows[0]["make_seconds"].items()},
+        {"prompt cache": 2, "DynamicCache": 2},
+    ),
+    "chat": (
+        "--shape tiny --chats 1 --turns 2 --modules 1 --module-tokens 8",
+        lambda rows: [len(turn) for turn in rows[0]["turns"]],
+        [2, 2],
+    ),
+    "quality": (
+        "--set facts --count 1 --repeats 1",
+        lambda rows: ([row["way"] for row in rows][:2], {row["asked"] for row in rows}),
+        (["plain", "previous"], {1}),
+    ),
+    "retrieval": (
+        "--documents 50 --questions 2 --dtype float64",
+        lambda rows: [row["questions"] for row in rows],
+        [2, 2, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_each_side_is_measured(name: str) -> None:
+    """Every benchmark has as many runs of each side as were asked for."""
+    words, found, expected = MEASURED[name]
+
+    assert found(measured(name, *words.split())) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -86,44 +87,9 @@ def test_json_has_every_finding_with_its_place(command: Command, form: str) -> N
     prompt, schema = json.loads(result.stdout)["documents"]
     (finding,) = prompt["diagnostics"]
     assert (prompt["file"], prompt["kind"], prompt["schema"]) == ("prompts/typo.xml", "prompt", schema["file"])
-    assert {
-        key: finding[key] for key in ("code", "severity", "file", "line", "column", "stop_line", "stop_column")
-    } == {
-        "code": "PC401",
-        "severity": "error",
-        "file": "prompts/typo.xml",
-        "line": 2,
-        "column": 4,
-        "stop_line": 2,
-        "stop_column": 8,
-    }
-
-
-def test_standard_input_is_a_document(command: Command) -> None:
-    """`-` is standard input; its schema is searched for in the working directory."""
-    result = command("check", "-", stdin=DOCUMENTS["prompts/typo.xml"])
-
-    assert "  --> <stdin>:2:4\n" in result.stdout
-
-
-def test_schema_among_the_files_is_preferred(command: Command, folder: Path) -> None:
-    """A prompt is checked against the given schema of its name, not against one nearby."""
-    (folder / "other.xml").write_text(
-        '<schema name="travel"><module name="plam">x<parameter name="days" length="2"/></module></schema>'
-    )
-
-    assert command("check", "prompts/typo.xml", "other.xml").exit_code == 0
-
-
-def test_schema_option_is_used(command: Command, folder: Path) -> None:
-    """A schema can be named with --schema, and is checked too."""
-    (folder / "elsewhere").mkdir()
-    (folder / "travel.xml").rename(folder / "elsewhere" / "travel.xml")
-
-    result = command("check", "prompts/miami.xml", "--schema", "elsewhere/travel.xml")
-
-    assert (result.exit_code, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
-    assert "PC413" in command("check", "prompts/miami.xml", "--schema", "support.xml").stdout
+    place = [finding[key] for key in ("line", "column", "stop_line", "stop_column")]
+    assert place == [2, 4, 2, 8]
+    assert (finding["code"], finding["severity"], finding["file"]) == ("PC401", "error", "prompts/typo.xml")
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
@@ -176,80 +142,55 @@ def test_what_stops_a_command_is_one_line(
 
 LONG = "as long as the weather stays as fine as it is"
 LARGE = '<schema name="large" positions="fixed"><module name="a">One. {}</module></schema>'
+RESERVED = '<schema name="s"><module name="a" reserve="1">Longer than its reserve.</module></schema>'
 COUNTED = {
     "argument": ("travel.xml", f'<prompt schema="travel"><plan days="{LONG}"/></prompt>', "PC501"),
     "default": (f'<schema name="d"><parameter name="p" length="2" default="{LONG}"/></schema>', None, "PC502"),
     "schema": (LARGE.format('<parameter name="p" length="5000"/>'), None, "PC503"),
     "prompt": ("travel.xml", f'<prompt schema="travel"><miami/>{"word " * 5000}</prompt>', "PC504"),
     "empty": ('<schema name="e"><module name="a">A</module></schema>', '<prompt schema="e"/>', "PC506"),
+    "warning": (RESERVED, None, "PC505"),
     "sound": ("travel.xml", DOCUMENTS["prompts/miami.xml"], None),
 }
 
 
 @pytest.mark.parametrize("case", COUNTED)
-def test_with_a_model_check_finds_what_an_engine_would_refuse(
-    command: Command, folder: Path, demo: Engine, case: str
-) -> None:
-    """With --model the limits in tokens are checked: arguments, defaults and positions."""
+def test_with_a_model_check_finds_what_an_engine_would_refuse(command: Command, folder: Path, case: str) -> None:
+    """With --model the limits in tokens are checked: arguments, defaults, positions and reserves."""
     schema, prompt, code = COUNTED[case]
     files = {"s.xml": DOCUMENTS.get(schema, schema), "p.xml": prompt}
     given = [name for name, text in files.items() if text is not None]
     for name in given:
         (folder / name).write_text(files[name] or "")
 
-    counted, plain = command("check", *given, "--model", "demo"), command("check", *given)
+    counted, plain = command("check", *given, "--strict", "--model", "demo"), command("check", *given, "--strict")
 
     assert plain.exit_code == 0, plain.output
     assert (counted.exit_code, f"[{code}]" in counted.stdout) == ((1, True) if code else (0, False)), counted.output
-    assert refused(demo, folder, given) == bool(code)
-
-
-@pytest.fixture(scope="module")
-def demo() -> Engine:
-    """An engine for the model that ships with the package."""
-    return Engine.from_pretrained("demo", device="cpu")
-
-
-def refused(engine: Engine, folder: Path, files: list[str]) -> bool:
-    """Whether an engine refuses a schema, or to answer a prompt for it with one token."""
-    try:
+    engine = Engine.from_pretrained("demo", device="cpu")
+    refusals = [] if code in (None, "PC505") else [pytest.raises(PromptCacheError)]
+    with ExitStack() as stack:
+        for each in refusals:
+            stack.enter_context(each)
         engine.add_schema(folder / "s.xml")
-        if "p.xml" in files:
+        if prompt:
             engine.generate(folder / "p.xml", max_new_tokens=1)
-    except PromptCacheError:
-        return True
-    return False
-
-
-def test_with_a_model_layout_warns(command: Command, folder: Path) -> None:
-    """Warnings of the layout are findings of `check --model`, which --strict makes count."""
-    (folder / "s.xml").write_text(
-        '<schema name="s"><module name="a" reserve="1">Longer than its reserve.</module></schema>'
-    )
-
-    result = command("check", "s.xml", "--model", "demo", "--strict")
-
-    assert result.exit_code == 1
-    assert result.stdout.startswith("warning[PC505]: ")
-
-
-def test_prompt_of_a_broken_schema_says_what_was_not_checked(command: Command) -> None:
-    """Findings of the schema are reported where those of the prompt cannot be found."""
-    result = command("check", "prompts/broken.xml")
-
-    assert result.exit_code == 1
-    assert "  --> broken.xml:1:" in result.stdout
-    assert "note: prompts/broken.xml: schema broken.xml has errors" in result.stdout
 
 
 def test_github_annotates_each_finding(command: Command) -> None:
-    """A finding is one workflow command with its file, lines and columns, the last column being part of the place."""
+    """A finding is one workflow command with its file, lines and columns, the last column being part of the place.
+
+    Of a schema with errors a note says that its prompts were not checked, in text and on GitHub.
+    """
     result = command("check", "prompts/typo.xml", "--format", "github")
+    note = "prompts/broken.xml: schema broken.xml has errors"
 
     assert command("check", "dead.xml", "--format", "github").stdout.startswith("::warning title=PC302,")
-    notes = command("check", "prompts/broken.xml", "--format", "github").stdout
-    assert "::notice file=prompts/broken.xml::schema broken.xml has errors" in notes
     assert command("check", "travel.xml", "--format", "github").stdout == ""
+    notes = command("check", "prompts/broken.xml", "--format", "github").stdout
+    assert f"::notice file={note.replace(': ', '::')}" in notes
+    text = command("check", "prompts/broken.xml").stdout
+    assert (f"note: {note}" in text, "  --> broken.xml:1:" in text) == (True, True)
     assert result.stdout == (
         "::error title=PC401,file=prompts/typo.xml,line=2,endLine=2,col=4,endColumn=7"
         "::there is no module 'plam' at the top level%0Adid you mean <plan>?\n"
@@ -265,3 +206,18 @@ def test_github_commands_cannot_be_forged(command: Command, folder: Path) -> Non
 
     assert len(lines) == 1
     assert "file=a%2Cb%3A%3Ac%25%0A%3A%3Aerror%3A%3Ax.xml," in lines[0]
+
+
+def test_schemas_that_are_given_come_first(command: Command, folder: Path) -> None:
+    """A prompt is checked against the given schema of its name, or that of --schema, not against one nearby."""
+    (folder / "other.xml").write_text(
+        '<schema name="travel"><module name="plam">x<parameter name="days" length="2"/></module></schema>'
+    )
+    (folder / "elsewhere").mkdir()
+
+    assert command("check", "prompts/typo.xml", "other.xml").exit_code == 0
+    (folder / "travel.xml").rename(folder / "elsewhere" / "travel.xml")
+    (folder / "other.xml").unlink()
+    result = command("check", "prompts/miami.xml", "--schema", "elsewhere/travel.xml")
+    assert (result.exit_code, result.stdout) == (0, "1 prompt and 1 schema checked: no findings\n")
+    assert "PC413" in command("check", "prompts/miami.xml", "--schema", "support.xml").stdout

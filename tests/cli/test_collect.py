@@ -56,29 +56,3 @@ def test_members_are_replaced_and_removed(command: Command, notes: Path) -> None
     counts = {"added": 1, "replaced": 1, "removed": 1, "members": 2}
     assert json.loads(result.stdout) == {"file": "notes.jsonl", **counts}
     assert members(notes) == {"opening": " Nine. ", "a": "A"}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["note", "texts"], "desk.xml has no collection 'note'; did you mean 'notes'?"),
-        (["more/tools", "texts"], 'has no file of members: write src="tools.jsonl" in desk.xml'),
-        (["notes", "texts", "--remove", "opning"], "notes.jsonl has no member 'opning'"),
-        (["notes", "texts", "texts/.hidden"], "texts/.hidden is not UTF-8 text: byte 0xff at 0"),
-        (["notes", "texts", "own.txt"], "the schema itself has a member 'own'"),
-        (["notes", "texts", "opening.md"], "texts/deep/opening.txt and opening.md both give member 'opening'"),
-        (["notes", "texts", "empty.md"], "empty.md is empty"),
-        (["notes", "texts", "bad.jsonl"], "PC224"),
-        (["notes", "texts", "none.txt"], "none.txt"),
-    ],
-)
-def test_nothing_is_written_if_a_word_is_wrong(command: Command, notes: Path, words: list[str], said: str) -> None:
-    """An error names the file or member, and the file of members stays as it was."""
-    for name, text in (("own.txt", "x"), ("opening.md", "Ten."), ("empty.md", " \n"), ("bad.jsonl", "{}")):
-        (notes / name).write_text(text, encoding="utf-8")
-
-    result = command("collect", "desk.xml", *words)
-
-    assert result.exit_code != 0
-    assert said in result.stderr
-    assert not (notes / "notes.jsonl").exists()

@@ -16,7 +16,6 @@ SCHEMA = """<schema name="notes">
 </schema>
 """
 PROMPT = '<prompt schema="notes"><{{ notes[0].name }}/>Why?</prompt>'
-PLAIN = '<schema name="notes"><module name="tides">Low &lt; high.</module></schema>'
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("why.xml.j2").write_text(PROMPT)
     Path("values.json").write_text(json.dumps({"notes": [{"name": "tides", "text": "Low < high."}]}))
     (tmp_path / "plain").mkdir()
-    Path("plain/notes.xml").write_text(PLAIN)
+    Path("plain/notes.xml").write_text('<schema name="notes"><module name="tides">Low &lt; high.</module></schema>')
 
 
 @pytest.mark.parametrize(
@@ -67,63 +66,6 @@ def test_a_template_says_what_its_document_says(command: Command) -> None:
 
     assert rendered == command("render", "why.xml", "--schema", "plain/notes.xml").stdout
     assert "Low < high." in rendered
-
-
-@pytest.mark.parametrize(
-    ("values", "code", "words"),
-    [
-        ("{", 2, "is not JSON"),
-        ("[1]", 2, "an object is expected"),
-        (None, 3, "No such file"),
-    ],
-)
-def test_a_context_is_a_json_object(values: str | None, code: int, words: str, command: Command) -> None:
-    """A context file without values and a missing context file are reported."""
-    if values is not None:
-        Path("wrong.json").write_text(values)
-
-    result = command("check", "notes.xml.j2", "--context", "wrong.json")
-
-    assert result.exit_code == code
-    assert words in result.stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "check notes.xml --json",
-        "layout notes.xml --json",
-        "grammar notes.xml --json",
-        "test notes.xml --json",
-        "render why.xml",
-        "run why.xml --json",
-        "chat",
-        "warm notes.xml --store kept",
-        "fmt notes.xml",
-    ],
-)
-def test_a_context_that_nothing_uses_is_refused(words: str, command: Command) -> None:
-    """--context without a template is a usage error. Nothing is written, and stdout has at most the JSON of the error."""
-    Path("notes.xml.j2").unlink()
-    Path("notes.xml").write_text(PLAIN)
-    Path("why.xml").write_text('<prompt schema="notes"><tides/></prompt>')
-
-    result = command(*words.split(), "--context", "values.json")
-
-    assert result.exit_code == 2
-    told = json.loads(result.stdout)["error"] if "--json" in words else result.stderr
-    assert ("none was read" in told, result.stdout == "") == (True, "--json" not in words)
-    assert not Path("kept").exists()
-    assert Path("notes.xml").read_text() == PLAIN
-
-
-def test_templates_are_not_formatted(command: Command) -> None:
-    """fmt says that a template is no document, and touches nothing."""
-    result = command("fmt", "notes.xml.j2")
-
-    assert result.exit_code == 2
-    assert "is a template" in result.stderr
-    assert Path("notes.xml.j2").read_text() == SCHEMA
 
 
 def test_lines_of_included_files_are_shown(command: Command) -> None:

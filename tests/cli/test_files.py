@@ -24,29 +24,10 @@ def document(text: str | bytes) -> InputDocument:
     return InputDocument(name="d", path=None, data=text.encode() if isinstance(text, str) else text)
 
 
-@pytest.mark.parametrize("root", ["prompt", "promt", "Prompt", "prompts"])
-def test_prompts_are_told_by_their_root(root: str) -> None:
-    """A root element that was meant to be a prompt makes a prompt."""
-    text = f'\ufeff<?xml version="1.0"?>\n<!-- <schema> -->\n<!DOCTYPE x>\n<{root} schema="s"/>'
-
-    assert document(text).kind is DocumentKind.PROMPT
-
-
-@pytest.mark.parametrize("text", ["<schema", "<schem/>", "", "no XML", b"\xff\xfe<", "<!-- never closed"])
-def test_everything_else_is_read_as_a_schema(text: str | bytes) -> None:
-    """A document whose root cannot be read is a schema."""
-    assert document(text).kind is DocumentKind.SCHEMA
-
-
 @pytest.mark.parametrize("written", ['"R&amp;D"', "'R&#38;D'", "'R&#x26;D' version='>1'", "'R&amp;D'\n doc='>'"])
 def test_names_are_read_as_xml_has_them(written: str) -> None:
     """References in the name of a schema are resolved, and a > within another attribute ends nothing."""
     assert document(f"<schema version='>0' name={written}>").schema_name == "R&D"
-
-
-def test_telling_kinds_takes_linear_time() -> None:
-    """A file made of comments without a root costs one pass."""
-    assert document("<!---->" * 9000).kind is DocumentKind.SCHEMA
 
 
 PLACES = ["o/p", "o/p/schemas", "o", "o/schemas", "schemas"]
@@ -76,16 +57,6 @@ def test_a_pipe_beside_a_prompt_is_skipped(command: Command, folder: Path) -> No
     assert command("check", "prompts/miami.xml").stdout == "1 prompt and 1 schema checked: no findings\n"
 
 
-def test_two_schemas_of_one_name_are_not_guessed(tmp_path: Path) -> None:
-    """If a folder has two schemas of the name, the message names both."""
-    for name, text in {"p.xml": PROMPT, "a.xml": SCHEMA, "b.xml": SCHEMA}.items():
-        (tmp_path / name).write_text(text)
-    sources = Sources()
-
-    with pytest.raises(PromptError, match=r"several schemas called 's': .*a\.xml and .*b\.xml"):
-        find_schema(Prompt("s"), read(str(tmp_path / "p.xml"), sources), (), (), sources)
-
-
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
@@ -107,47 +78,6 @@ def test_a_schema_that_is_not_found_has_a_fix(tmp_path: Path, name: str, fix: st
     assert caught.value.diagnostics[0].help == fix
 
 
-def test_nearest_of_given_schemas_is_taken(tmp_path: Path) -> None:
-    """Of several given schemas of the name, the one nearest to the prompt is meant."""
-    sources = Sources()
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "s.xml").write_text(SCHEMA)
-    (tmp_path / "two" / "p.xml").write_text(PROMPT)
-    given = [read(str(tmp_path / place / "s.xml"), sources) for place in ("one", "two")]
-
-    found = find_schema(Prompt("s"), read(str(tmp_path / "two" / "p.xml"), sources), given, (), sources)
-
-    assert found is given[1]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["layout", "travel.xml", "--svg", "travel.xml"],
-        ["layout", "travel.xml", "--html", "./prompts/../travel.xml"],
-        ["layout", "travel.xml", "--svg", "link.xml"],
-        ["layout", "link.xml", "--prompt", "prompts/miami.xml", "--svg", "a.svg", "--html", "prompts/miami.xml"],
-        ["grammar", "travel.xml", "-o", "travel.xml"],
-        ["grammar", "whole.xml", "-o", "support.xml"],
-        ["layout", "card.xml.j2", "--context", "card.json", "--svg", "card.json"],
-    ],
-)
-def test_what_is_read_is_never_written_over(command: Command, folder: Path, words: list[str]) -> None:
-    """Output never replaces a file that was read, included or given with --context, under any of its names."""
-    (folder / "link.xml").symlink_to("travel.xml")
-    (folder / "whole.xml").write_text('<schema name="w"><include href="support.xml"/></schema>', encoding="utf-8")
-    (folder / "card.xml.j2").write_text('<schema name="card">{{ text }}</schema>', encoding="utf-8")
-    (folder / "card.json").write_text('{"text": "Hello."}', encoding="utf-8")
-    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-
-    result = command(*words)
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "is what is read: write to another file" in result.stderr
-    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-
-
 @pytest.mark.parametrize("words", [["layout", "travel.xml", "--svg"], ["grammar", "travel.xml", "--output"]])
 def test_what_was_made_before_is_replaced(command: Command, folder: Path, words: list[str]) -> None:
     """A picture or grammar is written over an older one, which keeps its mode and its links."""
@@ -163,37 +93,6 @@ def test_what_was_made_before_is_replaced(command: Command, folder: Path, words:
     assert not list(folder.glob(".old*"))
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["layout", "travel.xml", "--svg", "-"], 2, "the name of a file is expected"),
-        (["layout", "travel.xml", "--html", ""], 2, "the name of a file is expected"),
-        (["grammar", "travel.xml", "-o", "-"], 2, "the name of a file is expected"),
-        (["new", "mine", "-o", "-"], 2, "the name of a file is expected"),
-        (["new", "mine", "-o", "prompts"], 2, "prompts exists already; nothing was written"),
-        (["layout", "travel.xml", "--svg", "a", "--html", "a"], 2, "--svg and --html both name a"),
-        (["layout", "travel.xml", "--svg", "prompts"], 3, "Is a directory: prompts"),
-        (["layout", "travel.xml", "--svg", "nowhere/a.svg"], 3, "No such file or directory: nowhere/a.svg"),
-        (["layout", "travel.xml", "--svg", "travel.xml/a.svg"], 3, "Not a directory: travel.xml/a.svg"),
-        (["layout", "travel.xml", "--svg", "/dev/full"], 2, "/dev/full is a pipe or a device: write to a file"),
-        (["layout", "travel.xml", "--svg", "a.svg", "--html", "nowhere/a.html"], 3, "directory: nowhere/a.html"),
-        (["grammar", "travel.xml", "-o", "n" * 300], 3, "File name too long"),
-        (["new", "n" * 250], 3, "File name too long"),
-    ],
-)
-def test_targets_that_cannot_be_written_are_told(
-    command: Command, folder: Path, words: list[str], code: int, message: str
-) -> None:
-    """Each such target has its message and its exit code, and leaves nothing behind."""
-    before = sorted(folder.rglob("*"))
-
-    result = command(*words)
-
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in result.stderr
-    assert sorted(folder.rglob("*")) == before
-
-
 def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) -> None:
     """If the third of three files cannot be written, the first two are removed."""
     (folder / "code").write_text("in the way", encoding="utf-8")
@@ -205,21 +104,41 @@ def test_what_cannot_be_finished_is_not_begun(command: Command, folder: Path) ->
     assert sorted(folder.rglob("*")) == before
 
 
-def test_read_only_files_are_left_alone(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that its owner made read-only is not replaced by another one, although its folder would allow it."""
-    monkeypatch.setattr(files.os, "access", lambda path, mode: False)  # a superuser may write to anything
-
-    result = command("fmt", "support.xml")
-
-    assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")
-    assert (folder / "support.xml").read_text(encoding="utf-8") == DOCUMENTS["support.xml"]
+HEAD = '\ufeff<?xml version="1.0"?>\n<!-- <schema> -->\n<!DOCTYPE x>\n'
 
 
-def test_a_folder_that_takes_no_files_is_told_by_the_file(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+KINDS: dict[str | bytes, DocumentKind] = {
+    **{f'{HEAD}<{root} schema="s"/>': DocumentKind.PROMPT for root in ("prompt", "promt", "Prompt", "prompts")},
+    **dict.fromkeys(("<schema", "<schem/>", "", "no XML", b"\xff\xfe<", "<!-- never closed"), DocumentKind.SCHEMA),
+    "<!---->" * 9000: DocumentKind.SCHEMA,  # which takes linear time
+}
+
+
+@pytest.mark.parametrize(("text", "kind"), KINDS.items(), ids=range(len(KINDS)))
+def test_kinds_are_told_by_the_root(text: str | bytes, kind: DocumentKind) -> None:
+    """A root element that was meant to be a prompt makes a prompt. A document whose root cannot be read is a schema."""
+    assert document(text).kind is kind
+
+
+def test_of_several_schemas_the_nearest_given_one_is_taken(tmp_path: Path) -> None:
+    """If a folder has two schemas of the name, the message names both; of given ones the nearest to the prompt is meant."""
+    sources = Sources()
+    for name in ("one/s.xml", "two/a.xml", "two/b.xml", "two/p.xml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(PROMPT if name == "two/p.xml" else SCHEMA)
+    prompt = read(str(tmp_path / "two" / "p.xml"), sources)
+    given = [read(str(tmp_path / place), sources) for place in ("one/s.xml", "two/a.xml")]
+
+    with pytest.raises(PromptError, match=r"several schemas called 's': .*a\.xml and .*b\.xml"):
+        find_schema(Prompt("s"), prompt, (), (), sources)
+    assert find_schema(Prompt("s"), prompt, given, (), sources) is given[1]
+
+
+@pytest.mark.parametrize("refused_by", ["the file", "its folder"])
+def test_files_that_may_not_be_written_are_left_alone(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, refused_by: str
 ) -> None:
-    """The message names the file that the user named, not the one that would have taken its place."""
-
+    """A file that its owner made read-only is not replaced by another one; the message names the file of the user."""
     opened = os.open
 
     def refused(path: Path, flags: int, *rest: int) -> int:
@@ -227,8 +146,10 @@ def test_a_folder_that_takes_no_files_is_told_by_the_file(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return opened(path, flags, *rest)
 
-    monkeypatch.setattr(os, "open", refused)
-
+    if refused_by == "the file":
+        monkeypatch.setattr(files.os, "access", lambda path, mode: False)  # a superuser may write to anything
+    else:
+        monkeypatch.setattr(os, "open", refused)
     result = command("fmt", "support.xml")
 
     assert (result.exit_code, result.stderr) == (3, "error: Permission denied: support.xml\n")

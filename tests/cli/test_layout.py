@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from promptcache.language import check_schema, count_combinations, parse_schema
 from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Dtype, ModelFacts
-from tests.cli.conftest import Command
+from tests.cli.conftest import TRAVEL, Command, data
 
 SCHEMA = """\
 <schema name="trip">
@@ -77,28 +76,6 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
     ]
 
 
-def test_long_lines_are_whole_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Output to a pipe is neither wrapped nor cut."""
-    name = "m" * 200
-    print_layout(
-        view(f'<schema name="s"><module name="{name}" required="true">a</module><module name="n">b</module></schema>'),
-        stdout(),
-    )
-
-    assert f"sees {name}\n" in capsys.readouterr().out
-
-
-def test_tokens_and_bytes_add_up() -> None:
-    """Encodings are those of the text outside modules, of cached modules, and of scaffolds."""
-    shown = view()
-    data = asdict(shown)
-    modules = [node for node in nodes(data["nodes"]) if node["kind"] == "module"]
-    cached = sum(node["num_tokens"] for node in modules if "not cached" not in node["marks"])
-
-    assert shown.num_tokens == shown.root.num_tokens + cached + sum(each.num_tokens for each in shown.scaffolds)
-    assert shown.kv_bytes == 10 * shown.num_tokens
-
-
 def test_a_changed_schema_says_what_is_encoded_again(command: Command, folder: Path) -> None:
     """A longer text and a new module are encoded; a removed module is not used any more; nothing else changes."""
     modules = {"a": "One.", "b": "Two.", "c": "Three."}
@@ -122,15 +99,6 @@ def test_a_changed_schema_says_what_is_encoded_again(command: Command, folder: P
     assert found["kv_bytes"] == sum(each["num_tokens"] for each in found["needed"]) * data["model"]["token_bytes"]
     assert "encoded again" in text
     assert "positions [" not in text
-
-
-def test_lengths_of_prompts_are_exact_where_all_can_be_tried() -> None:
-    """The shortest prompt leaves out what it may; the longest has the longer city and a full slot."""
-    shown = view()
-    root = shown.root.num_tokens
-
-    assert (shown.shortest.num_tokens, shown.shortest.exact) == (root + len("\nRome"), True)
-    assert shown.longest.num_tokens == root + 8 + len(" days\nBy car.\nMiami")
 
 
 def test_lengths_of_slots_with_patterns_are_estimates() -> None:
@@ -157,59 +125,37 @@ def test_lengths_of_slots_with_patterns_are_estimates() -> None:
 
 
 def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
-    """With --json the tree comes as data, with the same ranges and totals."""
-    text = command("layout", "travel.xml").stdout
-    data = json.loads(command("layout", "travel.xml", "--json").stdout)
+    """With --json the tree comes as data, with the same ranges and totals; KV in float16 takes half the bytes.
 
-    ranges = [f"[{node['start']}, {node['stop']})" for node in nodes(data["nodes"]) if node["kind"] == "module"]
-    assert ranges
-    assert all(each in text for each in ranges)
-    assert f"all modules: {data['num_positions']} of {data['model']['max_positions']:,} positions" in text
-    assert data["diagnostics"] == []
+    Output to a pipe is neither wrapped nor cut.
+    """
+    name = "m" * 200
+    (folder / "travel.xml").write_text(TRAVEL.replace("</system>", f'<module name="{name}">a</module></system>'))
+    text = command("layout", "travel.xml", "--dtype", "float32").stdout
+    found, half = (data(command("layout", "travel.xml", "--dtype", each, "--json")) for each in ("float32", "float16"))
 
-
-def test_dtype_decides_the_bytes(command: Command, folder: Path) -> None:
-    """KV in float32 takes twice the bytes of float16."""
-    half, full = (
-        json.loads(command("layout", "travel.xml", "--dtype", dtype, "--json").stdout)["kv_bytes"]
-        for dtype in ("float16", "float32")
-    )
-
-    assert full == 2 * half
-
-
-def test_schema_longer_than_the_model_is_shown_and_refused(command: Command, folder: Path) -> None:
-    """A schema that needs too many positions is laid out all the same, with the error behind it."""
-    (folder / "long.xml").write_text(
-        '<schema name="long" positions="fixed"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
-    )
-
-    result = command("layout", "long.xml")
-
-    assert result.exit_code == 1
-    assert "slot p" in result.stdout
-    assert "error[PC503]" in result.stderr
+    modules = [node for node in nodes(found["nodes"]) if node["kind"] == "module"]
+    assert len(modules) == 4
+    assert all(f"[{node['start']}, {node['stop']})" in text for node in modules)
+    assert f"all modules: {found['num_positions']} of {found['model']['max_positions']:,} positions" in text
+    assert (found["diagnostics"], found["kv_bytes"]) == ([], 2 * half["kv_bytes"])
+    assert any(f"─ {name}  [" in line and " tokens · " in line for line in text.splitlines())
 
 
 def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
-    """A schema with faults has no layout: its diagnostics go to stderr, the exit code is 1."""
-    result = command("layout", "broken.xml")
+    """With --json the faults of a schema without a layout are data.
 
-    data = command("layout", "broken.xml", "--json")
-    prompt = command("layout", "travel.xml", "--prompt", "prompts/typo.xml")
+    A schema that needs too many positions is laid out all the same, with the error behind it.
+    """
+    (folder / "long.xml").write_text(
+        '<schema name="long" positions="fixed"><module name="m">x<parameter name="p" length="5000"/></module></schema>'
+    )
+    broken, long = command("layout", "broken.xml", "--json"), command("layout", "long.xml")
 
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "error[PC208]" in result.stderr
-    assert (data.exit_code, json.loads(data.stdout)["diagnostics"][0]["code"]) == (1, "PC208")
-    assert (prompt.exit_code, "PC401" in prompt.stderr) == (1, True)
-
-
-def test_repair_needs_a_prompt(command: Command, folder: Path) -> None:
-    """--repair without --prompt would do nothing, so it is a mistake of usage."""
-    refused = command("layout", "travel.xml", "--repair", "all")
-
-    assert (refused.exit_code, refused.stderr) == (2, "error: --repair is for a prompt; name it with --prompt PROMPT\n")
-    assert command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--repair", "all").exit_code == 0
+    assert (broken.exit_code, json.loads(broken.stdout)["diagnostics"][0]["code"]) == (1, "PC208")
+    assert long.exit_code == 1
+    assert "slot p" in long.stdout
+    assert "error[PC503]" in long.stderr
 
 
 def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder: Path) -> None:

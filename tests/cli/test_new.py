@@ -29,20 +29,6 @@ def test_what_is_written_has_no_findings(command: Command, folder: Path, origin:
     assert command("test", "mine.xml").exit_code == 0
 
 
-@pytest.mark.parametrize("taken", ["mine.xml", "mine-prompt.xml", "code/unit.py"])
-def test_nothing_is_overwritten(command: Command, folder: Path, taken: str) -> None:
-    """If one of the files exists, none is written."""
-    (folder / taken).parent.mkdir(exist_ok=True)
-    (folder / taken).write_text("mine", encoding="utf-8")
-    before = sorted(folder.rglob("*"))
-
-    result = command("new", "mine", "--from", "code")
-
-    assert (result.exit_code, result.stderr) == (2, f"error: {taken} exists already; nothing was written\n")
-    assert sorted(folder.rglob("*")) == before
-    assert (folder / taken).read_text(encoding="utf-8") == "mine"
-
-
 def test_output_says_where(command: Command, folder: Path) -> None:
     """-o names the schema's file; the prompt is written to the same folder, and folders are created."""
     result = command("new", "R&D", "-o", "deep/down/lab.xml", "--json")
@@ -72,22 +58,6 @@ def test_the_next_command_is_quoted_for_the_shell(command: Command, folder: Path
 
     assert shlex.split(last) == ["try:", "promptcache", "run", "R&D-prompt.xml"]
     assert "'" in last
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["my schema"], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
-        ([""], "a schema's name is text without spaces: write it as in `promptcache new travel-planner`"),
-        (["a/b"], "'a/b' cannot be a file's name: say where to write with -o FILE"),
-        ([".."], "'..' cannot be a file's name: say where to write with -o FILE"),
-        (["--", "-v"], "'-v' cannot be a file's name: say where to write with -o FILE"),
-    ],
-)
-def test_wrong_names_are_told(command: Command, folder: Path, words: list[str], message: str) -> None:
-    """A name that cannot be used is refused with what to do."""
-    result = command("new", *words)
-    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
 
 
 def test_the_wheel_has_the_schemas() -> None:

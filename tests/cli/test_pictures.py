@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,53 +13,36 @@ from promptcache.cli.prompt_lengths import PromptLength
 from promptcache.language import Repair, count_combinations
 from promptcache.layout import make_plan, run_states
 from promptcache.tokenizer import Dtype, ModelFacts
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, data
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import plan_of
 
 LENGTHS = PromptLength(num_tokens=1, exact=True), PromptLength(num_tokens=9, exact=True)
 
 
-def test_pictures_are_written_beside_the_tree(command: Command, folder: Path) -> None:
-    """The tree is printed as ever, and both files hold the picture."""
-    plain = command("layout", "travel.xml")
-
-    result = command("layout", "travel.xml", "--svg", "travel.svg", "--html", "travel.html")
-
-    assert (result.exit_code, result.stdout) == (0, plain.stdout)
-    assert (folder / "travel.svg").read_text(encoding="utf-8").startswith("<svg")
-    assert "<title>travel: layout</title>" in (folder / "travel.html").read_text(encoding="utf-8")
-
-
 @pytest.mark.usefixtures("folder")
 def test_a_prompt_is_shown_in_the_tree(command: Command) -> None:
-    """The tree marks reused, new and absent parts in words, without colour."""
-    result = command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--svg", "travel.svg")
+    """The tree marks reused, new and absent parts in words, without colour; pictures are written beside the same tree.
 
-    assert "reused" in Path("travel.svg").read_text(encoding="utf-8")
+    With --json every node has the tokens that are reused and new there, and they add up to those of the prompt.
+    """
+    words = ("layout", "travel.xml", "--prompt", "prompts/miami.xml")
+    result = command(*words, "--svg", "travel.svg", "--html", "travel.html")
+    used, plain = data(command(*words, "--json")), data(command("layout", "travel.xml", "--json"))
+
+    svg = Path("travel.svg").read_text(encoding="utf-8")
+    assert (svg[:4], "reused" in svg) == ("<svg", True)
+    assert "<title>travel: layout</title>" in Path("travel.html").read_text(encoding="utf-8")
     lines = {line.strip("├─└│ ").partition("  ")[0]: line for line in result.stdout.splitlines()}
-    assert result.exit_code == 0
+    assert (result.exit_code, result.stdout) == (0, command(*words).stdout)
     assert "\x1b" not in result.stdout
     assert lines["slot days"].endswith("1 new")
     assert "reused" in lines["miami"]
     assert " · absent" in lines["paris"]
     assert any(line.startswith("prompt: ") and "the answer starts at position" in line for line in lines.values())
-
-
-@pytest.mark.usefixtures("folder")
-def test_the_use_of_a_prompt_is_data(command: Command) -> None:
-    """With --json every node has the tokens that are reused and new there, and they add up to those of the prompt."""
-    data = json.loads(command("layout", "travel.xml", "--prompt", "prompts/miami.xml", "--json").stdout)
-    plain = json.loads(command("layout", "travel.xml", "--json").stdout)
-
-    def modules(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for node in nodes:
-            yield from [node] if node["kind"] in ("module", "turn") else ()
-            yield from modules(node["children"])
-
-    prompt = data["prompt"]
+    prompt = used["prompt"]
     added = prompt["next_position"] - prompt["start"]
-    assert sum(node["num_new_tokens"] for node in modules(data["nodes"])) + added == prompt["num_new_tokens"]
+    assert sum(node["num_new_tokens"] for node in modules(used["nodes"])) + added == prompt["num_new_tokens"]
     assert plain["prompt"] is None
     assert {node["num_new_tokens"] for node in modules(plain["nodes"])} == {None}
 
@@ -88,3 +70,10 @@ def test_tokens_are_counted_where_they_belong(modules: str, repair: str) -> None
     assert sum(node.num_new_tokens or 0 for node in nodes) + added == plan.num_new_tokens
     assert sum(node.num_reused_tokens or 0 for node in nodes) + bos == plan.num_reused_tokens
     assert all(node.num_new_tokens == 0 for node in nodes if "absent" in node.marks)
+
+
+def modules(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All modules and turns of a tree."""
+    for node in nodes:
+        yield from [node] if node["kind"] in ("module", "turn") else ()
+        yield from modules(node["children"])

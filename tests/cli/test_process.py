@@ -106,66 +106,6 @@ def test_closed_streams_are_no_crash(words: str, stream: str, code: int) -> None
     assert "Traceback" not in result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("where", ["promptcache.cli.app", "promptcache.language"])
-def test_ctrl_c_while_loading_is_quiet(folder: Path, where: str) -> None:
-    """Ctrl-C ends a command with 130 and without a word, also before there is a command."""
-    code = f"""
-import sys
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == {where!r}:
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupt())
-sys.argv = ["promptcache", "check", "travel.xml"]
-from promptcache.cli import main
-main()
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
-
-
-def test_ctrl_c_that_a_library_swallows_is_quiet(folder: Path) -> None:
-    """If a library turns Ctrl-C into another error during its import, the command still ends with 130."""
-    code = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore it
-class Swallow:
-    def find_spec(self, name, path=None, target=None):
-        if name == "promptcache.cli.check":
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-            except KeyboardInterrupt:
-                raise RecursionError("something else") from None
-sys.meta_path.insert(0, Swallow())
-sys.argv = ["promptcache", "check", "travel.xml"]
-from promptcache.cli import main
-main()
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
-
-
-def test_a_command_ends_behind_all_exit_functions() -> None:
-    """Exit functions of libraries run, and the exit code is that of the findings."""
-    code = """
-import atexit, sys
-class Register:
-    def find_spec(self, name, path=None, target=None):
-        if name == "promptcache.cli.check":
-            atexit.register(print, "exit function")
-sys.meta_path.insert(0, Register())
-sys.argv = ["promptcache", "check", "prompts/typo.xml"]
-from promptcache.cli import main
-main()
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert (result.returncode, result.stderr) == (1, "")
-    assert result.stdout.endswith("\nexit function\n")
-
-
 def test_a_command_with_a_model_ends_in_silence() -> None:
     """Libraries that count what was not freed, as triton does, have nothing to say at the end."""
     pytest.importorskip("triton", reason="triton is not installed")
@@ -229,3 +169,44 @@ def test_questions_from_a_pipe_are_utf_8(folder: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, b"saved 1 question to talk.json\n")
     assert "Zürich?" in (folder / "talk.json").read_text(encoding="utf-8")
+
+
+HOOKED = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore it
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == {where!r}:
+            {hook}
+sys.meta_path.insert(0, Hook())
+sys.argv = ["promptcache", "check", "prompts/typo.xml"]
+from promptcache.cli import main
+main()
+"""
+
+
+SWALLOW = """try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise RecursionError("something else") from None"""
+
+
+ENDS = {
+    "ctrl-c at the start": ("promptcache.cli.app", "raise KeyboardInterrupt", 130, ""),
+    "ctrl-c in a room": ("promptcache.language", "raise KeyboardInterrupt", 130, ""),
+    "ctrl-c that a library swallows": ("promptcache.cli.check", SWALLOW, 130, ""),
+    "exit functions": ("promptcache.cli.check", 'atexit.register(print, "exit function")', 1, "\nexit function\n"),
+}
+
+
+@pytest.mark.parametrize(("where", "hook", "code", "told"), ENDS.values(), ids=ENDS)
+def test_commands_end_in_silence(where: str, hook: str, code: int, told: str) -> None:
+    """Ctrl-C ends a command with 130 and without a word, also before there is a command.
+
+    Exit functions of libraries run, and the exit code is that of the findings.
+    """
+    program = HOOKED.format(where=where, hook=hook)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stderr) == (code, "")
+    assert result.stdout.endswith(told) if told else result.stdout == ""

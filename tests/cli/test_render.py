@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from promptcache.cli.render import print_text, render_prompt
 from promptcache.cli.sources import Sources
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, data
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -20,50 +19,15 @@ TEXT = (
 )
 
 
-def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
-    """On a pipe stdout is the text that the model sees, and not a character more."""
-    result = command("render", "prompts/miami.xml")
-
-    assert (result.exit_code, result.stdout) == (0, TEXT)
-
-
-def test_counts_go_to_stderr(command: Command) -> None:
-    """One line on stderr gives the reused and the new tokens, and those that are computed again."""
-    data = json.loads(command("render", "prompts/miami.xml", "--json").stdout)
-    reused, new, again = data["num_reused_tokens"], data["num_new_tokens"], data["num_repaired_tokens"]
-
-    assert command("render", "prompts/miami.xml").stderr == (
-        f"{reused + new} tokens: {reused} reused, {new} new ({again} repaired) · modular · the answer starts at "
-        f"position {data['next_position']}\n"
-    )
-
-
-def test_json_has_the_text_in_parts(command: Command) -> None:
-    """The parts of the JSON are the text, and each says whose it is."""
-    data = json.loads(command("render", "prompts/miami.xml", "--json").stdout)
-
-    assert data["text"] == "".join(part["text"] for part in data["parts"]) == TEXT
-    assert [(part["module"], part["parameter"], part["origin"]) for part in data["parts"] if part["parameter"]] == [
-        ("plan", "days", "argument")
-    ]
-    assert sum(part["num_tokens"] for part in data["parts"] if part["reused"]) == data["num_reused_tokens"]
-    assert "tokens" not in data
-
-
-def test_json_has_every_token_if_asked_for(command: Command) -> None:
-    """With --tokens the JSON has each token with its position, in order."""
-    data = json.loads(command("render", "prompts/miami.xml", "--json", "--tokens").stdout)
-
-    positions = [token["position"] for token in data["tokens"]]
-    assert positions == sorted(set(positions))
-    assert len(positions) == data["num_reused_tokens"] + data["num_new_tokens"]
-    assert data["next_position"] == positions[-1] + 1
-
-
 def test_tokens_have_a_line_each(command: Command) -> None:
-    """--tokens prints position, token, text, and whether and whence it is reused."""
+    """--tokens prints position, token, text, and whether and whence it is reused, and so does the JSON, in order."""
+    found = data(command("render", "prompts/miami.xml", "--json", "--tokens"))
     lines = command("render", "prompts/miami.xml", "--tokens").stdout.splitlines()
 
+    positions = [token["position"] for token in found["tokens"]]
+    assert positions == sorted(set(positions))
+    assert len(positions) == found["num_reused_tokens"] + found["num_new_tokens"] == len(lines) - 1
+    assert found["next_position"] == positions[-1] + 1
     assert lines[0].split() == ["position", "token", "id", "text", "KV", "from"]
     assert lines[1].split() == ["0", "1", "'<|begin|>'", "reused", "(root)"]
     assert any(line.endswith("new: argument  plan.days") for line in lines)
@@ -80,3 +44,25 @@ def test_terminal_gets_colours_and_nothing_that_steers_it(folder: Path) -> None:
 
     assert "\x9b" not in screen.getvalue()
     assert "\x1b[1;33m\N{REPLACEMENT CHARACTER}2J\x1b[0m\x1b[1;33m days.\x1b[0m" in screen.getvalue()
+
+
+def test_text_is_exact_and_alone_on_stdout(command: Command) -> None:
+    """On a pipe stdout is the text that the model sees, and not a character more; stderr has one line of counts.
+
+    The parts of the JSON are the text, and each says whose it is.
+    """
+    result = command("render", "prompts/miami.xml")
+    found = data(command("render", "prompts/miami.xml", "--json"))
+    reused, new, again = found["num_reused_tokens"], found["num_new_tokens"], found["num_repaired_tokens"]
+
+    assert (result.exit_code, result.stdout) == (0, TEXT)
+    assert result.stderr == (
+        f"{reused + new} tokens: {reused} reused, {new} new ({again} repaired) · modular · the answer starts at "
+        f"position {found['next_position']}\n"
+    )
+    assert found["text"] == "".join(part["text"] for part in found["parts"]) == TEXT
+    assert [(part["module"], part["parameter"], part["origin"]) for part in found["parts"] if part["parameter"]] == [
+        ("plan", "days", "argument")
+    ]
+    assert sum(part["num_tokens"] for part in found["parts"] if part["reused"]) == reused
+    assert "tokens" not in found

@@ -6,7 +6,7 @@ import pytest
 
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.request import with_arguments
-from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 
 SCHEMA = check_schema(
     parse_schema(
@@ -23,56 +23,30 @@ SCHEMA = check_schema(
 )
 
 
-def filled(inside: str, *words: str, schema: CheckedSchema = SCHEMA) -> dict[tuple[str, str], str]:
+def filled(inside: str, *words: str) -> dict[str, str]:
     """The arguments of a prompt after `--arg words`."""
-    prompt = with_arguments(parse_prompt(f'<prompt schema="s">{inside}</prompt>'), schema, words)
-    return {(each.module, each.parameter): each.text for each in resolve_prompt(prompt, schema).arguments}
+    prompt = with_arguments(parse_prompt(f'<prompt schema="s">{inside}</prompt>'), SCHEMA, words)
+    return {f"{each.module}.{each.parameter}": each.text for each in resolve_prompt(prompt, SCHEMA).arguments}
 
 
-def test_unique_name_is_enough() -> None:
-    """A parameter that only one module of the prompt has needs no path."""
-    assert filled("<plan/>", "days=3") == {("plan", "days"): "3"}
+FILLED: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    "a unique name is enough": ("<plan/>", ["days=3"], {"plan.days": "3"}),
+    "that of the prompt": ('<plan days="3" note="n"/>', ["days=4"], {"plan.days": "4", "plan.note": "n"}),
+    "the last one counts": ("<plan/>", ["days=3", "plan.days=4"], {"plan.days": "4"}),
+    "a path": ("<plan/><car/>", ["/car.days=1"], {"car.days": "1"}),
+    "dots": ("<files><unit.py/></files>", ["files/unit.py.lines=3"], {"files/unit.py.lines": "3"}),
+    "of the schema": ("", ["tone=dry"], {".tone": "dry"}),
+    "a default of a union": ("<plan/>", ["via=Rome"], {"by.via": "Rome"}),
+    "a member": ("<plan/><notes><wifi/></notes>", ["days=3"], {"plan.days": "3"}),
+    "a member in use": ('<plan/><use module="/notes/wifi"/>', ["days=3"], {"plan.days": "3"}),
+    "a value is data": ("<plan/>", ["note= a=b <c> "], {"plan.note": " a=b <c> "}),
+}
 
 
-def test_argument_of_the_prompt_is_replaced() -> None:
-    """An argument from the command line takes the place of the prompt's own; the others stay."""
-    assert filled('<plan days="3" note="n"/>', "days=4") == {("plan", "days"): "4", ("plan", "note"): "n"}
-
-
-def test_last_one_counts() -> None:
-    """Of two arguments for one parameter the later is taken."""
-    assert filled("<plan/>", "days=3", "plan.days=4") == {("plan", "days"): "4"}
-
-
-def test_module_is_named_by_its_path() -> None:
-    """A path in front of the name chooses among modules, and may start with a slash."""
-    assert filled("<plan/><car/>", "/car.days=1") == {("car", "days"): "1"}
-
-
-def test_names_with_dots_work() -> None:
-    """Module names may hold dots, as file names do."""
-    assert filled("<files><unit.py/></files>", "files/unit.py.lines=3") == {("files/unit.py", "lines"): "3"}
-
-
-def test_parameter_of_the_schema_itself() -> None:
-    """A parameter outside all modules is named alone."""
-    assert filled("", "tone=dry") == {("", "tone"): "dry"}
-
-
-def test_module_that_is_only_implied_can_be_filled() -> None:
-    """The default of a union gets its argument although the prompt does not name it."""
-    assert filled("<plan/>", "via=Rome") == {("by", "via"): "Rome"}
-
-
-@pytest.mark.parametrize("inside", ["<plan/><notes><wifi/></notes>", '<plan/><use module="/notes/wifi"/>'])
-def test_prompts_with_members_are_filled(inside: str) -> None:
-    """Members of collections are no modules of the schema, and have no parameters."""
-    assert filled(inside, "days=3") == {("plan", "days"): "3"}
-
-
-def test_value_is_data() -> None:
-    """Everything behind the first equals sign is the text, exactly."""
-    assert filled("<plan/>", "note= a=b <c> ") == {("plan", "note"): " a=b <c> "}
+@pytest.mark.parametrize(("inside", "words", "expected"), FILLED.values(), ids=FILLED)
+def test_arguments_are_filled(inside: str, words: list[str], expected: dict[str, str]) -> None:
+    """An argument goes to the parameter that its name or path means, and takes the place of the prompt's own."""
+    assert filled(inside, *words) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -29,7 +28,6 @@ OnTerminal: TypeAlias = Callable[..., tuple[int, str]]
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
     """Runs a command on a terminal of 80 columns; returns its exit code and all that the terminal got."""
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def run(*words: str, **env: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -116,49 +114,3 @@ def test_narrow_terminals_lose_nothing(command: Command, monkeypatch: pytest.Mon
 
     assert "error[PC401]: there is no module 'plam' at the top level" in command("check", "prompts/typo.xml").stdout
     assert command("--help").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "words", [["chek"], ["check"], ["check", "--jsn", "x"], ["run", "x", "--seed", "y"], ["bench", "x"]]
-)
-def test_usage_mistakes_are_json_under_json(command: Command, words: list[str]) -> None:
-    """A command line that cannot be read ends with 2; with --json the reason is JSON."""
-    plain, data = command(*words), command(*words, "--json")
-
-    assert (plain.exit_code, plain.stdout, data.exit_code, data.stderr) == (2, "", 2, "")
-    assert set(json.loads(data.stdout)) == {"error"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["run", "prompts/miami.xml", "--temperature", "nan"], "--temperature nan: 0, or a finite number from"),
-        (["run", "x", "--model", "missing", "--temperature", "1e-300"], "error: --temperature 1e-300: 0, or a finite"),
-        (["check", "travel.xml", "--json", "--format", "github"], ""),
-        (["run", "prompts/miami.xml", "--seed", "9" * 30], "Invalid value for '--seed'"),
-        (["render", "prompts/miami.xml", "--arg", os.fsdecode(b"days=\xff")], "--arg: the text is not UTF-8"),
-        (["check", "travel.xml", ""], "the name of a file is empty"),
-    ],
-)
-def test_values_that_nothing_can_use_are_usage_mistakes(command: Command, words: list[str], message: str) -> None:
-    """A temperature that is no number, a seed beyond 64 bits and bytes that are no text end with 2 and a reason."""
-    result = command(*words)
-
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("prompts", "this is a folder"),
-        ("/dev/null", "this is a pipe or a device"),
-        ("gone.xml", "there is no such file"),
-    ],
-)
-def test_what_is_no_file_is_reported(command: Command, name: str, what: str) -> None:
-    """A folder, a device and a missing file have different messages."""
-    result = command("layout", name)
-
-    assert result.exit_code == 3
-    assert f"error[PC010]: {what}" in result.stderr

@@ -28,13 +28,6 @@ def write(folder: Path, *, valid: str = "true", name: str = "Ada") -> None:
     (folder / "greeting.xml").write_text(GREETING.format(valid=valid, name=name), encoding="utf-8")
 
 
-def test_examples_and_combinations_are_counted(command: Command, folder: Path) -> None:
-    """A schema whose examples and pairs of choices can be planned passes, in one line."""
-    write(folder)
-    result = command("test", "greeting.xml")
-    assert (result.exit_code, result.stdout) == (0, "greeting.xml: 1 example, 2 combinations: passed\n")
-
-
 def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> None:
     """If a required slot is too short for all its choices, no prompt can be planned, and the message names the slot."""
     slot = (
@@ -46,14 +39,6 @@ def test_slots_that_hold_nothing_are_told(command: Command, folder: Path) -> Non
 
     assert result.exit_code == 1
     assert "combination 'no modules' failed\n    no text was found for the slot 'pace' of length 1" in result.stdout
-
-
-def test_a_wrong_example_is_a_finding(command: Command, folder: Path) -> None:
-    """An example whose validity is declared wrongly fails the test, with its code."""
-    write(folder, valid="false")
-    result = command("test", "greeting.xml")
-    assert result.exit_code == 1
-    assert "PC311" in result.stdout
 
 
 def test_an_argument_too_long_for_its_slot_fails(command: Command, folder: Path) -> None:
@@ -93,13 +78,6 @@ def test_own_tests_beside_the_schema_run(command: Command, folder: Path) -> None
     assert 'prompt: <prompt schema="greeting"><hello name="x"/></prompt>' in own["failure"]
 
 
-def test_with_a_model_cached_logits_are_compared(command: Command, folder: Path) -> None:
-    """With --model, drawn prompts are answered from cached KV and by the reference."""
-    write(folder)
-    result = command("test", "greeting.xml", "--model", "demo", "--prompts", "2")
-    assert (result.exit_code, result.stdout) == (0, "greeting.xml: 1 example, 2 combinations, 1 law: passed\n")
-
-
 def test_wrong_logits_are_shown_with_the_smallest_prompt(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,16 +92,6 @@ def test_wrong_logits_are_shown_with_the_smallest_prompt(
         "law 'cached logits are the reference's' failed\n    logits lie 0.5 from the reference, 0.0001" in result.stdout
     )
     assert '    prompt: <prompt schema="greeting"><hello name="' in result.stdout
-
-
-def test_a_number_of_prompts_needs_a_model(command: Command, folder: Path) -> None:
-    """--prompts says how many prompts a model answers, so it is refused without one."""
-    write(folder)
-    result = command("test", "greeting.xml", "--prompts", "5")
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "error: --prompts is the number of prompts for --model; give that too\n",
-    )
 
 
 @pytest.mark.process
@@ -165,12 +133,28 @@ def test_without_hypothesis_schemas_are_not_tested(
     assert (result.exit_code, "pip install 'promptcache[testing]'" in result.stderr) == (3, True)
 
 
-def test_a_prompt_is_refused(command: Command, folder: Path) -> None:
-    """Prompts are for `check`."""
-    result = command("test", "prompts/miami.xml")
-    assert (result.exit_code, result.stderr) == (2, "error: prompts/miami.xml is a prompt; test takes schemas\n")
-
-
 def test_a_file_that_cannot_be_read_is_no_finding(command: Command, folder: Path) -> None:
     """A missing file ends with the environment's code, as with `check`."""
     assert command("test", "nowhere.xml").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "valid", "code", "expected"),
+    [
+        ("", "true", 0, "greeting.xml: 1 example, 2 combinations: passed\n"),
+        ("--model demo --prompts 2", "true", 0, "greeting.xml: 1 example, 2 combinations, 1 law: passed\n"),
+        ("", "false", 1, "PC311"),
+    ],
+    ids=["passed", "with a model", "a wrong example"],
+)
+def test_examples_and_combinations_are_counted(
+    command: Command, folder: Path, words: str, valid: str, code: int, expected: str
+) -> None:
+    """A schema whose examples and pairs of choices can be planned passes, in one line. A wrong example has its code.
+
+    With --model, drawn prompts are answered from cached KV and by the reference.
+    """
+    write(folder, valid=valid)
+    result = command("test", "greeting.xml", *words.split())
+    assert (result.exit_code, expected in result.stdout) == (code, True)
+    assert code or result.stdout == expected

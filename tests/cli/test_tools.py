@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.long]
 @pytest.fixture
 def _calling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model whose template writes tools, and a prompt whose schema defines one. The answers have to be calls of it."""
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     shutil.copytree(MODEL_FOLDER, folder / "model", ignore=shutil.ignore_patterns("*.md"))
     (folder / "model" / "chat_template.jinja").write_text(HERMES)
     system = f"<system>Call <![CDATA[{tool_member(TOOLS[0])[1]}]]></system>"
@@ -66,16 +65,3 @@ def test_chat_asks_for_results(command: Command) -> None:
     )
     assert again.exit_code == 0, again.stderr
     assert [each["results"] for each in json.loads(Path("two.json").read_text())["turns"]][2:] == [["9 degrees"]]
-
-
-@pytest.mark.parametrize("name", ["run", "chat"])
-@pytest.mark.parametrize(
-    ("text", "words"), [("[", "Expecting value"), ("{}", "a list of tools"), (json.dumps(TOOLS * 2), "two tools")]
-)
-def test_wrong_tools_are_refused_before_the_model_is_loaded(command: Command, name: str, text: str, words: str) -> None:
-    """The error names the file."""
-    Path("tools.json").write_text(text)
-    result = command(name, "prompts/miami.xml", "--tools", "tools.json", "--model", "demo")
-    assert result.exit_code == 2
-    assert "--tools tools.json: " in result.stderr
-    assert words in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -16,18 +15,12 @@ from click.testing import Result
 
 from promptcache.cli.options import Size
 from promptcache.kv import DiskTier
-from tests.cli.conftest import TRAVEL, Command
+from tests.cli.conftest import TRAVEL, Command, data
 from tests.kv.stored import read, write
 
-pytestmark = [pytest.mark.usefixtures("folder", "_quiet", "_example"), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("folder", "_example"), pytest.mark.long]
 
 ON_CPU = ("--device", "cpu", "--store", "kept")
-
-
-@pytest.fixture
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run` sets this for its own process; other tests keep theirs."""
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 @pytest.fixture
@@ -37,12 +30,6 @@ def _example(folder: Path) -> None:
     (folder / "travel.xml").write_text(TRAVEL.replace("</schema>", example), encoding="utf-8")
 
 
-def data(result: Result) -> Any:
-    """The JSON that a command wrote."""
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def only(result: Result) -> Any:
     """Return the report of `warm` for its only schema."""
     (schema,) = data(result)["schemas"]
@@ -50,26 +37,25 @@ def only(result: Result) -> Any:
 
 
 def test_warming_makes_everything_once(command: Command) -> None:
-    """The first `warm` encodes all, and the second finds all. Then `run` encodes nothing, with and without --no-warm."""
+    """The first `warm` encodes all, and the second finds all. Then `run` encodes nothing, with and without --no-warm.
+
+    People read counts, bytes, where it is and how long it took.
+    """
     first = only(command("warm", "travel.xml", *ON_CPU, "--json"))
     second = only(command("warm", "travel.xml", *ON_CPU, "--json"))
+    told = command("warm", "travel.xml", *ON_CPU).stdout
+    new = command("warm", "travel.xml", "--device", "cpu", "--store", "new").stdout
     ran = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "2")
     cold = data(command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "2", "--no-warm", "--json"))
 
     assert first["num_encoded"] == first["num_encodings"] > 0
     assert (second["num_encoded"], second["found"]) == (0, {"disk": first["num_encodings"]})
+    assert " as full in new; encoded " in new
+    assert told.endswith("in kept; all were there\n")
     assert re.search(r"\d modules? from disk", ran.stderr)
     assert "encoded" not in ran.stderr
     assert cold["usage"]["num_encoded_tokens"] == 0
     assert {each["tier"] for each in cold["usage"]["modules"]} == {"disk"}
-
-
-def test_lines_say_what_was_made_and_what_was_there(command: Command) -> None:
-    """People read counts, bytes, where it is and how long it took."""
-    first, second = (command("warm", "travel.xml", *ON_CPU).stdout for _ in range(2))
-
-    assert " as full in kept; encoded " in first
-    assert second.endswith("in kept; all were there\n")
 
 
 def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,35 +69,27 @@ def test_an_estimate_needs_no_model_and_is_right(command: Command, monkeypatch: 
 
 
 def test_loss_is_measured_printed_and_kept(command: Command) -> None:
-    """The loss of a codec is reported, also for encodings that were kept before; requests over them are `lossy`."""
-    first = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
-    again = only(command("warm", "travel.xml", *ON_CPU, "--keep", "int4", "--json"))["loss"]
+    """The loss of a codec is reported, also for encodings that were kept before; requests over them are `lossy`.
+
+    `cache info` says it in the words of `warm`. Without a valid example it is not known.
+    """
+    warm = ("warm", "travel.xml", *ON_CPU, "--keep", "int4")
+    first, again = (only(command(*warm, "--json"))["loss"] for _ in range(2))
     (entry, *_) = data(command("cache", "info", "travel/miami", "--store", "kept", "--json"))
+    told = command("cache", "info", "travel/miami", "--store", "kept").stdout
     ran = command("run", "prompts/miami.xml", *ON_CPU, "--keep", "int4", "--max-new-tokens", "2")
+    unknown = ("warm", "support.xml", *ON_CPU, "--keep", "int8")
 
     assert 0 < float(first["loss.logits"]) < 1
     assert 0 < int(first["loss.top1"]) <= int(first["loss.places"])
     assert again == first
     assert first.items() <= entry["facts"].items()
-    assert "lossy" in ran.stderr
-
-
-def test_without_an_example_the_loss_is_not_known(command: Command) -> None:
-    """A schema without a valid example is warmed, and the line says why no loss is given."""
-    result = command("warm", "support.xml", *ON_CPU, "--keep", "int8")
-
-    assert result.exit_code == 0
-    assert result.stdout.endswith("\nsupport: its loss was not measured: the schema has no valid example\n")
-    assert only(command("warm", "support.xml", *ON_CPU, "--keep", "int8", "--json"))["loss"] is None
-
-
-def test_the_loss_of_a_file_is_said_in_words(command: Command) -> None:
-    """`cache info` says of an encoding what `warm` said when it was made, and shows no names of fields."""
-    warmed = command("warm", "travel.xml", *ON_CPU, "--keep", "int8").stdout.splitlines()[-1].removeprefix("travel: ")
-    told = command("cache", "info", "travel/miami", "--store", "kept").stdout
-
-    assert f"\nloss of its codec: {warmed}\n" in told
+    words = command(*warm).stdout.splitlines()[-1].removeprefix("travel: ")
+    assert f"\nloss of its codec: {words}\n" in told
     assert "loss." not in told
+    assert "lossy" in ran.stderr
+    assert command(*unknown).stdout.endswith("\nsupport: its loss was not measured: the schema has no valid example\n")
+    assert only(command(*unknown, "--json"))["loss"] is None
 
 
 def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
@@ -125,35 +103,6 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
     assert again["loss"] == first["loss"]
     assert again["num_encoded"] == 1
     assert command("cache", "verify", "--store", "kept").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("warm", "gone.xml"), 3, "error[PC010]"),
-        (("warm", "broken.xml"), 1, "error[PC208]"),
-        (("warm", "travel.xml", "--store", "travel.xml"), 3, "is not a folder"),
-        (("warm", "travel.xml", "--store", "x", "--limit", "many"), 2, "'many' is no size"),
-        (("warm", "travel.xml", "--store", "memory://x", "--limit", "1GB"), 2, "only folders have a limit"),
-        (("warm", "travel.xml", "--store", "x", "--limit", "1B"), 3, "are not kept in x"),
-        (("warm", "travel.xml", "--store", "travel.xml/kept"), 3, "are not kept in travel.xml/kept: disk: "),
-        (("warm", "travel.xml", "--budget", "--model", "./nowhere"), 3, "does not exist"),
-        (("run", "prompts/miami.xml", "--limit", "1GB"), 2, "--store DIR"),
-        (("cache", "ls", "--store", "nowhere"), 3, "does not exist"),
-        (("cache", "ls", "--store", "travel.xml"), 3, "is not a folder"),
-        (("cache", "ls", "--store", "~nobody-here/x"), 3, "no such user here"),
-        (("warm", "travel.xml", "--store", "~nobody-here/x"), 3, "no such user here"),
-        (("cache", "ls", "--store", "prompts"), 3, "is no store"),
-        (("cache", "ls", "--store", "s3://x"), 2, "only folders can be looked into"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(command: Command, words: tuple[str, ...], code: int, message: str) -> None:
-    """Every fault of a store or its options has its message and exit code, and leaves stdout empty."""
-    result = command(*words)
-
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_facts_of_files_stay_in_their_line(command: Command, folder: Path) -> None:
@@ -192,36 +141,20 @@ def test_a_store_can_be_looked_into(command: Command, folder: Path) -> None:
         assert command("cache", *words, "--store", "kept").exit_code == 0
 
 
-def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None:
-    """`verify` names a bad file and ends with 1; `run` answers all the same, warns, and writes it again."""
-    command("warm", "travel.xml", *ON_CPU)
-    good = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3").stdout
-    for path in (folder / "kept" / "encodings").iterdir():
-        path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
-    bad = command("cache", "verify", "--store", "kept")
-    healed = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3")
-    again = command("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3")
-
-    assert bad.exit_code == 1
-    assert "does not match its checksum" in bad.stdout
-    assert healed.stdout == good
-    assert "warning: disk:" in healed.stderr
-    assert again.stdout == good
-    assert "warning: disk:" not in again.stderr
-
-
 def test_what_cannot_be_repaired_is_an_error(command: Command, folder: Path) -> None:
-    """An encoding that cannot be written is not kept: `warm` says so and ends with 3."""
+    """An encoding that cannot be written, or has no room, is not kept: `warm` says so and ends with 3."""
     command("warm", "travel.xml", *ON_CPU)
     damaged = max((folder / "kept" / "encodings").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x7f")
     shutil.rmtree(folder / "kept" / "incoming")
     (folder / "kept" / "incoming").write_text("in the way")
     warmed = command("warm", "travel.xml", *ON_CPU)
+    full = command("warm", "travel.xml", "--device", "cpu", "--store", "x", "--limit", "1B")
 
-    assert (warmed.exit_code, warmed.stdout) == (3, "")
+    assert (warmed.exit_code, warmed.stdout, full.exit_code, full.stdout) == (3, "", 3, "")
     assert "error: 1 of " in warmed.stderr
     assert "encodings are not kept in kept: " in warmed.stderr
+    assert "are not kept in x" in full.stderr
 
 
 def test_kv_of_another_shape_is_encoded_again(command: Command, folder: Path) -> None:
@@ -236,25 +169,6 @@ def test_kv_of_another_shape_is_encoded_again(command: Command, folder: Path) ->
 
     assert only(command("warm", "travel.xml", *ON_CPU, "--json"))["num_encoded"] == 1
     assert command("cache", "verify", "--store", "kept").exit_code == 0
-
-
-def test_foreign_files_are_told_and_change_nothing(command: Command, folder: Path) -> None:
-    """`verify` lists foreign files and ends with 0; a damaged file with our suffix is bad."""
-    command("warm", "travel.xml", *ON_CPU)
-    place = folder / "kept" / "encodings"
-    for name in ("README", ".DS_Store"):
-        (place / name).write_text("not an encoding")
-    told = command("cache", "verify", "--store", "kept")
-    verdicts = data(command("cache", "verify", "--store", "kept", "--json"))
-    (place / "mine.safetensors").write_text("not an encoding")
-    bad = command("cache", "verify", "--store", "kept")
-
-    assert told.exit_code == 0
-    assert "README: no encoding, left alone" in told.stdout
-    assert told.stdout.endswith("0 bad; 2 foreign\n")
-    assert {each["name"] for each in verdicts if each["foreign"]} == {"README", ".DS_Store"}
-    assert bad.exit_code == 1
-    assert "1 bad; 2 foreign" in bad.stdout
 
 
 def test_a_limit_evicts_and_removal_does_not_ask(command: Command) -> None:
@@ -279,3 +193,33 @@ def test_a_limit_evicts_and_removal_does_not_ask(command: Command) -> None:
 def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
     """Decimal and binary units, in any case, with or without a space."""
     assert Size().convert(text, None, None) == nbytes
+
+
+def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None:
+    """`verify` names a bad file and ends with 1; `run` answers all the same, warns, and writes it again.
+
+    It lists foreign files and leaves them alone; a damaged file with our suffix is bad.
+    """
+    run = ("run", "prompts/miami.xml", *ON_CPU, "--max-new-tokens", "3")
+    command("warm", "travel.xml", *ON_CPU)
+    good, place = command(*run).stdout, folder / "kept" / "encodings"
+    for path in place.iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    bad = command("cache", "verify", "--store", "kept")
+    healed, again = command(*run), command(*run)
+    command("warm", "travel.xml", *ON_CPU)
+    for name in ("README", ".DS_Store"):
+        (place / name).write_text("not an encoding")
+    foreign = command("cache", "verify", "--store", "kept")
+    verdicts = data(command("cache", "verify", "--store", "kept", "--json"))
+    (place / "mine.safetensors").write_text("not an encoding")
+
+    assert (bad.exit_code, "does not match its checksum" in bad.stdout) == (1, True)
+    assert (healed.stdout, again.stdout) == (good, good)
+    assert ["warning: disk:" in each.stderr for each in (healed, again)] == [True, False]
+    assert foreign.exit_code == 0
+    assert "README: no encoding, left alone" in foreign.stdout
+    assert foreign.stdout.endswith("0 bad; 2 foreign\n")
+    assert {each["name"] for each in verdicts if each["foreign"]} == {"README", ".DS_Store"}
+    mine = command("cache", "verify", "--store", "kept")
+    assert (mine.exit_code, "1 bad; 2 foreign" in mine.stdout) == (1, True)

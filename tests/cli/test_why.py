@@ -11,7 +11,7 @@ import pytest
 import promptcache
 from promptcache.cli.why import PAGES, explanations
 from promptcache.diagnostics import CODES
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, data
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,46 +33,6 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
     assert command("why", code).stdout == command("why", "PC401").stdout
 
 
-@pytest.mark.parametrize(
-    ("code", "fix"),
-    [
-        ("PC4O1", "did you mean PC401,"),
-        ("x", "lists all codes"),
-        ("²", "lists all codes"),
-        ("rule", "several titles have 'rule'"),
-        ("pc999", "lists all codes"),
-        ("pc40", "codes from PC401 to PC409 begin so"),
-    ],
-)
-def test_unknown_code_is_a_mistake_of_usage(command: Command, code: str, fix: str) -> None:
-    """An unknown code is answered by the nearest code, or by the command that lists all codes."""
-    result = command("why", code)
-
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert fix in result.stderr
-
-
-def test_all_codes_are_listed(command: Command) -> None:
-    """Without a code there is a line for each, under the headings of the page."""
-    lines = command("why").stdout.splitlines()
-
-    assert [line[2:7] for line in lines if line.startswith("  PC")] == list(CODES)
-    assert lines[0] == "XML and files"
-
-
-def test_json_has_every_explanation(command: Command) -> None:
-    """With --json the explanations come as data, one or all."""
-    listed = json.loads(command("why", "--json").stdout)
-
-    assert [each["code"] for each in listed] == list(CODES)
-    assert json.loads(command("why", "PC302", "--json").stdout) == next(x for x in listed if x["code"] == "PC302")
-
-
-def test_every_code_has_its_text() -> None:
-    """The page explains every code of the table under its own heading."""
-    assert {code for code, each in explanations().items() if not (each.text and each.group)} == set()
-
-
 def test_pages_are_in_the_package() -> None:
     """The wheel holds the pages where they are looked for first; in a checkout they are found in docs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -91,3 +51,14 @@ def test_terms_are_explained(command: Command, term: str) -> None:
     assert result.exit_code == 0
     assert term.lower() in result.stdout.splitlines()[0].lower().split(", ")
     assert json.loads(command("why", term, "--json").stdout)["meaning"]
+
+
+def test_all_codes_are_listed_and_explained(command: Command) -> None:
+    """Without a code there is a line for each, under the headings of the page; with --json one or all come as data."""
+    lines = command("why").stdout.splitlines()
+    listed = data(command("why", "--json"))
+
+    assert lines[0] == "XML and files"
+    assert [line[2:7] for line in lines if line.startswith("  PC")] == list(CODES) == [each["code"] for each in listed]
+    assert {code for code, each in explanations().items() if not (each.text and each.group)} == set()
+    assert data(command("why", "PC302", "--json")) == next(x for x in listed if x["code"] == "PC302")

@@ -22,13 +22,6 @@ SCHEMA = """<schema name="trip"><system>Be brief.</system>
 PLAN = plan_of(SCHEMA, '<prompt schema="trip"><plan days="two"/><rome/>Go.</prompt>')
 
 
-def completion() -> Any:
-    """An answer with what its view reads."""
-    usage = SimpleNamespace(num_reused_tokens=20, num_new_tokens=5, num_generated_tokens=7)
-    told = SimpleNamespace(usage=usage, level="exact", lossy=False, timing=SimpleNamespace(ttft_s=0.012))
-    return SimpleNamespace(text="<i>Yes</i>\n\x1b", plan=PLAN, finish_reason="stop", **vars(told))
-
-
 def shown(name: str, value: Any) -> html.HtmlElement:
     """The view of a value, and no element in it that could run or load something."""
     view = next(view for path, view in VIEWS.items() if path.endswith(f".{name}"))
@@ -49,46 +42,13 @@ def test_views_are_registered_for_types_that_exist(path: str) -> None:
 
 
 def test_a_layout_and_a_plan_show_their_lines() -> None:
-    """Every module has a line; a plan fades those that it does not use."""
+    """Every module has a line; a plan fades those that it does not use. A schema has no positions yet."""
     for name, value, faded in (("Layout", PLAN.layout, set()), ("Plan", PLAN, {"miami"})):
         lines = {line.find("span").text: line.get("class") for line in shown(name, value).find_class("row")}
         assert {"plan · required", "rome", "miami"} <= lines.keys()
         assert {line for line, style in lines.items() if "gone" in style.split()} == faded
-
-
-def test_a_schema_shows_its_modules_and_slots() -> None:
-    """A schema has no positions yet: its view has the modules, the texts and the slots."""
-    element = shown("CheckedSchema", PLAN.layout.schema)
-
-    words = element.text_content()
-    assert "plan · required" in words
-    assert "‹days: 8›" in words
-    assert "<b>days" in words
-
-
-def test_an_answer_shows_its_text_and_what_it_cost() -> None:
-    """The answer is shown as text, for any content."""
-    words = shown("Completion", completion()).text_content()
-
-    assert "<i>Yes</i>\n\ufffd" in words
-    assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
-    fields = Completion.__dataclass_fields__
-    assert {"text", "plan", "usage", "level", "lossy", "timing", "finish_reason"} <= fields.keys()
-
-
-def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registering names every type, by module and name; without a shell it does nothing."""
-    asked: list[tuple[str, str]] = []
-    formatter = SimpleNamespace(for_type_by_name=lambda module, name, view: asked.append((module, name)))
-    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
-    ipython = ModuleType("IPython")
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-
-    for running in (None, shell):
-        ipython.get_ipython = lambda running=running: running  # type: ignore[attr-defined]
-        register()
-
-    assert [".".join(pair) for pair in asked] == list(VIEWS)
+    words = shown("CheckedSchema", PLAN.layout.schema).text_content()
+    assert all(each in words for each in ("plan · required", "‹days: 8›", "<b>days"))
 
 
 def test_importing_the_package_in_ipython_registers_the_views() -> None:
@@ -107,3 +67,30 @@ print("promptcache.picture" in sys.modules)
     ]
 
     assert [each.stdout.split() for each in told] == [["asked", "True"], ["False"]]
+
+
+def test_an_answer_shows_its_text_and_what_it_cost() -> None:
+    """The answer is shown as text, for any content."""
+    usage = SimpleNamespace(num_reused_tokens=20, num_new_tokens=5, num_generated_tokens=7)
+    told = SimpleNamespace(usage=usage, level="exact", lossy=False, timing=SimpleNamespace(ttft_s=0.012))
+    answer = SimpleNamespace(text="<i>Yes</i>\n\x1b", plan=PLAN, finish_reason="stop", **vars(told))
+    words = shown("Completion", answer).text_content()
+
+    assert "<i>Yes</i>\n\ufffd" in words
+    assert "20 tokens reused · 5 new · 7 generated · level exact · first token after 12 ms" in words
+    assert vars(answer).keys() <= Completion.__dataclass_fields__.keys()
+
+
+def test_views_are_registered_in_the_running_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registering names every type, by module and name; without a shell it does nothing."""
+    asked: list[str] = []
+    formatter = SimpleNamespace(for_type_by_name=lambda module, name, view: asked.append(f"{module}.{name}"))
+    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": formatter}))
+    ipython = ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+    for running in (None, shell):
+        ipython.get_ipython = lambda running=running: running  # type: ignore[attr-defined]
+        register()
+
+    assert asked == list(VIEWS)

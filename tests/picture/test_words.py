@@ -38,20 +38,17 @@ def test_shown_text_can_stand_in_xml(text):
 
 
 def test_the_first_label_that_fits_is_taken():
-    """Longer labels come first; a shortened name keeps its end, a shortened text its beginning."""
+    """Longer labels come first; a shortened name keeps its end, a shortened text its beginning.
+
+    An excerpt says that there is more, a list how much.
+    """
     assert fit(["plan · required", "plan"], 15) == "plan · required"
     assert fit(["plan · required", "plan"], 14) == "plan"
     assert fit(["tool-description-17"], 8) == "tool…-17"
     assert fit(["The price of the lamp"], 8, keep_end=False) == "The pri…"
     assert fit(["plan"], 3) == ""
-
-
-def test_long_texts_and_lists_are_cut():
-    """An excerpt says that there is more, a list how much."""
-    assert excerpt("a\nb", 10) == "“a↵b”"
-    assert excerpt("abcdef", 3) == "“abc…”"
-    assert listed(["a", "b", "c"], 2) == "a, b, c"
-    assert listed(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+    assert (excerpt("a\nb", 10), excerpt("abcdef", 3)) == ("“a↵b”", "“abc…”")
+    assert (listed(["a", "b", "c"], 2), listed(["a", "b", "c", "d"], 2)) == ("a, b, c", "a, b and 2 more")
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])

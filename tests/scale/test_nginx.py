@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import CHAT, TRAVEL, wait_until
+from tests.server.conftest import CHAT, server_process, wait_until
 
 SCHEMA_HEADER = "x-prompt-cache-schema"
 TO_TRAVEL = {SCHEMA_HEADER: "travel"}
@@ -81,8 +79,10 @@ class Fleet:
 def _fleet(folder: Path) -> Iterator[Fleet]:
     with ExitStack() as stack:
         (folder / "admins").write_text("root\n", encoding="utf-8")
-        processes = [stack.enter_context(_replica(folder)) for _ in range(2)]
-        replicas = {_address(process): process for process in processes}
+        given = {"--store": "kv", "--schema-folder": "schemas", "--admin-key-file": "admins"}
+        options = [word for option, name in given.items() for word in (option, str(folder / name))]
+        processes = [stack.enter_context(server_process(*options)) for _ in range(2)]
+        replicas = {url.removeprefix("http://"): process for process, url in processes}
         for address in replicas:
             wait_until(lambda address=address: _status(address) == 200, 60)
         port = _free_port()
@@ -99,26 +99,6 @@ def _fleet(folder: Path) -> Iterator[Fleet]:
                 yield Fleet(f"http://127.0.0.1:{port}", replicas)
             finally:
                 nginx.terminate()
-
-
-@contextmanager
-def _replica(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "promptcache", "serve", "--schema", str(TRAVEL), "--port", "0"]
-    command += ["--store", "kv", "--schema-folder", "schemas", "--admin-key-file", "admins"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def _address(replica: subprocess.Popen[str]) -> str:
-    assert replica.stderr is not None
-    for line in replica.stderr:
-        if found := re.search(r"http://(127.0.0.1:\d+)", line):
-            threading.Thread(target=replica.stderr.read, daemon=True).start()
-            return found[1]
-    raise AssertionError("the replica did not start")
 
 
 def _status(address: str) -> int | None:
@@ -149,27 +129,20 @@ def mortal(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_a_schema_meets_one_replica_and_schemas_are_spread(fleet: Fleet) -> None:
-    """All requests with one header go to one replica, and headers are divided between both."""
+    """All requests with one header go to one replica, which has the modules in memory; headers are divided between both.
+
+    Without a header no replica gets all requests.
+    """
     homes = {name: {fleet.home(name) for _ in range(5)} for name in map(str, range(40))}
+    with fleet.client() as client:
+        answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(5)]
+    used = {httpx.get(f"{fleet.url}/v1/models").headers["x-upstream"] for _ in range(30)}
 
     assert all(len(each) == 1 for each in homes.values())
     counts = [sum(address in each for each in homes.values()) for address in fleet.replicas]
     assert min(counts) >= 8
-
-
-def test_chats_of_a_schema_meet_the_replica_of_its_header(fleet: Fleet) -> None:
-    """Chats with the header reach the replica of their schema, which has its modules in memory."""
-    with fleet.client() as client:
-        answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(5)]
-
     assert {each.headers["x-upstream"] for each in answers} == {fleet.home("travel")}
     assert {each.json()["prompt_cache"]["num_encoded_tokens"] for each in answers} == {0}
-
-
-def test_requests_without_the_header_use_all_replicas(fleet: Fleet) -> None:
-    """Without a header no replica gets all requests."""
-    used = {httpx.get(f"{fleet.url}/v1/models").headers["x-upstream"] for _ in range(30)}
-
     assert used == set(fleet.replicas)
 
 
@@ -200,51 +173,26 @@ def test_changes_of_schemas_reach_all_replicas(fleet: Fleet) -> None:
         wait_until(lambda: states() == {404}, 10)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "a long body": ({"method": "POST", "url": "/v1/check", "content": b"x" * 1_100_000}, 413, "body_too_large"),
-    "a long header": ({"method": "GET", "url": "/v1/models", "headers": {"x-long": "x" * 15_000}}, 400, "invalid_http"),
-    "a long path": ({"method": "GET", "url": "/" + "x" * 15_000}, 400, "invalid_http"),
-    "no host": ({"method": "GET", "url": "/v1/models", "headers": {"host": ""}}, 400, "invalid_http"),
-}
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"method": "POST", "url": "/v1/check", "content": b"x" * 1_100_000}, 413, "body_too_large"),
+    ({"method": "GET", "url": "/v1/models", "headers": {"x-long": "x" * 15_000}}, 400, "invalid_http"),
+    ({"method": "GET", "url": "/" + "x" * 15_000}, 400, "invalid_http"),
+    ({"method": "GET", "url": "/v1/models", "headers": {"host": ""}}, 400, "invalid_http"),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_refusals_of_nginx_have_the_form_of_the_server(fleet: Fleet, what: str) -> None:
-    """What nginx refuses before a replica sees it is an error object, as a refusal of the server."""
-    request, status, code = REFUSED[what]
-    with fleet.client() as client:
-        answer = client.request(**request)
-
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
-    assert answer.json()["error"]["code"] == code
-
-
-def test_what_is_not_http_gets_an_error_object(fleet: Fleet) -> None:
-    """A request without a path has the same form."""
+def test_refusals_of_nginx_have_the_form_of_the_server(fleet: Fleet) -> None:
+    """What nginx refuses before a replica sees it is an error object, as a refusal of the server, also without a path."""
+    for request, status, code in REFUSED:
+        with fleet.client() as client:
+            answer = client.request(**request)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+        assert answer.json()["error"]["code"] == code
     with socket.create_connection(("127.0.0.1", int(fleet.url.rpartition(":")[2]))) as connection:
         connection.sendall(b"hello there HTTP/1.1\r\n\r\n")
-        answer = HTTPResponse(connection)
-        answer.begin()
-
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "invalid_http")
-
-
-def test_requests_of_a_killed_replica_go_to_the_other(mortal: Fleet) -> None:
-    """After SIGKILL of the replica of a schema, each request is answered by the other one; then nginx itself refuses."""
-    home = mortal.home("travel")
-    (other,) = set(mortal.replicas) - {home}
-
-    mortal.replicas[home].kill()
-    mortal.replicas[home].wait()
-    with mortal.client() as client:
-        answers = [client.post("/v1/chat/completions", json=CHAT) for _ in range(8)]
-        mortal.replicas[other].kill()
-        mortal.replicas[other].wait()
-        refused = client.post("/v1/chat/completions", json=CHAT)
-
-    assert [each.status_code for each in answers] == [200] * 8
-    assert [each.headers["x-upstream"] for each in answers] == [f"{home}, {other}", *[other] * 7]
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replica")
+        raw = HTTPResponse(connection)
+        raw.begin()
+        assert (raw.status, json.loads(raw.read())["error"]["code"]) == (400, "invalid_http")
 
 
 def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Fleet) -> None:
@@ -266,20 +214,31 @@ def test_a_draining_replica_is_passed_over_and_finishes_its_streams(mortal: Flee
 
 
 def test_requests_go_on_while_a_replica_is_killed_under_load(mortal: Fleet) -> None:
-    """Of requests that are sent while a replica is killed, all are answered: none had its first byte yet."""
+    """Of requests that are sent while a replica is killed, all are answered: none had its first byte yet.
+
+    Later ones are answered by the other replica. Without any, nginx itself refuses.
+    """
     home = mortal.home("travel")
-    statuses: list[int] = []
+    (other,) = set(mortal.replicas) - {home}
+    answers: list[httpx.Response] = []
 
     def ask() -> None:
         with mortal.client() as client:
-            statuses.extend(client.post("/v1/chat/completions", json=CHAT).status_code for _ in range(15))
+            answers.extend(client.post("/v1/chat/completions", json=CHAT) for _ in range(15))
 
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(statuses) >= 20)
+    wait_until(lambda: len(answers) >= 20)
     mortal.replicas[home].send_signal(signal.SIGKILL)
     for thread in threads:
         thread.join()
+    mortal.replicas[other].kill()
+    mortal.replicas[other].wait()
+    with mortal.client() as client:
+        refused = client.post("/v1/chat/completions", json=CHAT)
 
-    assert statuses == [200] * 90
+    assert [each.status_code for each in answers] == [200] * 90
+    assert {each.headers["x-upstream"] for each in answers} <= {home, f"{home}, {other}", other}
+    assert answers[-1].headers["x-upstream"] == other
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replica")

@@ -35,6 +35,8 @@ from promptcache.server.state import ServerState
 from tests.engine.calling import HERMES, TOOLS, engine_of
 
 TRAVEL = Path(__file__).parents[2] / "schemas" / "travel.xml"
+CHATS = "/v1/chat/completions"
+XML = {"content-type": "application/xml"}
 QUESTION = {"role": "user", "content": "What is the best dish of Miami?"}
 KEYS = ApiKeys(clients=digests(["alice", "bob"]), admins=digests(["root"]))
 _Made = TypeVar("_Made")
@@ -59,6 +61,17 @@ class Served:
         """Return a client for raw requests."""
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    def get(self, path: str, key: str | None = "alice", **options: Any) -> httpx.Response:
+        """Ask for a path."""
+        with self.http(key) as client:
+            return client.get(path, **options)
+
+    def post(self, path: str, body: object = None, key: str | None = "alice", **options: Any) -> httpx.Response:
+        """Send a body: text is a document in XML, and all else is JSON."""
+        given = {"content": body, "headers": XML} if isinstance(body, str) else {"json": body}
+        with self.http(key) as client:
+            return client.post(path, **{**given, **options})
 
     def openai(self, key: str = "alice") -> OpenAI:
         """Return OpenAI's client as it is."""
@@ -197,6 +210,35 @@ def in_process(app: FastAPI, work: Callable[[httpx.AsyncClient], Awaitable[_Made
             return await work(client)
 
     return asyncio.run(run())
+
+
+def answers(app: FastAPI, *bodies: Any, path: str = CHATS) -> list[httpx.Response]:
+    """Return the responses to bodies that are sent one after the other, without a network."""
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post(path, json=each) for each in bodies]
+
+    return in_process(app, ask)
+
+
+def events(stream: str) -> list[dict[str, Any]]:
+    """Return the events of a stream, which ends with [DONE]."""
+    *frames, done, nothing = stream.split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", ""), frames[-3:]
+    return [json.loads(each.removeprefix("data: ")) for each in frames]
+
+
+def choices(answer: httpx.Response, number: int = 1) -> list[tuple[str, str]]:
+    """Return text and finish reason of each choice of a chat or completion, which may be a stream."""
+    assert answer.status_code == 200, answer.text
+    is_stream = "event-stream" in answer.headers["content-type"]
+    found, finishes = [""] * number, [""] * number
+    for chunk in events(answer.text) if is_stream else [answer.json()]:
+        for each in chunk["choices"]:
+            part = each.get("delta", each.get("message", each))
+            found[each["index"]] += part.get("content", part.get("text")) or ""
+            finishes[each["index"]] = each["finish_reason"] or ""
+    return list(zip(found, finishes, strict=True))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ import psutil
 import pytest
 
 from tests.server.attack_bodies import hard_schema
-from tests.server.conftest import CHAT, server_process, wait_until
+from tests.server.conftest import CHAT, CHATS, server_process, wait_until
 
 _LOG = logging.getLogger(__name__)
 _ALIVE_S = 0.5
@@ -218,93 +219,79 @@ def test_a_long_flood_of_silent_connections(tmp_path: Path) -> None:
 
 
 CHECK = hard_schema().encode()
-
-
-def _check_60(victim: Victim) -> set[int]:
-    """Ask for 60 hard checks at the same time, and return the status codes."""
-    with ThreadPoolExecutor(60) as threads:
-        return {each.status_code for each in threads.map(lambda _: victim.post("/v1/check", CHECK, XML), range(60))}
-
-
-XML = "application/xml"
-
-
-def test_hard_checks_are_refused_above_a_queue_and_not_begun_for_clients_that_left(small: Victim) -> None:
-    """Some are answered, the others are 429; those of clients that left delay a chat by no more than one of them."""
-    assert _check_60(small) == {200, 429}
-    for _ in range(60):
-        small.post_and_leave("/v1/check", CHECK, XML)
-    small.chat_s()
-
-
-@pytest.mark.slow
-def test_hard_checks_delay_a_chat_by_one_queue_at_most(tmp_path: Path) -> None:
-    """60 at the same time, from clients that leave and from clients that stay: 17 of them are checked."""
-    with attacked(tmp_path) as victim:
-        check_s = _answer_s(victim, "/v1/check", CHECK, XML)
-        with victim.bounded(queue_s=2 * check_s, max_bytes=200e6):
-            for _ in range(60):
-                victim.post_and_leave("/v1/check", CHECK, XML)
-            victim.chat_s()
-        with victim.bounded(queue_s=17 * check_s, max_bytes=200e6):
-            assert _check_60(victim) == {200, 429}
-
-
-def _answer_s(victim: Victim, path: str, body: bytes, kind: str = "application/json") -> float:
-    """Return how long an idle server takes to answer a body."""
-    started = time.perf_counter()
-    victim.post(path, body, kind)
-    return time.perf_counter() - started
-
-
-CHATS = "/v1/chat/completions"
-USE = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
-
-
-def _send_bodies(victim: Victim, num: int) -> None:
-    with ThreadPoolExecutor(num) as threads:
-        found = list(threads.map(lambda _: victim.post(CHATS, USE), range(num)))
-    assert {each.status_code for each in found} == {400}
-
-
-def test_bodies_with_many_faults(small: Victim) -> None:
-    """They are refused, and the memory stays."""
-    before = small.rss
-    _send_bodies(small, 8)
-    assert small.rss - before < 300e6
-    small.chat_s()
-
-
-@pytest.mark.slow
-def test_bodies_with_many_faults_block_nobody(tmp_path: Path) -> None:
-    """40 bodies of 700 kB at the same time."""
-    with attacked(tmp_path) as victim:
-        queue_s = 40 * _answer_s(victim, CHATS, USE)
-        with victim.bounded(queue_s, max_bytes=500e6):
-            _send_bodies(victim, 40)
-
-
+FAULTS = b'{"model":"demo","messages":[],"prompt_cache":{"use":[' + b",".join([b"1"] * 340_000) + b"]}}"
 SPACES = b'{"model":"demo","max_tokens":1,"messages":[{"role":"user","content":"%s"}]}' % (b" " * 1_000_000)
 
 
-def _send_spaces(victim: Victim, num: int) -> None:
-    with ThreadPoolExecutor(num) as threads:
-        found = list(threads.map(lambda _: victim.post(CHATS, SPACES), range(num)))
-    assert {each.json()["error"]["code"] for each in found} == {"context_length_exceeded"}
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """Large bodies, which clients send at the same time.
+
+    Attributes:
+        found: The status or code of the error that they get.
+        queue: How many of them may be worked on before a chat.
+        max_bytes: The memory that few and many of them may take.
+    """
+
+    path: str
+    body: bytes
+    found: set[int | str]
+    few: int
+    many: int
+    queue: int
+    max_bytes: tuple[float, float]
+
+    def send(self, victim: Victim, num: int) -> None:
+        """Send bodies, and check what they get."""
+        kind = "application/xml" if self.body is CHECK else "application/json"
+        with ThreadPoolExecutor(num) as threads:
+            answers = list(threads.map(lambda _: victim.post(self.path, self.body, kind), range(num)))
+        assert {
+            each.status_code if self.body is CHECK else each.json()["error"]["code"] for each in answers
+        } == self.found
 
 
-def test_large_texts_are_refused_before_they_are_tokenized(small: Victim) -> None:
-    """Texts that cannot fit the context take no memory that stays."""
+ATTACKS = {
+    "hard checks": Attack(
+        path="/v1/check", body=CHECK, found={200, 429}, few=60, many=60, queue=17, max_bytes=(200e6, 200e6)
+    ),
+    "many faults": Attack(
+        path=CHATS, body=FAULTS, found={"invalid_value"}, few=8, many=40, queue=40, max_bytes=(300e6, 500e6)
+    ),
+    "large texts": Attack(
+        path=CHATS, body=SPACES, found={"context_length_exceeded"}, few=6, many=24, queue=24, max_bytes=(200e6, 300e6)
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_bodies_that_take_long(small: Victim, attack: Attack) -> None:
+    """They are refused, or answered as far as the queue goes; the memory stays, and a chat is answered."""
     before = small.rss
-    _send_spaces(small, 6)
-    assert small.rss - before < 200e6
+    attack.send(small, attack.few)
+    assert small.rss - before < attack.max_bytes[0]
+    small.chat_s()
+
+
+def test_hard_checks_are_not_begun_for_clients_that_left(small: Victim) -> None:
+    """They delay a chat by no more than one of them."""
+    for _ in range(60):
+        small.post_and_leave("/v1/check", CHECK, "application/xml")
     small.chat_s()
 
 
 @pytest.mark.slow
-def test_many_large_texts(tmp_path: Path) -> None:
-    """24 chats of a million spaces at the same time."""
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_many_bodies_that_take_long_block_nobody(tmp_path: Path, attack: Attack) -> None:
+    """Chats wait for one queue of them at most; of clients that leave, for two of them."""
     with attacked(tmp_path) as victim:
-        queue_s = 24 * _answer_s(victim, CHATS, SPACES)
-        with victim.bounded(queue_s, max_bytes=300e6):
-            _send_spaces(victim, 24)
+        started = time.perf_counter()
+        victim.post(attack.path, attack.body, "application/xml" if attack.body is CHECK else "application/json")
+        answer_s = time.perf_counter() - started
+        if attack.body is CHECK:
+            with victim.bounded(queue_s=2 * answer_s, max_bytes=attack.max_bytes[1]):
+                for _ in range(60):
+                    victim.post_and_leave(attack.path, CHECK, "application/xml")
+                victim.chat_s()
+        with victim.bounded(queue_s=attack.queue * answer_s, max_bytes=attack.max_bytes[1]):
+            attack.send(victim, attack.many)

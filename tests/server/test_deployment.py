@@ -1,4 +1,4 @@
-"""The files for containers and systemd fit the command, each other, and the tools that read them."""
+"""The files for containers, systemd and Kubernetes fit the command, each other, and the tools that read them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import yaml
 
 from promptcache.cli.app import app
 from promptcache.cli.serve import command
+from promptcache.server.run import _LAST_BYTES_S
 from tests.server.conftest import Served
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,6 @@ FOLDER = ROOT / "examples" / "serving"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 OPTIONS = {option: each.name for each in command.params for option in each.opts}
 CONFIG = tomllib.loads((FOLDER / "serve.toml").read_text(encoding="utf-8"))
-LAST_BYTES_S = 5
 
 
 def instructions(name: str) -> list[str]:
@@ -46,34 +46,16 @@ def service() -> Any:
     return yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]["promptcache"]
 
 
-def test_configuration_has_options_of_the_command() -> None:
-    """Each name in serve.toml is an option, and the values are valid ones."""
-    assert {name.replace("-", "_") for name in CONFIG} <= set(OPTIONS.values())
-    words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
-    with app.make_context("promptcache", ["serve", *words]) as parent:  # a command keeps the help options of its parent
-        assert command.make_context("serve", words, parent=parent).params["drain"] == CONFIG["drain"]
-
-
-def test_unit_and_container_start_the_command() -> None:
-    """Their flags are flags of the command; they name serve.toml where it is put, and a file of keys."""
-    program, *started = unit()["Service"]["ExecStart"].split()
-    assert program.endswith("/bin/promptcache")
-    (entry,) = instructions("ENTRYPOINT")
-    assert json.loads(entry) == ["promptcache", "serve"]
-    for words in (started[1:], service()["command"]):
-        assert {word for word in words if word.startswith("-")} <= OPTIONS.keys()
-        assert "--api-key-file" in words
-        assert words[words.index("--config") + 1] == "/etc/promptcache/serve.toml"
-    assert started[0] == "serve"
-    assert "PROMPTCACHE_HOST=0.0.0.0" in instructions("ENV")[-1]
-
-
 def test_stops_wait_for_running_requests() -> None:
     """What stops the server waits longer than it drains, and sends the signal that it drains on."""
-    stop_s = CONFIG["drain"] + LAST_BYTES_S
+    stop_s = CONFIG["drain"] + _LAST_BYTES_S
     assert int(unit()["Service"]["TimeoutStopSec"]) > stop_s
     assert unit()["Service"]["KillSignal"] == "SIGTERM"
     assert int(service()["stop_grace_period"].removesuffix("s")) > stop_s
+    (container,) = pod()["containers"]
+    before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod()["terminationGracePeriodSeconds"] > before + pod_options()["drain"] + _LAST_BYTES_S
+    assert before > container["readinessProbe"]["periodSeconds"]
 
 
 def test_files_of_the_container_exist() -> None:
@@ -98,3 +80,45 @@ def test_health_check_of_the_image(served: Served) -> None:
         found.append(subprocess.run([sys.executable, *made], capture_output=True, check=False).returncode)
 
     assert found == [0, 1]
+
+
+def test_command_lines_and_configuration_are_those_of_the_command() -> None:
+    """Flags and names in serve.toml are options with valid values; they name serve.toml where it is put, and keys."""
+    assert {name.replace("-", "_") for name in CONFIG} <= set(OPTIONS.values())
+    words = [word for name, value in CONFIG.items() if name != "schema" for word in (f"--{name}", str(value))]
+    with app.make_context("promptcache", ["serve", *words]) as parent:  # a command keeps the help options of its parent
+        assert command.make_context("serve", words, parent=parent).params["drain"] == CONFIG["drain"]
+    program, *started = unit()["Service"]["ExecStart"].split()
+    (entry,) = instructions("ENTRYPOINT")
+    assert (program.rpartition("/")[2], *started[:1]) == tuple(json.loads(entry)) == ("promptcache", "serve")
+    for words in (started[1:], service()["command"]):
+        assert {word for word in words if word.startswith("-")} <= OPTIONS.keys()
+        assert "--api-key-file" in words
+        assert words[words.index("--config") + 1] == "/etc/promptcache/serve.toml"
+    assert "PROMPTCACHE_HOST=0.0.0.0" in instructions("ENV")[-1]
+
+
+def test_pods_of_kubernetes_fit_the_command() -> None:
+    """Pods take arguments of `promptcache serve`, listen for the probes, and read what the volumes have."""
+    spec = pod()
+    (container,) = spec["containers"]
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    given = pod_options()
+    assert (given["host"], given["port"]) == ("0.0.0.0", container["ports"][0]["containerPort"])
+    assert mounts[given["store"]] == "store"
+    assert {str(Path(path).parent) for path in (*given["schema"], given["api_key_file"])} <= set(mounts)
+    assert set(mounts.values()) == {each["name"] for each in spec["volumes"]}
+
+
+def pod() -> Any:
+    """Return the specification of the pods."""
+    objects = yaml.safe_load_all((ROOT / "examples" / "scaling" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    return next(each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment")
+
+
+def pod_options() -> dict[str, Any]:
+    """Return the values that `promptcache serve` takes from the arguments of a pod."""
+    (container,) = pod()["containers"]
+    assert [*container["command"], container["args"][0]] == ["promptcache", "serve"]
+    with command.make_context("serve", container["args"][1:]) as context:
+        return context.params

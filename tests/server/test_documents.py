@@ -8,55 +8,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
 from promptcache import Engine, Prompt
 from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, QUESTION, TRAVEL, Served, in_process
+from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, XML, Served, answers, choices
 
 PROMPT = f'<prompt schema="travel"><miami/><user>{QUESTION["content"]}</user></prompt>'
-XML = {"content-type": "application/xml"}
 DTD = '<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><prompt schema="travel"><miami/>&x;</prompt>'
 
 
 def test_xml_and_json_have_one_answer(served: Served, engine: Engine) -> None:
     """A document by itself and in JSON is answered like a chat; JSON takes options."""
-    with served.http() as client:
-        plain = client.post("/v1/prompts", content=PROMPT, headers=XML)
-        made = client.post("/v1/prompts", json={"prompt": PROMPT, "temperature": 0, "max_tokens": 3})
+    plain = served.post("/v1/prompts", PROMPT)
+    made = served.post("/v1/prompts", {"prompt": PROMPT, "temperature": 0, "max_tokens": 3})
 
     assert plain.status_code == 200, plain.text
     assert plain.json()["object"] == "chat.completion"
-    assert (
-        made.json()["choices"][0]["message"]["content"]
-        == engine.generate(PROMPT, max_new_tokens=3, do_sample=False).text
-    )
+    assert choices(made)[0][0] == engine.generate(PROMPT, max_new_tokens=3, do_sample=False).text
     assert made.json()["prompt_cache"]["schema"] == "travel"
-
-
-@pytest.mark.parametrize("path", ["/etc/passwd", str(TRAVEL), "schemas/travel.xml", "file:///etc/passwd"])
-@pytest.mark.parametrize("endpoint", ["/v1/prompts", "/v1/plan"])
-def test_a_path_is_no_prompt(served: Served, endpoint: str, path: str) -> None:
-    """The name of a file is refused as text that is no XML; the file is not opened."""
-    with served.http() as client:
-        answers = [client.post(endpoint, json={"prompt": path}), client.post(endpoint, content=path, headers=XML)]
-
-    for each in answers:
-        assert each.status_code == 400
-        assert each.json()["error"]["code"].startswith("PC0")
-        assert "root:" not in each.text
-        assert "Blue Harbour" not in each.text
-
-
-@pytest.mark.parametrize("endpoint", ["/v1/prompts", "/v1/plan"])
-def test_document_types_are_refused(served: Served, endpoint: str) -> None:
-    """A DTD is a fault, so that no entity reads a file."""
-    with served.http() as client:
-        response = client.post(endpoint, content=DTD, headers=XML)
-
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "PC002")
 
 
 def test_answers_have_the_format_that_schema_or_prompt_state(served: Served) -> None:
@@ -65,16 +36,13 @@ def test_answers_have_the_format_that_schema_or_prompt_state(served: Served) -> 
     prompts = [f'<prompt schema="vote">{own}</prompt>' for own in ("", '<answer pattern="[1-9]"/>')]
     with served.http("root") as client:
         assert client.put("/v1/schemas/vote", content=stated, headers=XML).status_code == 201
-        made = [client.post("/v1/prompts", content=each, headers=XML).json() for each in prompts]
-        chat = {"model": "demo@vote", "messages": [QUESTION], "n": 3}
-        made.append(client.post("/v1/chat/completions", json=chat).json())
-        file = client.post("/v1/prompts", content=prompts[0].replace("></", '><answer src="a.json"/></'), headers=XML)
+        first, own = (choices(served.post("/v1/prompts", each))[0][0] for each in prompts)
+        chats = choices(served.post(CHATS, {"model": "demo@vote", "messages": [QUESTION], "n": 3}), 3)
+        file = served.post("/v1/prompts", prompts[0].replace("></", '><answer src="a.json"/></'))
         assert client.delete("/v1/schemas/vote").status_code == 200
 
-    first, own, chats = ([each["message"]["content"] for each in answer["choices"]] for answer in made)
-    assert {*first, *chats} <= {"yes", "no"}
-    assert len(chats) == 3
-    assert own[0] in [*"123456789"]
+    assert {first, *(text for text, _ in chats)} <= {"yes", "no"}
+    assert own in [*"123456789"]
     assert (file.status_code, file.json()["error"]["code"]) == (400, "PC214")
     assert "a prompt that is given as text has none" in file.json()["error"]["message"]
 
@@ -131,66 +99,31 @@ def _runs_a_loop() -> bool:
 def test_check_returns_diagnostics_with_places(served: Served) -> None:
     """Prompts are checked against their schema, schemas by themselves; documents with faults are no errors of HTTP."""
     typo = PROMPT.replace("<miami/>", "\n<maimi/>")
-    with served.http() as client:
-        good, bad = (client.post("/v1/check", content=each, headers=XML).json() for each in (PROMPT, typo))
-        schema = client.post(
-            "/v1/check", json={"document": '<schema name="x"><module name="a" requires="b"/></schema>'}
-        )
-        dtd = client.post("/v1/check", json={"document": DTD})
+    good, bad = (served.post("/v1/check", each).json() for each in (PROMPT, typo))
+    lost = '<schema name="x"><module name="a" requires="b"/></schema>'
+    schema, dtd = (served.post("/v1/check", {"document": each}).json() for each in (lost, DTD))
 
     assert good == {"kind": "prompt", "valid": True, "diagnostics": [], "tools": []}
     assert (bad["kind"], bad["valid"]) == ("prompt", False)
     (fault,) = bad["diagnostics"]
     assert (fault["code"], fault["line"], fault["column"]) == ("PC401", 2, 2)
-    assert (schema.json()["kind"], schema.json()["valid"]) == ("schema", False)
-    assert [each["code"] for each in dtd.json()["diagnostics"]] == ["PC002"]
-
-
-def test_plan_is_that_of_the_engine(served: Served, engine: Engine) -> None:
-    """The plan of a document says what would be reused and prefilled."""
-    expected = engine.plan(PROMPT)
-    with served.http() as client:
-        made = client.post("/v1/plan", content=PROMPT, headers=XML).json()
-
-    assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
-    assert made["next_position"] == expected.stop
-    assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
-
-
-@pytest.mark.parametrize("positions", ["closed", "fixed"])
-def test_a_request_chooses_its_positions(served: Served, engine: Engine, positions: str) -> None:
-    """Plans and answers of documents and of chats stand where their bodies say, and other values are refused."""
-    expected = engine.plan(PROMPT, positions=positions)
-    answer = engine.generate(PROMPT, positions=positions, max_new_tokens=6, do_sample=False).text
-    body = {"prompt": PROMPT, "positions": positions}
-    of_chat = {"schema": "travel", "use": ["miami"], "positions": positions}
-    chat = {"model": "demo", "messages": [QUESTION], "prompt_cache": of_chat}
-    with served.http() as client:
-        made = client.post("/v1/plan", json=body).json()
-        answered = client.post("/v1/prompts", json={**body, "max_tokens": 6, "temperature": 0}).json()
-        planned_chat = client.post("/v1/plan", json=chat).json()
-        refused = client.post("/v1/plan", json={**body, "positions": "open"})
-
-    assert made["next_position"] == expected.stop
-    assert answered["choices"][0]["message"]["content"] == answer
-    chat_prompt = Prompt("travel").use("miami").user(QUESTION["content"])
-    assert planned_chat["next_position"] == engine.plan(chat_prompt, positions=positions).stop
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "positions")
+    assert (schema["kind"], schema["valid"]) == ("schema", False)
+    assert [each["code"] for each in dtd["diagnostics"]] == ["PC002"]
 
 
 def test_plans_and_answers_have_one_schema_and_reuse(served: Served) -> None:
     """A plan refuses the models that an answer refuses, follows `reuse`, and has no name for no schema."""
-    with served.http() as client:
-        unknown = client.post("/v1/plan", json={"prompt": PROMPT, "model": "nope"})
-        prefilled = client.post("/v1/plan", json={"prompt": PROMPT, "reuse": False}).json()
-        chat = client.post("/v1/plan", json={"model": "demo", "messages": [QUESTION]}).json()
+    unknown = served.post("/v1/plan", {"prompt": PROMPT, "model": "nope"})
+    prefilled = served.post("/v1/plan", {"prompt": PROMPT, "reuse": False}).json()
+    chat = served.post("/v1/plan", {"model": "demo", "messages": [QUESTION]}).json()
 
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     assert (prefilled["num_reused_tokens"], prefilled["modules"]) == (0, [])
     assert chat["schema"] is None
 
 
-def test_plans_refuse_what_answers_refuse(engine: Engine) -> None:
+@pytest.mark.parametrize(("endpoint", "body"), [(CHATS, CHAT), ("/v1/prompts", {"prompt": PROMPT})])
+def test_plans_refuse_what_answers_refuse(engine: Engine, endpoint: str, body: dict[str, Any]) -> None:
     """A limit, a number of answers or an option that a request may not have is the same error for its plan."""
     limits = ServiceLimits(max_rows=2, max_waiting=3)
     settings = ServerSettings(model="demo", limits=limits, max_new_tokens=4050)
@@ -203,64 +136,48 @@ def test_plans_refuse_what_answers_refuse(engine: Engine) -> None:
         {"repetition_penalty": 1e-6},
         {"logit_bias": {"x": 1}},
     ]
+    app, asked = create_app(engine, settings), [{**body, **each} for each in refused]
+    answered, planned = (answers(app, *asked, path=path) for path in (endpoint, "/v1/plan"))
 
-    async def ask(client: httpx.AsyncClient) -> list[tuple[httpx.Response, httpx.Response]]:
-        pairs = [("/v1/chat/completions", CHAT), ("/v1/prompts", {"prompt": PROMPT})]
-        return [
-            (
-                await client.post(endpoint, json={**body, **changes}),
-                await client.post("/v1/plan", json={**body, **changes}),
-            )
-            for endpoint, body in pairs
-            for changes in refused
-        ]
-
-    found = in_process(create_app(engine, settings), ask)
-
-    assert {answer.status_code for answer, _ in found} == {400}
-    assert [(plan.status_code, plan.json()) for _, plan in found] == [(400, answer.json()) for answer, _ in found]
+    assert {each.status_code for each in answered} == {400}
+    assert [(each.status_code, each.json()) for each in planned] == [(400, each.json()) for each in answered]
 
 
 def test_prompts_with_too_many_positions(served: Served) -> None:
     """A prompt that no answer fits behind is a fault for `check` (PC504), and is refused by `plan` and `prompts`."""
     long = PROMPT.replace("<user>", f"<user>{'word ' * 5000}")
-    with served.http() as client:
-        checked = client.post("/v1/check", content=long, headers=XML).json()
-        answers = [client.post(each, content=long, headers=XML) for each in ("/v1/plan", "/v1/prompts")]
+    checked = served.post("/v1/check", long).json()
+    refused = [served.post(each, long) for each in ("/v1/plan", "/v1/prompts")]
 
     assert (checked["kind"], checked["valid"]) == ("prompt", False)
     (fault,) = checked["diagnostics"]
     assert (fault["code"], fault["severity"], fault["line"]) == ("PC504", "error", 1)
     assert "the model has 4096" in fault["message"]
-    assert [each.status_code for each in answers] == [400, 400]
-    assert {each.json()["error"]["code"] for each in answers} == {"context_length_exceeded"}
-    assert answers[0].json()["error"]["message"] == fault["message"]
+    assert {(each.status_code, each.json()["error"]["code"]) for each in refused} == {(400, "context_length_exceeded")}
+    assert refused[0].json()["error"]["message"] == fault["message"]
 
 
 def test_a_prompt_is_checked_against_the_schema_that_comes_with_it(served: Served) -> None:
     """A schema in the request takes the place of the server's schema of its name, and is not added to the server."""
     schema = '<schema name="travel"><module name="rome">The airport of Rome is Red Hill.</module></schema>'
     prompt = '<prompt schema="travel"><rome/></prompt>'
-    with served.http() as client:
-        alone = client.post("/v1/check", json={"document": prompt}).json()
-        given = client.post("/v1/check", json={"document": prompt, "schema": schema}).json()
-        other = client.post("/v1/check", json={"document": prompt, "schema": schema.replace("travel", "other")}).json()
-        broken = client.post("/v1/check", json={"document": prompt, "schema": "<schema/>"})
-        of_schema = client.post("/v1/check", json={"document": schema}).json()
-        known = client.get("/v1/schemas").json()["data"]
+    alone, given, other, broken = (
+        served.post("/v1/check", {"document": prompt, **({"schema": each} if each else {})})
+        for each in (None, schema, schema.replace("travel", "other"), "<schema/>")
+    )
+    of_schema = served.post("/v1/check", {"document": schema}).json()
 
-    assert (alone["valid"], given["valid"], other["valid"]) == (False, True, False)
+    assert [each.json()["valid"] for each in (alone, given, other)] == [False, True, False]
     assert (broken.status_code, broken.json()["error"]["param"]) == (400, "schema")
     assert [each["path"] for each in of_schema["schema"]["modules"]] == ["", "rome"]
-    assert [each["id"] for each in known] == ["travel"]
+    assert [each["id"] for each in served.get("/v1/schemas").json()["data"]] == ["travel"]
 
 
 def test_a_description_has_modules_and_unions(served: Served) -> None:
     """Members of a union are listed in document order, and every module has its documentation."""
     schema = """<schema name="x"><doc>About x.</doc><module name="a" required="true"><doc>About a.</doc>A.
       <union name="u" default="c"><module name="b">B.</module><module name="c">C.</module></union></module></schema>"""
-    with served.http() as client:
-        found = client.post("/v1/check", json={"document": schema}).json()["schema"]
+    found = served.post("/v1/check", {"document": schema}).json()["schema"]
 
     assert [(each["path"], each["required"], each["doc"]) for each in found["modules"]] == [
         ("", False, "About x."),
@@ -273,16 +190,9 @@ def test_a_description_has_modules_and_unions(served: Served) -> None:
 
 def test_layouts_are_drawn(served: Served) -> None:
     """The picture of a prompt shows what is new, that of a schema does not; a document with faults has no picture."""
-    with served.http() as client:
-        prompt, schema, narrow, fault = (
-            client.post("/v1/layout.svg", json=each)
-            for each in (
-                {"document": PROMPT},
-                {"document": TRAVEL.read_text(encoding="utf-8")},
-                {"document": PROMPT, "width": 400},
-                {"document": PROMPT.replace("miami", "maimi")},
-            )
-        )
+    documents = [PROMPT, TRAVEL.read_text(encoding="utf-8"), PROMPT.replace("miami", "maimi")]
+    prompt, schema, fault = (served.post("/v1/layout.svg", {"document": each}) for each in documents)
+    narrow = served.post("/v1/layout.svg", {"document": PROMPT, "width": 400})
 
     assert prompt.headers["content-type"] == "image/svg+xml"
     assert "new in this prompt" in prompt.text
@@ -293,16 +203,44 @@ def test_layouts_are_drawn(served: Served) -> None:
 
 def test_plain_prefill_reuses_nothing(served: Served) -> None:
     """Without reuse no token is cached, twice in a row; and a later request finds nothing in history."""
-    prompt = PROMPT.replace("dish", "beach")
+    body = {"prompt": PROMPT.replace("dish", "beach"), "temperature": 0}
     served.state.engine.clear_history()
-    with served.http() as client:
-        plain = [
-            client.post("/v1/prompts", json={"prompt": prompt, "temperature": 0, "reuse": False}).json()
-            for _ in range(2)
-        ]
-        ours = client.post("/v1/prompts", json={"prompt": prompt, "temperature": 0}).json()
+    plain = [served.post("/v1/prompts", {**body, "reuse": False}).json() for _ in range(2)]
+    ours = served.post("/v1/prompts", body).json()
 
     assert [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in plain] == [0, 0]
     assert [(each["prompt_cache"]["modules"], each["prompt_cache"]["level"]) for each in plain] == [([], "exact")] * 2
     assert plain[0]["usage"]["prompt_tokens"] == ours["usage"]["prompt_tokens"]
     assert {each["source"] for each in ours["prompt_cache"]["modules"]} == {"hit"}
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd", str(TRAVEL), "schemas/travel.xml", "file:///etc/passwd", DTD])
+@pytest.mark.parametrize("endpoint", ["/v1/prompts", "/v1/plan"])
+def test_a_prompt_opens_no_file(served: Served, endpoint: str, text: str) -> None:
+    """The name of a file is refused as text that is no XML, and a DTD is a fault, so that no entity reads a file."""
+    for answer in (served.post(endpoint, {"prompt": text}), served.post(endpoint, text)):
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"].startswith("PC002" if text == DTD else "PC0")
+        assert "root:" not in answer.text
+        assert "Blue Harbour" not in answer.text
+
+
+@pytest.mark.parametrize("positions", ["closed", "fixed"])
+def test_plans_and_answers_are_those_of_the_engine(served: Served, engine: Engine, positions: str) -> None:
+    """Plans and answers of documents and of chats stand where their bodies say, and other positions are refused."""
+    expected = engine.plan(PROMPT, positions=positions)
+    answer = engine.generate(PROMPT, positions=positions, max_new_tokens=6, do_sample=False).text
+    body = {"prompt": PROMPT, "positions": positions}
+    of_chat = {"schema": "travel", "use": ["miami"], "positions": positions}
+    made = served.post("/v1/plan", body).json()
+    answered = served.post("/v1/prompts", {**body, "max_tokens": 6, "temperature": 0})
+    chat = served.post("/v1/plan", {"model": "demo", "messages": [QUESTION], "prompt_cache": of_chat}).json()
+    refused = served.post("/v1/plan", {**body, "positions": "open"})
+
+    assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
+    assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
+    assert made["next_position"] == expected.stop
+    assert choices(answered)[0][0] == answer
+    chat_prompt = Prompt("travel").use("miami").user(QUESTION["content"])
+    assert chat["next_position"] == engine.plan(chat_prompt, positions=positions).stop
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "positions")

@@ -28,10 +28,13 @@ from promptcache.testing.tiny_model import tiny_model
 from tests.laws.faults import FaultyStore, LosingStore, RefusingStore, by_seed
 from tests.server.conftest import (
     CHAT,
+    CHATS,
     QUESTION,
     TRAVEL,
     ScriptedService,
     Served,
+    answers,
+    choices,
     held_steps,
     in_process,
     running,
@@ -108,7 +111,7 @@ def test_a_client_that_waits_no_longer_frees_its_row(engine: Engine, monkeypatch
 def test_logits_that_are_not_finite_are_an_error_of_the_server(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    """NaN in the second step is 500, or the last event of a stream; the next request is answered."""
+    """NaN in the second step is 500, or the last event of a stream; the next request on the connection is answered."""
     step, broken = Batch.step, []
 
     def poisoned(self: Batch, work: Any, **kwargs: Any) -> torch.Tensor:
@@ -119,13 +122,11 @@ def test_logits_that_are_not_finite_are_an_error_of_the_server(
     monkeypatch.setattr(Batch, "step", poisoned)
     for server in running(create_app(engine, ServerSettings(model="demo"))):
         client = server.openai()
-        with pytest.raises(openai.APIError, match="computes the logits of this request as infinities or NaN"):
-            list(client.chat.completions.create(**ASK, stream=stream))
-        for _ in range(3):  # on the same connection
-            assert client.chat.completions.create(**ASK).choices[0].message.content == ANSWER
-            broken.clear()
+        for _ in range(3):
             with pytest.raises(openai.APIError, match="computes the logits of this request as infinities or NaN"):
                 list(client.chat.completions.create(**ASK, stream=stream))
+            assert client.chat.completions.create(**ASK).choices[0].message.content == ANSWER
+            broken.clear()
 
 
 @pytest.mark.parametrize("kind", [LosingStore, RefusingStore])
@@ -135,11 +136,8 @@ def test_a_store_that_fails_costs_no_answer(engine: Engine, kind: type[FaultySto
     failing = Engine(engine.model, engine.tokenizer, store=store)
     failing.add_schema(TRAVEL)
 
-    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await client.post("/v1/chat/completions", json=CHAT) for _ in range(2)]
-
-    for made in in_process(create_app(failing, ServerSettings(model="demo")), ask):
-        assert made.json()["choices"][0]["message"]["content"] == ANSWER
+    for made in answers(create_app(failing, ServerSettings(model="demo")), CHAT, CHAT):
+        assert choices(made)[0][0] == ANSWER
         assert made.json()["prompt_cache"]["num_encoded_tokens"] > 0
 
 
@@ -150,11 +148,9 @@ def test_faults_of_the_store_are_counted(engine: Engine, tmp_path: Path) -> None
     faulty = Engine(engine.model, engine.tokenizer, store=store)
     faulty.add_schema(TRAVEL)
     app = create_app(faulty, ServerSettings(model="demo"))
+    (made,) = answers(app, CHAT)
 
-    async def ask(client: httpx.AsyncClient) -> httpx.Response:
-        return await client.post("/v1/chat/completions", json=CHAT)
-
-    assert in_process(app, ask).json()["choices"][0]["message"]["content"] == ANSWER
+    assert choices(made)[0][0] == ANSWER
     assert values(app.state.server.metrics.text().decode())["store_faults_total"] > 0
 
 
@@ -165,10 +161,10 @@ def test_a_jump_of_the_clock_changes_nothing(engine: Engine, monkeypatch: pytest
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
         body = {**CHAT, "min_tokens": 20, "max_tokens": 20}
-        running = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(3)]
+        running = [asyncio.create_task(client.post(CHATS, json=body)) for _ in range(3)]
         await asyncio.sleep(0.05)
         monkeypatch.setattr(time, "time", lambda: now() + jump_s)
-        return [*(await asyncio.gather(*running)), await client.post("/v1/chat/completions", json=CHAT)]
+        return [*(await asyncio.gather(*running)), await client.post(CHATS, json=CHAT)]
 
     limits = ServiceLimits(max_rows=1, queue_timeout_s=60)
     found = in_process(create_app(engine, ServerSettings(model="demo", limits=limits, request_timeout_s=60)), ask)
@@ -196,7 +192,7 @@ def streams(server: Served, number: int, max_tokens: int) -> list[Future[str]]:
 
     def ask() -> str:
         with server.http() as client:
-            return client.post("/v1/chat/completions", json=body).text
+            return client.post(CHATS, json=body).text
 
     threads = ThreadPoolExecutor(number)
     found = [threads.submit(ask) for _ in range(number)]
@@ -212,7 +208,7 @@ def test_sigterm_under_load_answers_what_was_taken(busy: Served, monkeypatch: py
     busy.server.handle_exit(signal.SIGTERM, None)
     wait_until(lambda: busy.state.draining)
     with busy.http() as client:
-        refused = client.post("/v1/chat/completions", json=CHAT)
+        refused = client.post(CHATS, json=CHAT)
     go_on.set()
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
@@ -251,7 +247,7 @@ def test_all_answers_to_a_prompt_are_of_one_schema(monkeypatch: pytest.MonkeyPat
         found = []
         for each in (submit, replacing, submit):
             monkeypatch.setattr(Service, "submit_request", each)
-            made = (await client.post("/v1/chat/completions", json=body)).json()["choices"]
+            made = (await client.post(CHATS, json=body)).json()["choices"]
             found.append([choice["message"]["content"] for choice in made])
         return found
 

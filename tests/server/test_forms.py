@@ -9,16 +9,13 @@ import weakref
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
-import openai
 import pytest
 from pydantic import BaseModel
 
-from promptcache import Prompt, Schema
-from promptcache.language import check_schema, resolve_prompt, tool_definitions
 from promptcache.server import ServerSettings, create_app
 from promptcache.structured import CompiledGrammar, GrammarCache
-from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of, tool
-from tests.server.conftest import Served, running, wait_until
+from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
+from tests.server.conftest import CHATS, Served, running, wait_until
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [QUESTION], "temperature": 0}
 SCHEMA: dict[str, Any] = {
@@ -26,12 +23,6 @@ SCHEMA: dict[str, Any] = {
     "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
     "required": ["city", "days"],
     "additionalProperties": False,
-}
-
-
-SET_TOOL = {
-    "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"a": {"uniqueItems": True}}}},
 }
 
 
@@ -66,73 +57,24 @@ def test_json_object_and_parse(own_server: Served) -> None:
     assert isinstance(parsed.choices[0].message.parsed, Trip)
 
 
-def test_forced_tool(tools: Served) -> None:
-    """A tool that must be called is called, with arguments of its schema."""
-    choice = {"type": "function", "function": {"name": "weather"}}
-    made = tools.openai().chat.completions.create(**CHAT, tools=TOOLS, tool_choice=choice)  # type: ignore[call-overload]
-    message = made.choices[0].message
-    (call,) = message.tool_calls
-    assert (message.content, made.choices[0].finish_reason) == (None, "tool_calls")
-    assert (call.type, call.function.name) == ("function", "weather")
-    assert json.loads(call.function.arguments) in ({"city": "Oslo"}, {"city": "Rome"})
-    assert call.id.startswith("call_")
-
-
-def test_stream_of_calls(tools: Served) -> None:
-    """A stream has the calls of the whole answer, and no text of them."""
-    whole = tools.openai().chat.completions.create(
-        **CHAT, tools=TOOLS, tool_choice="required", parallel_tool_calls=False
-    )  # type: ignore[call-overload]
-    chunks = [
-        *tools.openai().chat.completions.create(
-            **CHAT, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, stream=True
-        )  # type: ignore[call-overload]
-    ]
-    deltas = [each.choices[0].delta for each in chunks]
-    call, *arguments = [call for each in deltas for call in each.tool_calls or []]
-    assert not any(each.content for each in deltas)
-    assert {each.index for each in (call, *arguments)} == {0}
-    assert call.id.startswith("call_")
-    assert (call.type, call.function.arguments) == ("function", "")
-    assert call.function.name == whole.choices[0].message.tool_calls[0].function.name
-    assert len(arguments) > 1 or call.function.name == "time"
-    assert {(each.id, each.function.name) for each in arguments} == {(None, None)}
-    written = "".join(each.function.arguments for each in arguments)
-    assert written == whole.choices[0].message.tool_calls[0].function.arguments
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_cuts_a_call(tools: Served, stream: bool) -> None:
     """The arguments end where the answer ends, whole and as a stream, and the finish reason says so, in both APIs."""
     client: Any = tools.openai()
-    asked = {**CHAT, "tools": TOOLS, "max_tokens": 28, "stream": stream}
-    made = client.chat.completions.create(**asked, tool_choice={"type": "function", "function": {"name": "weather"}})
-    chunks = [*made] if stream else []
-    finish = (chunks[-1] if stream else made).choices[0].finish_reason
-    if stream:
-        calls = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or []]
-    else:
-        calls = made.choices[0].message.tool_calls
+    choice = {"type": "function", "function": {"name": "weather"}}
+    asked = {**CHAT, "tools": TOOLS, "tool_choice": choice, "max_tokens": 28, "stream": stream}
+    made = client.chat.completions.create(**asked)
+    chunks = [*made] if stream else [made]
+    parts = [each.choices[0].delta if stream else each.choices[0].message for each in chunks]
+    calls = [each for part in parts for each in part.tool_calls or []]
     arguments = "".join(each.function.arguments for each in calls)
-    assert (finish, calls[0].function.name) == ("length", "weather")
+    assert (chunks[-1].choices[0].finish_reason, calls[0].function.name) == ("length", "weather")
     assert '{"city": "Oslo"}'.startswith(arguments) or '{"city": "Rome"}'.startswith(arguments)
-    with tools.http() as http:
-        functions = [{"type": "function", **TOOLS[0]["function"]}]
-        body = {
-            "model": "demo",
-            "input": "How warm?",
-            "tools": functions,
-            "tool_choice": "required",
-            "max_output_tokens": 28,
-            "temperature": 0,
-        }
-        response = http.post("/v1/responses", json=body).json()
-    assert [response["status"], *(response["output"][0][name] for name in ("type", "status"))] == [
-        "incomplete",
-        "function_call",
-        "incomplete",
-    ]
+    functions = [{"type": "function", **TOOLS[0]["function"]}]
+    body = {"model": "demo", "input": "How warm?", "tools": functions, "tool_choice": "required", "temperature": 0}
+    response = tools.post("/v1/responses", {**body, "max_output_tokens": 28}).json()
+    (item,) = response["output"]
+    assert (response["status"], item["type"], item["status"]) == ("incomplete", "function_call", "incomplete")
 
 
 def test_tools_with_a_format(tools: Served) -> None:
@@ -159,40 +101,6 @@ def test_tools_with_a_format(tools: Served) -> None:
     assert parsed.choices[0].message.tool_calls or isinstance(parsed.choices[0].message.parsed, Trip)
 
 
-def test_results_of_tools(tools: Served) -> None:
-    """A conversation with calls and results is answered."""
-    made = tools.openai().chat.completions.create(
-        model="demo", messages=[*CALLED, RESULT], tools=TOOLS, max_tokens=4, temperature=0
-    )  # type: ignore[call-overload]
-    assert made.usage.prompt_tokens > 100
-    assert made.choices[0].message.content is not None
-
-
-@pytest.mark.parametrize(
-    ("changes", "param", "words"),
-    [
-        ({"tools": [tool("f"), tool("f")]}, "tools", "two tools with the name 'f'"),
-        ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice", "names 'other', which is none of the tools"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
-            "response_format",
-            "Unimplemented keys",
-        ),
-        (
-            {"tools": [tool("f"), SET_TOOL], "tool_choice": "required"},
-            "tools",
-            "the parameters of 'weather' cannot be used: Unimplemented keys",
-        ),
-    ],
-)
-def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any], param: str | None, words: str) -> None:
-    """The error names the field and the reason."""
-    with pytest.raises(openai.BadRequestError) as found:
-        tools.openai().chat.completions.create(**CHAT, **changes)
-    assert words in found.value.message
-    assert found.value.param == param
-
-
 def test_formats_are_compiled_outside_of_the_loop(own_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A format that takes long stops no other client: neither the event loop nor the thread of the steps compiles it."""
     threads, compiled = set[str](), GrammarCache.compiled
@@ -205,8 +113,8 @@ def test_formats_are_compiled_outside_of_the_loop(own_server: Served, monkeypatc
     form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA}}
     wrong = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"not": {}}}}
     with own_server.http() as client:
-        assert client.post("/v1/chat/completions", json={**CHAT, "response_format": form}).status_code == 200
-        for path in ("/v1/chat/completions", "/v1/plan"):
+        assert client.post(CHATS, json={**CHAT, "response_format": form}).status_code == 200
+        for path in (CHATS, "/v1/plan"):
             refused = client.post(path, json={**CHAT, "response_format": wrong})
             assert refused.json()["error"]["param"] == "response_format"
     assert threads
@@ -229,33 +137,11 @@ def test_answers_that_have_ended_hold_no_format(own_server: Served, monkeypatch:
             for character in "abcdef":
                 form = {"name": "text", "schema": {"const": character * 50_000}}
                 asked = {**CHAT, "max_tokens": 2, "response_format": {"type": "json_schema", "json_schema": form}}
-                assert client.post("/v1/chat/completions", json=asked).status_code == 200
+                assert client.post(CHATS, json=asked).status_code == 200
         assert len(made) == 6
         wait_until(lambda: all(each() is None for each in made[:4]), timeout_s=10)
     finally:
         gc.enable()
-
-
-def test_a_model_without_tools_says_so(own_server: Served) -> None:
-    """The template of the demo model writes no tools."""
-    with pytest.raises(openai.BadRequestError, match="the chat template of this model writes no tools"):
-        own_server.openai().chat.completions.create(**CHAT, tools=TOOLS)  # type: ignore[call-overload]
-    with pytest.raises(openai.BadRequestError, match="'tools' need a chat"):
-        own_server.openai().completions.create(model="demo", prompt="x", extra_body={"tools": TOOLS})
-
-
-def test_reasoning_effort_is_for_templates_that_read_it() -> None:
-    """It reaches the template, and a model whose template does not read it refuses it by name."""
-    effort = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
-    for served in running(create_app(engine_of(effort)[0], ServerSettings(model="demo"))):
-        sizes = [
-            served.openai().chat.completions.create(**CHAT, reasoning_effort=each, max_tokens=1).usage.prompt_tokens
-            for each in ("low", "high and long and longest")
-        ]
-        assert sizes[0] < sizes[1]
-    for served in running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo"))):
-        with pytest.raises(openai.BadRequestError, match="does not read reasoning_effort"):
-            served.openai().chat.completions.create(**CHAT, reasoning_effort="low")
 
 
 DOCUMENT = '<prompt schema="agent"><tools><weather/></tools><clock/><user>How warm is it in Oslo?</user></prompt>'
@@ -266,32 +152,48 @@ def test_a_document_goes_on_with_messages(tools: Served) -> None:
     use = {"prompt_cache": {"use": ["tools/weather", "clock"]}}
     chat = {"model": "demo@agent", "messages": [*CALLED, RESULT], "tools": TOOLS, **use}
     document = {"prompt": DOCUMENT, "messages": [*CALLED, RESULT][1:], "tools": TOOLS}
-    with tools.http() as client:
-        expected, made = (client.post("/v1/plan", json=each).json() for each in (chat, document))
-        found = client.post("/v1/check", json={"document": DOCUMENT}).json()["tools"]
-        wrong = client.post("/v1/prompts", json={"prompt": DOCUMENT, "messages": [{"role": "tool"}]})
+    expected, made = (tools.post("/v1/plan", each).json() for each in (chat, document))
+    wrong = tools.post("/v1/prompts", {"prompt": DOCUMENT, "messages": [{"role": "tool"}]})
 
     assert (made["next_position"], made["num_new_tokens"]) == (expected["next_position"], expected["num_new_tokens"])
     assert made["num_reused_tokens"] == expected["num_reused_tokens"] > 50
-    assert found == TOOLS
+    assert tools.post("/v1/check", {"document": DOCUMENT}).json()["tools"] == TOOLS
     assert (wrong.status_code, "messages[0].content" in wrong.text) == (400, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", []),
-        (
-            'Call {"type": "function", "function": {"name": "f"}} or\n{ "type" : "function", "function": {"name": "g"}}.',
-            ["f", "g"],
-        ),
-        ('{"type": "function", "function": {}} {"type": "function", "function": {"name": "f"}}', ["f"]),
-        ('{"type": "function", "function": {"name": "f"', []),
-        ('{"type": "function", ' * 100_000, []),
-    ],
-)
-def test_definitions_in_a_text_are_found(text: str, names: list[str]) -> None:
-    """Each object that is a tool is found, whatever is around it; JSON that is not complete ends the search."""
-    schema = Schema("agent").module("a", f"Tools: {text}")
-    selection = resolve_prompt(Prompt("agent").use("a"), check_schema(schema))
-    assert [each["function"]["name"] for each in tool_definitions(selection)] == names
+def test_calls_are_whole_or_a_stream(tools: Served) -> None:
+    """A tool that must be called is called, with arguments of its schema; a stream has the same call, and no text of it."""
+    choice = {"type": "function", "function": {"name": "weather"}}
+    asked: dict[str, Any] = {**CHAT, "tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
+    whole = tools.openai().chat.completions.create(**asked).choices[0]
+    chunks = [*tools.openai().chat.completions.create(**asked, stream=True)]
+    deltas = [each.choices[0].delta for each in chunks]
+    call, *arguments = [call for each in deltas for call in each.tool_calls or []]
+    (made,) = whole.message.tool_calls
+    assert (whole.message.content, whole.finish_reason) == (None, "tool_calls")
+    assert (made.type, made.function.name) == ("function", "weather")
+    assert json.loads(made.function.arguments) in ({"city": "Oslo"}, {"city": "Rome"})
+    assert made.id.startswith("call_")
+    assert call.id.startswith("call_")
+    assert not any(each.content for each in deltas)
+    assert {each.index for each in (call, *arguments)} == {0}
+    assert (call.type, call.function.name, call.function.arguments) == ("function", "weather", "")
+    assert len(arguments) > 1
+    assert {(each.id, each.function.name) for each in arguments} == {(None, None)}
+    assert "".join(each.function.arguments for each in arguments) == made.function.arguments
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_reasoning_effort_reaches_the_template() -> None:
+    """It is the variable `reasoning_effort`, of chats and responses."""
+    effort = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
+    for served in running(create_app(engine_of(effort)[0], ServerSettings(model="demo"))):
+        client: Any = served.openai()
+        sizes = []
+        for which in ("low", "high and long and longest"):
+            chat = client.chat.completions.create(**CHAT, reasoning_effort=which, max_tokens=1)
+            asked = {"model": "demo", "input": QUESTION["content"], "max_output_tokens": 1}
+            response = client.responses.create(**asked, reasoning={"effort": which})
+            sizes.append(chat.usage.prompt_tokens)
+            assert (response.reasoning.effort, response.usage.input_tokens) == (which, sizes[-1])
+        assert sizes[0] < sizes[1]

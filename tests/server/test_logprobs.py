@@ -114,14 +114,6 @@ def test_completions_have_them_in_their_own_form(served: Served, num_top: int) -
     assert "".join(each.text for each in chunks) == choice.text
 
 
-def test_an_answer_without_them_has_none(served: Served) -> None:
-    """Log-probabilities come only if asked for."""
-    asked = {name: value for name, value in CHAT.items() if "logprobs" not in name}
-    made = served.openai().chat.completions.create(**asked, temperature=0, max_tokens=2)
-
-    assert made.choices[0].logprobs is None
-
-
 @pytest.mark.parametrize("stop", [None, "bc", "d"])
 def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
     """A byte that no character can have is one character of the text, and those of a stop string are left out."""

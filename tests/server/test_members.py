@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.server.conftest import Served
+from tests.server.conftest import XML, Served
 
-XML, TEXT, LINES = ({"content-type": each} for each in ("application/xml", "text/plain", "application/jsonl"))
+TEXT, LINES = ({"content-type": each} for each in ("text/plain", "application/jsonl"))
 DOCUMENT = """<schema name="{}"><module name="m"><collection name="docs" max="3">
 <module name="one">The colour of the car is red.</module></collection></module></schema>"""
 
@@ -28,25 +28,24 @@ def place(served: Served, request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_members_come_and_go(served: Served, place: str) -> None:
     """A member is added, listed, asked for, replaced and removed."""
+    two = f"{place}/m/docs/two"
+    lines = "".join(json.dumps({"name": f"n{i}", "text": f"Note {i}."}) + "\n" for i in range(5))
     with served.http("root") as client:
-        made = client.put(f"{place}/m/docs/two", content="Its owner is Ada.", headers=TEXT)
-        lines = "".join(json.dumps({"name": f"n{i}", "text": f"Note {i}."}) + "\n" for i in range(5))
+        made = client.put(two, content="Its owner is Ada.", headers=TEXT)
         many = client.post(f"{place}/m/docs", content=lines + '{"name": "two", "text": "It is Bo."}', headers=LINES)
-        seen = client.get(f"{place}/m/docs/two").json()
-        again = client.put(f"{place}/m/docs/two", content="It is Cy.", headers=TEXT)
+        seen = client.get(two).json()
+        again = client.put(two, content="It is Cy.", headers=TEXT)
         first = client.get(f"{place}/m/docs", params={"prefix": "n", "limit": 2}).json()
         rest = client.get(f"{place}/m/docs", params={"after": "n1"}).json()
-        name = seen["schema"]
-        prompt = f'<prompt schema="{name}"><m><docs><two/><n3/></docs></m><user>Who?</user></prompt>'
+        prompt = f'<prompt schema="{seen["schema"]}"><m><docs><two/><n3/></docs></m><user>Who?</user></prompt>'
         asked = client.post("/v1/prompts", content=prompt, headers=XML)
-        gone = client.delete(f"{place}/m/docs/two")
+        gone = client.delete(two)
         after = client.post("/v1/prompts", content=prompt, headers=XML)
-        missing = [client.get(f"{place}/m/docs/two"), client.delete(f"{place}/m/docs/two")]
+        missing = [client.get(two), client.delete(two)]
 
-    assert (made.status_code, made.json()["id"]) == (201, "m/docs/two")
+    assert (made.status_code, made.json()["id"], again.status_code) == (201, "m/docs/two", 200)
     assert many.json() == {"object": "members", "added": 5, "replaced": 1}
     assert seen["text"] == "It is Bo."
-    assert again.status_code == 200
     assert ([each["id"] for each in first["data"]], first["has_more"]) == (["m/docs/n0", "m/docs/n1"], True)
     assert [each["id"][7:] for each in rest["data"]] == ["n2", "n3", "n4", "one", "two"]
     assert not rest["has_more"]
@@ -103,9 +102,8 @@ def test_clients_only_read(served: Served, place: str) -> None:
             client.post(f"{place}/m/docs", content="", headers=LINES),
             client.delete(f"{place}/m/docs/one"),
         ]
-        seen = client.get(f"{place}/m/docs/one")
-        unknown = client.get("/v1/schemas/nothing/members/docs")
+    unknown = served.get("/v1/schemas/nothing/members/docs")
 
     assert [each.status_code for each in changes] == [403] * 3
-    assert seen.json()["text"] == "The colour of the car is red."
+    assert served.get(f"{place}/m/docs/one").json()["text"] == "The colour of the car is red."
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "schema_not_found")

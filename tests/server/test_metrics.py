@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +18,13 @@ from promptcache.runtime import ServiceLimits
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app
 from tests.conftest import law_examples
-from tests.server.conftest import CHAT, TRAVEL, ScriptedService, in_process, scripted
+from tests.server.conftest import CHAT, CHATS, TRAVEL, ScriptedService, answers, events, in_process, scripted
 
-COUNTERS = {
-    "requests",
-    "rejected",
-    "prompt_tokens",
-    "generation_tokens",
-    "module_tokens",
-    "store_faults",
-    "step_errors",
-    "promoted_requests",
-}
-GAUGES = {
-    "requests_running",
-    "requests_waiting",
-    "tail_bytes_used",
-    "store_bytes",
-    "promoted_combinations",
-}
-HISTOGRAMS = {
-    "request_queue_time_seconds",
-    "step_seconds",
-    "step_rows",
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "e2e_request_latency_seconds",
+TYPES = {
+    "counter": "requests rejected prompt_tokens generation_tokens module_tokens store_faults step_errors promoted_requests",
+    "gauge": "requests_running requests_waiting tail_bytes_used store_bytes promoted_combinations",
+    "histogram": "request_queue_time_seconds step_seconds step_rows time_to_first_token_seconds "
+    "inter_token_latency_seconds e2e_request_latency_seconds",
 }
 
 
@@ -57,25 +37,6 @@ def values(text: str) -> dict[str, float]:
                 name = each.name.removeprefix("promptcache_")
                 found[name] = found.get(name, 0) + each.value
     return found
-
-
-def test_names_and_types(engine: Engine) -> None:
-    """The text has the metrics of the page with their types, as Prometheus' parser reads it."""
-
-    async def ask(client: httpx.AsyncClient) -> str:
-        return (await client.get("/metrics")).text
-
-    text = in_process(create_app(engine, ServerSettings(model="demo")), ask)
-    types = {
-        each.name.removeprefix("promptcache_"): each.type
-        for each in text_string_to_metric_families(text)
-        if not each.name.endswith("_created")
-    }
-
-    expected = dict.fromkeys(COUNTERS, "counter")
-    expected |= dict.fromkeys(GAUGES, "gauge")
-    expected |= dict.fromkeys(HISTOGRAMS, "histogram")
-    assert types == expected
 
 
 BODIES = st.fixed_dictionaries(
@@ -103,15 +64,15 @@ def test_counters_agree_with_what_was_asked(engine: Engine, bodies: list[dict[st
         asked = ({**CHAT, **(usage if body["stream"] else {}), **body} for body in bodies)
         return await asyncio.gather(*(client.post("/v1/chat/completions", json=each) for each in asked))
 
-    answers = in_process(app, ask)
+    found_answers = in_process(app, ask)
     found = values(app.state.server.metrics.text().decode())
-    taken = [(body, each) for body, each in zip(bodies, answers, strict=True) if each.status_code == 200]
+    taken = [(body, each) for body, each in zip(bodies, found_answers, strict=True) if each.status_code == 200]
     usages = [_usage(each) for _, each in taken]
     rows = sum(body["n"] for body, _ in taken)
 
     assert found.get("requests_total", 0) == rows
     assert found["e2e_request_latency_seconds_count"] == found["time_to_first_token_seconds_count"] == rows
-    assert found.get("rejected_total", 0) == sum(each.status_code == 429 for each in answers)
+    assert found.get("rejected_total", 0) == sum(each.status_code == 429 for each in found_answers)
     assert found["generation_tokens_total"] == sum(each["completion_tokens"] for each in usages)
     assert found["inter_token_latency_seconds_count"] == found["generation_tokens_total"] - rows
     assert found["request_queue_time_seconds_count"] >= rows  # rows of a refused request may have joined
@@ -122,63 +83,62 @@ def test_counters_agree_with_what_was_asked(engine: Engine, bodies: list[dict[st
 
 
 def _usage(answer: httpx.Response) -> dict[str, int]:
-    if "event-stream" not in answer.headers["content-type"]:
-        return dict(answer.json()["usage"])
-    last = answer.text.split("\n\n")[-3]
-    return dict(json.loads(last.removeprefix("data: "))["usage"])
+    is_stream = "event-stream" in answer.headers["content-type"]
+    return dict((events(answer.text)[-1] if is_stream else answer.json())["usage"])
 
 
 def test_failed_steps_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that fails is counted, and its request ends with an error, not as a refusal."""
+    """A step that fails is counted, and its request ends with an error, not as a refusal. Tokens have their origin."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("on purpose")
 
-    async def ask(client: httpx.AsyncClient) -> None:
+    async def ask(client: httpx.AsyncClient) -> dict[str, Any]:
         with monkeypatch.context() as patched:
             patched.setattr(Batch, "step", fail)
-            await client.post("/v1/chat/completions", json=CHAT)
-        await client.post("/v1/chat/completions", json=CHAT)
+            await client.post(CHATS, json=CHAT)
+        usage: dict[str, Any] = (await client.post(CHATS, json=CHAT)).json()["usage"]
+        return usage
 
     app = create_app(engine, ServerSettings(model="demo"))
-    in_process(app, ask)
+    usage = in_process(app, ask)
     text = app.state.server.metrics.text().decode()
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
 
     assert values(text)["step_errors_total"] == 1
     assert 'promptcache_requests_total{endpoint="chat",finish="error"} 1.0' in text
     assert 'promptcache_requests_total{endpoint="chat",finish="stop"} 1.0' in text
     assert "rejected_total{" not in text
+    assert f'promptcache_prompt_tokens_total{{source="reused"}} {float(cached)}' in text
+    assert f'source="prefilled"}} {float(usage["prompt_tokens"] - cached)}' in text
 
 
 def test_tokens_of_answers_that_end_early_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens before an error are generated tokens: as many as the latencies have."""
     app = scripted(engine, ScriptedService(265, 2757, 265, RuntimeError("on purpose")), monkeypatch)
-
-    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await client.post("/v1/chat/completions", json={**CHAT, "stream": each}) for each in (True, False)]
-
-    in_process(app, ask)
+    answers(app, CHAT, {**CHAT, "stream": True})
     found = values(app.state.server.metrics.text().decode())
 
     assert found["generation_tokens_total"] == 6
     assert found["time_to_first_token_seconds_count"] + found["inter_token_latency_seconds_count"] == 6
 
 
-def test_bytes_of_the_store_by_tier(tmp_path: Path) -> None:
-    """A store with a folder reports its memory and its folder."""
+def test_names_and_types_and_bytes_of_the_store(tmp_path: Path) -> None:
+    """Metrics have the names of the page with their types, as Prometheus' parser reads them.
+
+    A store with a folder reports its memory and its folder.
+    """
     engine = Engine.from_pretrained("demo", store=StoreConfig(folder=tmp_path))
     engine.add_schema(TRAVEL)
 
     async def ask(client: httpx.AsyncClient) -> str:
         return (await client.get("/metrics")).text
 
-    text = in_process(create_app(engine, ServerSettings(model="demo")), ask)
-    found = {
-        each.labels["tier"]: each.value
-        for family in text_string_to_metric_families(text)
-        for each in family.samples
-        if each.name == "promptcache_store_bytes"
-    }
+    families = [*text_string_to_metric_families(in_process(create_app(engine, ServerSettings(model="demo")), ask))]
+    types = {each.name: each.type for each in families if not each.name.endswith("_created")}
+    samples = [sample for each in families for sample in each.samples if sample.name == "promptcache_store_bytes"]
+    found = {each.labels["tier"]: each.value for each in samples}
 
+    assert types == {f"promptcache_{name}": kind for kind, names in TYPES.items() for name in names.split()}
     assert found["memory"] > 0
     assert found["disk"] == sum(each.stat().st_size for each in tmp_path.glob("encodings/*"))

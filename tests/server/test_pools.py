@@ -53,34 +53,22 @@ async def _settled() -> None:
 
 
 def test_work_for_clients_that_have_left_is_not_begun() -> None:
-    """A client that leaves while it waits loses its place; a client that leaves later gets its work done."""
+    """A client that leaves before or while it waits loses its place; a client that leaves later gets its work done."""
 
     async def test(pool: WorkPool, go_on: threading.Event, begun: list[str]) -> None:
-        clients = [_Client() for _ in range(3)]
-        tasks = [_start(pool, each, str(number), go_on, begun) for number, each in enumerate(clients)]
-        await _settled()
-        clients[1].left.set()
+        clients = [_Client() for _ in range(4)]
         clients[0].left.set()
+        with pytest.raises(ClientGone):
+            await _start(pool, clients[0], "0", go_on, begun)
+        tasks = [_start(pool, each, str(number), go_on, begun) for number, each in enumerate(clients[1:], 1)]
+        await _settled()
+        clients[2].left.set()
+        clients[1].left.set()
         with pytest.raises(ClientGone):
             await tasks[1]
         go_on.set()
         assert [await tasks[0], await tasks[2]] == [True, True]
-        assert begun == ["0", "2"]
-
-    _in_pool(test)
-
-
-def test_work_of_a_client_that_has_left_already_is_not_begun() -> None:
-    """A free thread changes nothing."""
-
-    async def test(pool: WorkPool, go_on: threading.Event, begun: list[str]) -> None:
-        client = _Client()
-        client.left.set()
-        with pytest.raises(ClientGone):
-            await _start(pool, client, "0", go_on, begun)
-        go_on.set()
-        assert await _start(pool, _Client(), "1", go_on, begun)
-        assert begun == ["1"]
+        assert begun == ["1", "3"]
 
     _in_pool(test)
 

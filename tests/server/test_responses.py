@@ -12,14 +12,13 @@ import openai
 import pytest
 
 from promptcache import Prompt
-from promptcache.server import ServerSettings, create_app
 from promptcache.server.chat import chat_prompt
 from promptcache.server.models import ModuleBody
 from promptcache.server.response_memory import ResponseMemory
-from tests.engine.calling import HERMES, TOOLS, engine_of
+from tests.engine.calling import TOOLS
 from tests.engine.test_reasoning import KEEPS, SAID, saying
 from tests.engine.test_reasoning import engine_of as reasoning_engine
-from tests.server.conftest import QUESTION, ScriptedService, Served, in_process, running, scripted
+from tests.server.conftest import CHATS, QUESTION, ScriptedService, Served, in_process, scripted
 from tests.server.test_forms import SCHEMA, Trip
 
 ASKED: dict[str, Any] = {"model": "demo", "input": QUESTION["content"], "max_output_tokens": 12, "temperature": 0}
@@ -39,11 +38,10 @@ def client_of(own_server: Served, key: str = "alice") -> Any:
     return own_server.openai(key)
 
 
-def chat(own_server: Served, messages: Sequence[Any], **options: Any) -> dict[str, Any]:
+def chat(served: Served, messages: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Return the answer of `/v1/chat/completions`."""
     body = {"model": "demo", "max_tokens": 12, "temperature": 0, "messages": messages, **options}
-    with own_server.http() as client:
-        made: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()
+    made: dict[str, Any] = served.post(CHATS, body).json()
     return made
 
 
@@ -94,56 +92,37 @@ def test_the_limit_of_tokens_makes_a_response_incomplete(own_server: Served) -> 
     assert plain(last.response) == plain(made)
 
 
-def test_a_stream_has_the_events_of_openai(own_server: Served) -> None:
-    """They are numbered, and the last one has the whole response."""
-    client = client_of(own_server)
-    expected = client.responses.create(**ASKED)
+@pytest.mark.parametrize("is_call", [False, True])
+def test_a_stream_has_the_events_of_openai(own_server: Served, tools: Served, is_call: bool) -> None:
+    """They are numbered. Text and arguments come in pieces, and the last event has the whole response."""
+    client = client_of(tools if is_call else own_server)
+    asked = {**CALLED, "tool_choice": {"type": "function", "name": "weather"}} if is_call else ASKED
+    kind = "function_call_arguments" if is_call else "output_text"
+    around = [] if is_call else ["response.content_part.added", "response.content_part.done"]
+    expected = client.responses.create(**asked)
 
-    events = list(client.responses.create(**ASKED, stream=True))
+    events = list(client.responses.create(**asked, stream=True))
 
-    deltas = [each for each in events if each.type == "response.output_text.delta"]
+    deltas = [each for each in events if each.type == f"response.{kind}.delta"]
     names = [each.type for each in events if each not in deltas[1:]]
     assert names == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
+        *around[:1],
+        f"response.{kind}.delta",
+        f"response.{kind}.done",
+        *around[1:],
         "response.output_item.done",
         "response.completed",
     ]
     assert [each.sequence_number for each in events] == list(range(len(events)))
-    assert "".join(each.delta for each in deltas) == expected.output_text
-    assert plain(events[-1].response) == plain(expected)
-    with client.responses.stream(**ASKED) as stream:
-        assert stream.get_final_response().output_text == expected.output_text
-
-
-def test_a_stream_has_calls(tools: Served) -> None:
-    """The arguments come in pieces."""
-    client = client_of(tools)
-    choice = {"type": "function", "name": "weather"}
-    expected = client.responses.create(**CALLED, tool_choice=choice)
-
-    events = list(client.responses.create(**CALLED, tool_choice=choice, stream=True))
-
-    names = [each.type for each in events]
-    assert names == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        *["response.function_call_arguments.delta"] * (len(events) - 6),
-        "response.function_call_arguments.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
-    (call,) = expected.output
-    deltas = events[3:-3]
     assert len(deltas) > 1
-    assert "".join(each.delta for each in deltas) == events[-3].arguments == call.arguments
+    said = expected.output[0].arguments if is_call else expected.output_text
+    assert "".join(each.delta for each in deltas) == said != ""
     assert plain(events[-1].response) == plain(expected)
+    with client.responses.stream(**asked) as stream:
+        assert stream.get_final_response().output_text == expected.output_text
 
 
 def test_formats(own_server: Served) -> None:
@@ -277,69 +256,3 @@ def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     ]
     names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
     assert not is_stream or {"response.reasoning_text.delta", "response.reasoning_text.done"} <= {*names}
-
-
-def test_the_effort_reaches_the_template() -> None:
-    """It is the variable `reasoning_effort`."""
-    template = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
-    for server in running(create_app(engine_of(template)[0], ServerSettings(model="demo"))):
-        made = [
-            client_of(server).responses.create(**{**ASKED, "max_output_tokens": 1}, reasoning={"effort": effort})
-            for effort in ("low", "high and long and longest")
-        ]
-    assert made[0].usage.input_tokens < made[1].usage.input_tokens
-    assert made[0].reasoning.effort == "low"
-
-
-def test_an_error_of_a_stream_is_an_event(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the code and the message."""
-    token = engine.tokenizer.tokenize("The")[0]
-    app = scripted(engine, ScriptedService(token, RuntimeError("x")), monkeypatch)
-
-    async def post(client: httpx.AsyncClient) -> str:
-        return (await client.post("/v1/responses", json={**ASKED, "stream": True})).text
-
-    event = json.loads(in_process(app, post).removesuffix("\n\n").rpartition("data: ")[2])
-
-    assert (event["type"], event["code"]) == ("error", "internal_error")
-
-
-@pytest.mark.parametrize(
-    ("changes", "param", "words"),
-    [
-        ({"background": True}, "background", "'background' is not supported"),
-        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "does not read reasoning.effort; leave it out"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "reasoning.summary is not known"),
-        ({"best_of": 1}, "best_of", "best_of is not known"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "tools[0].type='web_search' is not supported"),
-        ({"tools": [{**FUNCTIONS[0], "name": "a b"}]}, "tools", "tools[0].name='a b' is not allowed"),
-        ({"tools": FUNCTIONS, "tool_choice": {"type": "mcp"}}, "tool_choice.type", "tool_choice.type='mcp'"),
-        ({"tools": FUNCTIONS, "tool_choice": {"type": "function"}}, "tool_choice.name", "tool_choice.name is missing"),
-        ({"tools": FUNCTIONS, "tool_choice": "f"}, "tool_choice", "tool_choice names 'f'"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "'item_reference' is not supported"),
-        ({"input": ["x"]}, "input[0]", "input[0] is not allowed: an object is expected"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0].type",
-            "'input_image' is not supported",
-        ),
-        (
-            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "[]"}]},
-            "input[0].arguments",
-            "JSON of an object is expected",
-        ),
-        ({"input": []}, "input", "input is not allowed: List should have at least 1 item"),
-        ({"max_output_tokens": 10**6}, "max_output_tokens", "max_output_tokens=1000000 is more than"),
-        (
-            {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
-            "text.format",
-            "Unimplemented keys",
-        ),
-    ],
-)
-def test_what_is_not_possible_is_refused(tools: Served, changes: dict[str, Any], param: str | None, words: str) -> None:
-    """The error names the field or the place."""
-    with pytest.raises(openai.BadRequestError) as found:
-        client_of(tools).responses.create(**{**ASKED, "extra_body": changes})
-    assert words in found.value.message
-    assert found.value.param == param

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import queue
 import signal
 import socket
@@ -25,7 +24,7 @@ from promptcache.cli.app import app
 from promptcache.diagnostics import InvalidValue
 from promptcache.runtime.serving import Batch
 from promptcache.server import ServerSettings, create_app, serve
-from tests.server.conftest import CHAT, TRAVEL, server_process, wait_until
+from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
 
 DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
 
@@ -104,6 +103,23 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--ray", "--admin-key-file", "keys"], 2, "needs --schema-folder, so that schemas reach all replicas"),
         (["--ray", "--admin-key-file", "keys", "--schema-folder", "folder"], 3, "pip install 'promptcache[ray]'"),
         (["--ray", "--host", "0.0.0.0"], 3, "pip install 'promptcache[ray]'"),
+        (["PROMPTCACHE_SCHEMA=a b.xml:c.xml"], 0, ""),  # names of files may have spaces
+        (
+            ["--max-rows", "x", "PROMPTCACHE_MAX_ROWS=2"],
+            2,
+            "Invalid value for '--max-rows': 'x' is not a valid integer",
+        ),
+        (["PROMPTCACHE_MAX_ROWS=x"], 2, "Invalid value for '--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not a"),
+        (["--config", "x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not a valid integer"),
+        (["PROMPTCACHE_CONFIG=x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not a valid"),
+        (["--config", "x.toml", "PROMPTCACHE_MAX_ROWS=x"], 2, "'--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not a"),
+        (["--config", "zero.toml"], 2, "Invalid value for '--max-body' from --config zero.toml: '0' is not allowed"),
+        (["--config", "list.toml"], 2, "--config list.toml: 'max_rows' is a list; text, a number, true or false is"),
+        (["--config", "table.toml"], 2, "--config table.toml: 'ray' is a table; text,"),
+        (["--config", "lists.toml"], 2, "--config lists.toml: 'schema' is a list; text,"),
+        (["--config", "date.toml"], 2, "'1979-05-27' is no size"),
+        (["--config", "true.toml"], 2, "'True' is not a valid integer range"),
+        (["--schema-folder", "keys/kept"], 3, "error: Not a directory: keys/kept"),
     ],
     ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,
 )
@@ -115,7 +131,7 @@ def test_options_are_checked_before_the_model_is_loaded(
     code: int,
     message: str,
 ) -> None:
-    """Public addresses need keys, and files have to be right."""
+    """Public addresses need keys, and files have to be right. The message names the variable or file that has a value."""
     files = {
         "keys": "alice\n",
         "empty": "\n",
@@ -123,6 +139,15 @@ def test_options_are_checked_before_the_model_is_loaded(
         "wrong.toml": "max_row = 3\n",
         "broken.toml": "max_row =\n",
         "twice.toml": "max-rows = 1\nmax_rows = 2\n",
+        "x.toml": 'max-rows = "x"',
+        "zero.toml": "max_body = 0",
+        "list.toml": "max_rows = [1]",
+        "table.toml": "ray = {a = 1}",
+        "lists.toml": "schema = [[1]]",
+        "date.toml": "max_body = 1979-05-27",
+        "true.toml": "max_rows = true",
+        "a b.xml": '<schema name="a">Text.</schema>',
+        "c.xml": '<schema name="c">Text.</schema>',
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -130,44 +155,12 @@ def test_options_are_checked_before_the_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: None if name == "ray" else find_spec(name))
 
-    found, errors = _serve(*words)
+    environment = dict(each.split("=") for each in words if each.startswith("PROMPTCACHE_"))
+
+    found, errors = _serve(*(each for each in words if "PROMPTCACHE_" not in each), **environment)
 
     assert (found, len(started)) == (code, int(code == 0)), errors
     assert message in errors
-
-
-def test_schemas_of_the_environment_are_separated_as_paths(started: list[dict[str, Any]], tmp_path: Path) -> None:
-    """The names of files may have spaces."""
-    files = [tmp_path / "a b.xml", tmp_path / "c.xml"]
-    for number, file in enumerate(files):
-        file.write_text(f'<schema name="s{number}">Text.</schema>', encoding="utf-8")
-
-    code, errors = _serve(PROMPTCACHE_SCHEMA=os.pathsep.join(map(str, files)))
-
-    assert (code, len(started)) == (0, 1), errors
-
-
-@pytest.mark.parametrize(
-    ("words", "environment", "place"),
-    [
-        (["--max-rows", "x"], {"PROMPTCACHE_MAX_ROWS": "2"}, ""),
-        ([], {"PROMPTCACHE_MAX_ROWS": "x"}, " from PROMPTCACHE_MAX_ROWS"),
-        (["--config", "max.toml"], {}, " from --config max.toml"),
-        ([], {"PROMPTCACHE_CONFIG": "max.toml"}, " from --config max.toml"),
-        (["--config", "max.toml"], {"PROMPTCACHE_MAX_ROWS": "x"}, " from PROMPTCACHE_MAX_ROWS"),
-    ],
-)
-def test_values_that_are_not_allowed_are_reported_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], environment: dict[str, str], place: str
-) -> None:
-    """The message names the variable or the file that has the value."""
-    (tmp_path / "max.toml").write_text('max-rows = "x"', encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-
-    code, errors = _serve(*words, **environment)
-
-    assert code == 2
-    assert f"Invalid value for '--max-rows'{place}: 'x' is not a valid integer range." in errors
 
 
 @pytest.mark.parametrize(
@@ -193,30 +186,6 @@ def test_settings_of_a_server_that_could_answer_nothing_are_refused(setting: str
 
     with pytest.raises(InvalidValue, match=f"^{setting}=.* is expected$"):
         ServerSettings(**given)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("max_body = 0", "Invalid value for '--max-body' from --config types.toml: '0' is not allowed"),
-        ("max_rows = [1]", "'max_rows' is a list; text, a number, true or false is expected"),
-        ("ray = {a = 1}", "'ray' is a table; text,"),
-        ("schema = [[1]]", "'schema' is a list; text,"),
-        ("max_body = 1979-05-27", "'1979-05-27' is no size"),
-        ("max_rows = true", "'True' is not a valid integer range"),
-    ],
-)
-@pytest.mark.usefixtures("started")
-def test_values_of_the_file_have_the_types_of_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
-    """Lists, tables, dates and truth values are refused where an option takes none."""
-    (tmp_path / "types.toml").write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-
-    code, errors = _serve("--config", "types.toml")
-
-    assert (code, message in errors, "--config types.toml" in errors) == (2, True, True), errors
 
 
 @pytest.mark.parametrize("ray", [(), ("--ray",)])
@@ -279,7 +248,7 @@ def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest
         with httpx.Client(base_url=urls.get(timeout=30), headers={"connection": "close"}) as client:
             wait_until(lambda: client.get("/health").status_code == 200)
             monkeypatch.setattr(Batch, "step", fail)
-            found = [client.post("/v1/chat/completions", json=CHAT).status_code for _ in range(3)]
+            found = [client.post(CHATS, json=CHAT).status_code for _ in range(3)]
         assert ended.result(30) is False
 
     assert found[:2] == [500, 500]
@@ -294,16 +263,6 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
         assert code == 3, errors
         assert f"{store}: cannot write: " in errors
-
-
-def test_a_schema_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    """The command ends with exit code 3 and the reason, before the model is loaded."""
-    (tmp_path / "file").touch()
-
-    code, errors = _serve("--schema-folder", str(tmp_path / "file" / "kept"))
-
-    assert code == 3, errors
-    assert errors == f"error: Not a directory: {tmp_path / 'file' / 'kept'}\n"
 
 
 @pytest.mark.process
@@ -457,7 +416,7 @@ def test_sigterm_finishes_running_answers() -> None:
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
         with (
             httpx.Client(base_url=url, timeout=30) as client,
-            client.stream("POST", "/v1/chat/completions", json=body) as answer,
+            client.stream("POST", CHATS, json=body) as answer,
         ):
             lines = answer.iter_lines()
             next(lines)

@@ -13,9 +13,8 @@ import pytest
 from promptcache import Engine
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
-from tests.server.conftest import Served, running
+from tests.server.conftest import XML, Served, running
 
-XML = {"content-type": "application/xml"}
 SECRET = "The password is swordfish."
 MAIN = """<schema name="house"><include href="parts/rooms.xml"/>
 <module name="plan" src="plan.txt"/><collection name="notes" src="notes.jsonl"/></schema>"""

@@ -20,7 +20,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ServerSettings, create_app
-from tests.server.conftest import CHAT, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
+from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, held_steps, running, scripted, wait_until
 
 TIMEOUT_S = 0.8
 
@@ -127,7 +127,7 @@ def test_a_slow_answer_is_no_slow_client(engine: Engine, monkeypatch: pytest.Mon
     service = ScriptedService(pause, RuntimeError("end"))
     for server in running(scripted(engine, service, monkeypatch, client_timeout_s=TIMEOUT_S)):
         with server.http() as client:
-            assert client.post("/v1/chat/completions", json=CHAT).status_code == 500
+            assert client.post(CHATS, json=CHAT).status_code == 500
             time.sleep(1.25 * TIMEOUT_S)
             assert client.get("/livez").status_code == 200
 
@@ -197,7 +197,7 @@ def test_a_second_signal_ends_the_server_at_once(engine: Engine, caplog: pytest.
     with caplog.at_level("INFO", "promptcache.server"):
         for server in running(app):
             server.server.last_bytes_s = 30
-            with server.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            with server.http() as client, client.stream("POST", CHATS, json=body) as answer:
                 lines = answer.iter_lines()
                 next(lines)
                 server.server.handle_exit(signal.SIGTERM, None)
@@ -247,62 +247,45 @@ def test_too_many_connections_are_refused(crowded: Served, monkeypatch: pytest.M
         assert 'rejected_total{reason="too_many_connections"} 1.0' in client.get("/metrics").text
 
 
+CHUNKED = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 MALFORMED = {
     "no HTTP": b"hello\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
     "two lengths": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
     "a long head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000,
-    "a bad chunk": b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+    "a bad chunk": CHUNKED + b"zzz\r\n",
+    "a bad rest": CHUNKED + b"1\r\nx\r\n",
+    "an upgrade": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_requests_get_an_error_object(patient: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has no text."""
-    with connect(patient) as connection:
+def test_malformed_requests(patient: Served, served: Served, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that is not HTTP gets 400 in OpenAI's shape, its connection is closed, and the log has lines of JSON only.
+
+    If it was refused before its body has arrived, a malformed rest gets no second answer. A GET that proposes WebSocket
+    is answered as any other, and the connection can be used again.
+    """
+    with connect(served if name == "a bad rest" else patient) as connection:
         connection.sendall(MALFORMED[name])
         answer = HTTPResponse(connection)
         answer.begin()
-        error = json.loads(answer.read())["error"]
-        assert connection.recv(1) == b""
-
-    assert (answer.status, answer.headers["content-type"]) == (400, "application/json")
-    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
-    assert '"error": "invalid_http"' in caplog.text
-    assert_json(caplog)
-
-
-def test_a_body_that_becomes_malformed_after_the_answer_closes_the_connection(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If a request was refused before its body has arrived, a malformed rest of it gets no second answer."""
-    with connect(served) as connection:
-        connection.sendall(
-            b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
-        )
-        answer = HTTPResponse(connection)
-        answer.begin()
-        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (401, "invalid_api_key")
-        connection.sendall(b"zzz\r\n")
-        assert connection.recv(1) == b""
-    assert_json(caplog)
-
-
-def test_a_proposed_upgrade_is_ignored(patient: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """A GET that proposes WebSocket is answered as any other, and the connection can be used again."""
-    with connect(patient) as connection:
-        connection.sendall(
-            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-        )
-        answer = HTTPResponse(connection)
-        answer.begin()
-        assert (answer.status, answer.read()) == (200, b"alive\n")
-        assert status(connection) == 200
-    assert_json(caplog)
-
-
-def assert_json(caplog: pytest.LogCaptureFixture) -> None:
-    """Check that a log at the level of `promptcache serve` has lines of JSON only."""
+        body = answer.read()
+        if name == "an upgrade":
+            assert (answer.status, body, status(connection)) == (200, b"alive\n", 200)
+        else:
+            expected = (401, "invalid_api_key") if name == "a bad rest" else (400, "invalid_http")
+            error = json.loads(body)["error"]
+            assert (answer.status, error["code"]) == expected
+            assert answer.headers["content-type"] == "application/json"
+            if name == "a bad rest":
+                connection.sendall(b"zzz\r\n")
+            else:
+                assert error["type"] == "invalid_request_error"
+                assert '"error": "invalid_http"' in caplog.text
+            assert connection.recv(1) == b""
     for record in caplog.records:
         if record.levelname != "INFO" or record.name == "promptcache.server":
             json.loads(record.message)

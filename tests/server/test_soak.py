@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
 import logging
 import random
 import time
@@ -27,7 +26,7 @@ from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
-from tests.server.conftest import Served, running, wait_until
+from tests.server.conftest import CHATS, Served, choices, events, running, wait_until
 
 _LOG = logging.getLogger(__name__)
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
@@ -84,7 +83,7 @@ def questions() -> list[Question]:
         greedy = {"model": "tiny", "temperature": 0, "max_tokens": length}
         made = plain.generate(messages(turns), max_new_tokens=length, do_sample=False)
         body = {**greedy, "messages": messages(turns)}
-        found.append(Question("/v1/chat/completions", body, {None: (made.text, str(made.finish_reason))}))
+        found.append(Question(CHATS, body, {None: (made.text, str(made.finish_reason))}))
         for use in USES:
             prompt = Prompt("s")
             for path, arguments in use.items():
@@ -99,7 +98,7 @@ def questions() -> list[Question]:
                 made = engines[version].generate(prompt, max_new_tokens=length, do_sample=False)
                 answers[version] = made.text, str(made.finish_reason)
             body = {**greedy, "messages": messages(turns), "prompt_cache": {"schema": "s", "use": use}}
-            found.append(Question("/v1/chat/completions", body, answers))
+            found.append(Question(CHATS, body, answers))
     return found
 
 
@@ -165,7 +164,7 @@ class Load:
 
     async def _bad(self, client: httpx.AsyncClient) -> None:
         body = {**self.random.choice(self.questions).body, "messages": "none"}
-        response = await client.post("/v1/chat/completions", json=body, headers=self._key())
+        response = await client.post(CHATS, json=body, headers=self._key())
         assert response.status_code == 400
         self.outcomes["bad"] += 1
 
@@ -199,34 +198,11 @@ class Load:
             assert code in ("queue_full", "queue_tokens_full", "schema_not_found"), response.text
             self.outcomes[code] += 1
             return
-        version, found = (_of_stream if stream else _of_plain)(response, number)
+        made = events(response.text)[-1] if stream else response.json()
+        version = made["prompt_cache"]["schema_version"]
         assert version in question.answers
-        assert found == [question.answers[version]] * number
+        assert choices(response, number) == [question.answers[version]] * number
         self.outcomes["answered"] += 1
-
-
-def _of_plain(response: httpx.Response, _number: int) -> tuple[str | None, list[tuple[str, str]]]:
-    made = response.json()
-    found = [(each["message"]["content"], each["finish_reason"]) for each in made["choices"]]
-    return _version(made), found
-
-
-def _of_stream(response: httpx.Response, number: int) -> tuple[str | None, list[tuple[str, str]]]:
-    frames = response.text.split("\n\n")
-    assert frames[-2:] == ["data: [DONE]", ""], frames[-3:]
-    texts, finishes, version = [""] * number, [""] * number, None
-    for chunk in (json.loads(each.removeprefix("data: ")) for each in frames[:-2]):
-        (choice,) = chunk["choices"]
-        texts[choice["index"]] += choice["delta"].get("content", "")
-        if choice["finish_reason"]:
-            finishes[choice["index"]] = choice["finish_reason"]
-            version = _version(chunk)
-    return version, list(zip(texts, finishes, strict=True))
-
-
-def _version(made: dict[str, Any]) -> str | None:
-    version: str | None = made["prompt_cache"]["schema_version"]
-    return version
 
 
 def check_nothing_is_left(served: Served) -> None:
