@@ -137,7 +137,7 @@ def gc(_sources: Sources, store: str, limit: int | None) -> Output:
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()
     if limit is not None:
-        open_folder(store, limit).trim()
+        open_folder(store, limit).gc()
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = (

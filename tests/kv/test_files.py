@@ -209,26 +209,29 @@ ALL = {name: small(name, 1 + index) for index, name in enumerate(NAMES)}
 
 
 class Agreement(RuleBasedStateMachine):
-    """Two tiers of one place, as in two processes, and a dict."""
+    """Two tiers of one place, as in two processes, and a dict. A folder may have a budget, which loses files."""
 
-    @initialize(kind=st.sampled_from(KINDS))
-    def open(self, kind: str) -> None:
+    @initialize(kind=st.sampled_from(KINDS), budget=st.none() | st.integers(1, 2 * file_bytes(ALL["d"])))
+    def open(self, kind: str, budget: int | None) -> None:
         """Start with an empty place."""
         self.temporary = tempfile.TemporaryDirectory()
         self.place = Place(f"{kind}{self.temporary.name}/agreement")
-        self.tiers = [self.place.tier() for _ in range(2)]
+        self.budget = None if kind else budget
+        self.tiers = [self.place.tier(budget_bytes=self.budget) for _ in range(2)]
         self.expected: dict[str, bool] = {}  # whether the file is complete
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:
         """Restart one of the processes."""
-        self.tiers[which] = self.place.tier()
+        self.tiers[which] = self.place.tier(budget_bytes=self.budget)
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def write(self, which: int, name: str) -> None:
         """Write an encoding, also in place of a damaged one."""
-        assert write(self.tiers[which], ALL[name])
-        self.expected[name] = True
+        is_there = write(self.tiers[which], ALL[name])
+        assert is_there == (self.budget is None or file_bytes(ALL[name]) <= self.budget)
+        if is_there:
+            self.expected[name] = True
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
     def delete(self, which: int, name: str) -> None:
@@ -238,9 +241,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), data=st.binary(max_size=9))
     def damage(self, name: str, data: bytes) -> None:
-        """Replace a file by random bytes."""
-        self.place.put(ALL[name].recipe.key, data)
-        self.expected[name] = False
+        """Replace a file by random bytes. Without a budget it may be a new file."""
+        if self.budget is None or name in self.expected:
+            self.place.put(ALL[name].recipe.key, data)
+            self.expected[name] = False
 
     @rule(which=st.integers(0, 1))
     def collect(self, which: int) -> None:
@@ -262,9 +266,12 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Both tiers list the same keys."""
+        """Both tiers list the same keys: all that is expected, or what the budget has left of it."""
         for tier in getattr(self, "tiers", ()):
-            assert set(tier.keys()) == {ALL[name].recipe.key for name in self.expected}
+            keys, expected = set(tier.keys()), {ALL[name].recipe.key for name in self.expected}
+            assert keys == expected or (self.budget is not None and keys < expected)
+            assert tier.nbytes() <= (self.budget or 2**40)
+            self.expected = {name: whole for name, whole in self.expected.items() if ALL[name].recipe.key in keys}
 
     def teardown(self) -> None:
         """Remove the files."""

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import resource
 import shutil
 import tempfile
 import time
@@ -241,20 +240,6 @@ def test_a_failed_sync_leaves_no_file(
     assert list((tmp_path / "incoming").iterdir()) == []
     assert files_of(tmp_path) == [f"{KEY}.safetensors"]
     assert write(tier, small("two"))
-
-
-def test_a_write_above_the_size_limit_of_the_process_fails(tmp_path: Path) -> None:
-    """A write that the system refuses raises `TierUnavailable` and leaves no file."""
-    tier = FileTier(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(TierUnavailable, match="cannot write: File too large"):
-            write(tier, small("large", 1000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    assert list((tmp_path / "incoming").iterdir()) == []
 
 
 @pytest.mark.parametrize(("number", "is_damage"), [(errno.EIO, True), (errno.EMFILE, False)])

@@ -14,13 +14,9 @@ from types import FrameType
 
 import pytest
 from filelock import FileLock
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from promptcache.diagnostics import CorruptEncoding, TierUnavailable
+from promptcache.diagnostics import TierUnavailable
 from promptcache.kv import FileTier
-from tests.conftest import law_examples
 from tests.kv.processes import finish, start
 from tests.kv.stored import content, file_bytes, read, small, write
 
@@ -91,8 +87,9 @@ def test_an_encoding_as_large_as_the_budget_fits(tmp_path: Path) -> None:
 def test_an_eviction_that_fails_in_the_middle_is_only_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a file cannot be removed, the ones before it are evicted, and the next write counts right."""
     tier = FileTier(tmp_path, budget_bytes=sum(SIZES[name] for name in "abh"))
-    for name in "abc":
+    for time_s, name in enumerate("abc"):
         write(tier, ALL[name])
+        os.utime(tmp_path / "encodings" / f"{KEYS[name]}.safetensors", (time_s, time_s))
     removed, unlink = [], os.remove
 
     def refuse_the_second(path: str) -> None:
@@ -167,92 +164,3 @@ def test_processes_share_one_budget(tmp_path: Path) -> None:
 
     assert THIRD / 2 < max(seen) <= THIRD
     assert all(verdict.fault is None for verdict in tier.verify_all())
-
-
-class Agreement(RuleBasedStateMachine):
-    """Two tiers of one folder, as in two processes, and a set of what was written."""
-
-    folder: Path
-
-    @initialize(budget=st.sampled_from([None, THIRD, 2 * THIRD]))
-    def open(self, budget: int | None) -> None:
-        """Start with an empty folder."""
-        import tempfile
-
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder, self.budget = Path(self.temporary.name), budget
-        self.tiers = [FileTier(self.folder, budget_bytes=budget) for _ in range(2)]
-        self.expected: set[str] = set()  # at most these are there; without a budget, exactly these
-        self.damaged: set[str] = set()
-
-    @rule(which=st.integers(0, 1))
-    def reopen(self, which: int) -> None:
-        """Restart one of the processes."""
-        self.tiers[which] = FileTier(self.folder, budget_bytes=self.budget)
-
-    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
-    def write(self, which: int, name: str) -> None:
-        """Write: both tiers list the key."""
-        if write(self.tiers[which], ALL[name]):
-            self.expected.add(name)
-            assert KEYS[name] in set(self.tiers[1 - which].keys())
-
-    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
-    def read(self, which: int, name: str) -> None:
-        """Read: the result is what was written, or an error if the file was damaged. A store deletes it then."""
-        try:
-            found = read(self.tiers[which], KEYS[name])
-        except CorruptEncoding:
-            assert name in self.damaged
-            self.delete(which, name)
-            return
-        if found is not None:
-            assert name in self.expected - self.damaged
-            assert content(found) == content(ALL[name])
-        else:
-            assert name not in self.expected or self.budget is not None
-            self.expected.discard(name)
-            self.damaged.discard(name)
-
-    @rule(which=st.integers(0, 1), name=st.sampled_from(NAMES))
-    def delete(self, which: int, name: str) -> None:
-        """Delete an encoding."""
-        self.tiers[which].delete(KEYS[name])
-        self.expected.discard(name)
-        self.damaged.discard(name)
-
-    @rule(name=st.sampled_from(NAMES), cut=st.integers(0, 400))
-    def damage(self, name: str, cut: int) -> None:
-        """Truncate a file. It is replaced, because truncating a mapped file kills the process."""
-        path = self.folder / "encodings" / f"{KEYS[name]}.safetensors"
-        if path.exists() and cut:
-            data = path.read_bytes()
-            path.unlink()
-            path.write_bytes(data[:-cut])
-            self.damaged.add(name)
-
-    @rule(which=st.integers(0, 1))
-    def collect(self, which: int) -> None:
-        """`gc` finds no unfinished file."""
-        assert self.tiers[which].gc() == ()
-
-    @invariant()
-    def holds(self) -> None:
-        """The budget holds, and only written keys are listed."""
-        if not hasattr(self, "tiers"):
-            return
-        keys = set(self.tiers[0].keys())
-        assert keys == set(self.tiers[1].keys()) <= {KEYS[name] for name in self.expected | self.damaged}
-        if self.budget is None:
-            assert keys == {KEYS[name] for name in self.expected | self.damaged}
-        else:
-            assert used_bytes(self.folder) <= self.budget
-
-    def teardown(self) -> None:
-        """Remove the folder."""
-        if hasattr(self, "temporary"):
-            self.temporary.cleanup()
-
-
-Agreement.TestCase.settings = settings(max_examples=law_examples(0.1), stateful_step_count=30)
-TestAgreement = pytest.mark.law(Agreement.TestCase)

@@ -215,8 +215,8 @@ class FileTier(BlobTier):
             self._connect = partial(_Place.of_folder, local_root(location))
             with suppress(TierUnavailable):
                 self._run("write", _Place.make_folders)
-            with suppress(TierUnavailable):
-                self.trim()
+                if budget_bytes is not None:
+                    self.gc()
         else:
             self._name = _without_credentials(str(location)).rstrip("/")
             self._connect = partial(_Place.of_url, str(location), options or {})
@@ -324,7 +324,11 @@ class FileTier(BlobTier):
             yield VerifyResult(entry["name"], entry["size"], fault)
 
     def gc(self) -> tuple[str, ...]:
-        """Remove the unfinished files of killed writers and return their names. Nothing else is removed but locks."""
+        """Remove what killed processes left, locks too, and evict until the budget holds.
+
+        Returns:
+            Names of the unfinished files of killed writers.
+        """
 
         def collect(place: _Place) -> tuple[str, ...]:
             with self._locked(place):
@@ -332,20 +336,11 @@ class FileTier(BlobTier):
                     path = Path(place.path(f"locks/{entry['name']}"))
                     with suppress(Timeout), FileLock(path, timeout=0):
                         path.unlink(missing_ok=True)
-                return place.sweep()
+                removed = place.sweep()
+                self._make_room(place, 0)
+                return removed
 
         return self._run("clean up", collect)
-
-    def trim(self) -> None:
-        """Evict until the budget holds."""
-
-        def trim(place: _Place) -> None:
-            with self._locked(place):
-                place.sweep()
-                self._make_room(place, 0)
-
-        if self._budget_bytes is not None:
-            self._run("evict", trim)
 
     def _read(self, key: str, *, mark_use: bool = False) -> bytes | BinaryIO | None:
         name = file_name(key)
