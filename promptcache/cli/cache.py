@@ -1,6 +1,6 @@
 """`promptcache cache`: look into the folder of a store, verify it, and clean it up.
 
-No command loads a model: each file has a header that names its schema and module.
+No command loads a model: each file names its schema and module in its metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
-    from promptcache.kv import DiskTier, Header, VerifyResult
+    from promptcache.kv import FileTier, StoredEncoding, VerifyResult
 
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _SHOWN = 12  # digits of a key
@@ -114,12 +114,11 @@ def verify(_sources: Sources, store: str) -> Output:
     """Read every file, and report those that are damaged; nothing is removed."""
     tier = open_folder(store)
     total = len(tuple(tier.keys()))
-    verdicts, done = [], 0
+    verdicts = []
     with progress() as show:
         for verdict in tier.verify_all():
             verdicts.append(verdict)
-            done += not verdict.foreign
-            show("files", done, total)
+            show("files", len(verdicts), total)
     bad = any(each.fault is not None for each in verdicts)
     return Output(
         data=[each._asdict() for each in verdicts],
@@ -138,7 +137,7 @@ def gc(_sources: Sources, store: str, limit: int | None) -> Output:
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()
     if limit is not None:
-        open_folder(store, limit).trim()
+        open_folder(store, limit).gc()
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = (
@@ -166,32 +165,32 @@ def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
     return Output(data={"removed": [each.key for each in found], "nbytes": nbytes}, text=text)
 
 
-def _entries(tier: DiskTier) -> tuple[Entry, ...]:
+def _entries(tier: FileTier) -> tuple[Entry, ...]:
     """Return the files of a store, by schema, module and position."""
     found = [_entry(tier, key, nbytes, used_s) for key, (nbytes, used_s) in tier.files().items()]
     return tuple(sorted(found, key=lambda each: (each.name, each.codec or "", each.positions or (0, 0), each.key)))
 
 
-def _entry(tier: DiskTier, key: str, nbytes: int, used_s: float) -> Entry:
+def _entry(tier: FileTier, key: str, nbytes: int, used_s: float) -> Entry:
     known: dict[str, Any] = {"key": key, "nbytes": nbytes, "used_s": used_s}
     try:
-        header = tier.header(key)
+        stored = tier.read_unverified(key)
     except CorruptEncoding as fault:
         return Entry(**known, fault=str(fault))
-    return Entry(**known) if header is None else Entry(**known, **_header_fields(header))
+    return Entry(**known) if stored is None else Entry(**known, **_known_of(stored))
 
 
-def _header_fields(header: Header) -> dict[str, Any]:
-    recipe = header.recipe
+def _known_of(stored: StoredEncoding) -> dict[str, Any]:
+    recipe = stored.recipe
     return {
-        "schema": header.facts.get("schema"),
-        "module": header.facts.get("module"),
+        "schema": stored.facts.get("schema"),
+        "module": stored.facts.get("module"),
         "codec": str(recipe.codec),
-        "dtype": str(header.shape.dtype).removeprefix("torch."),
+        "dtype": str(stored.shape.dtype).removeprefix("torch."),
         "num_tokens": recipe.num_tokens,
         "positions": (recipe.first_position, recipe.last_position),
         "fingerprint": recipe.fingerprint,
-        "facts": dict(header.facts),
+        "facts": dict(stored.facts),
     }
 
 
@@ -232,7 +231,7 @@ def _table(entries: Sequence[Entry]) -> str:
     return "".join(f"{line}\n" for line in (*lines, total))
 
 
-def _totals(tier: DiskTier, entries: Sequence[Entry]) -> dict[str, Any]:
+def _totals(tier: FileTier, entries: Sequence[Entry]) -> dict[str, Any]:
     return {
         "store": str(tier),
         "num_encodings": len(entries),
@@ -276,14 +275,10 @@ def _entry_text(entry: Entry) -> str:
 
 
 def _verdicts_text(verdicts: Sequence[VerifyResult]) -> str:
-    """Return a line for each damaged or foreign file, and a line with the totals."""
+    """Return a line for each damaged file, and a line with the totals."""
     bad = [each for each in verdicts if each.fault is not None]
-    foreign = [each for each in verdicts if each.foreign]
-    good = [each for each in verdicts if each.fault is None and not each.foreign]
-    lines = [*(str(each.fault) for each in bad), *(f"{each.name}: no encoding, left alone" for each in foreign)]
+    good = [each for each in verdicts if each.fault is None]
+    lines = [str(each.fault) for each in bad]
     good_bytes = size_text(sum(each.nbytes for each in good))
-    lines.append(
-        f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), "
-        f"{len(bad):,} bad" + (f"; {len(foreign):,} foreign" if foreign else "")
-    )
+    lines.append(f"{counted(len(good) + len(bad), 'file')} read: {len(good):,} good ({good_bytes}), {len(bad):,} bad")
     return "".join(f"{line}\n" for line in lines)

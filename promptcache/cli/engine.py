@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from promptcache.engine import Engine
-    from promptcache.kv import DiskTier, StoreConfig
+    from promptcache.kv import FileTier, StoreConfig
 
 
 def load_engine(model: str, device: str | None, dtype: str, store: StoreConfig | None = None, **options: Any) -> Engine:
@@ -106,13 +106,13 @@ def store_config(place: str, limit: int | None, *, memory_bytes: int | None = No
     return replace(config, disk_bytes=limit, memory_bytes=memory_bytes)
 
 
-def open_folder(place: str, limit: int | None = None) -> DiskTier:
+def open_folder(place: str, limit: int | None = None) -> FileTier:
     """Open the folder of an existing store.
 
     Raises:
         EnvironmentMissing: There is no such folder, or it is no store.
     """
-    from promptcache.kv import config_of, expand_home
+    from promptcache.kv import FileTier, config_of, expand_home
 
     if config_of(place).folder is None:
         raise UsageMistake(f"--store {place}: only folders can be looked into")
@@ -123,6 +123,4 @@ def open_folder(place: str, limit: int | None = None) -> DiskTier:
         else:
             what = "does not exist"
         raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
-    from promptcache.kv import DiskTier  # needs POSIX
-
-    return DiskTier(folder, budget_bytes=limit)
+    return FileTier(folder, budget_bytes=limit)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, islice, product
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -278,12 +278,13 @@ def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str
 
 def _known_loss(options: WarmOptions, keys: Sequence[str]) -> dict[str, str]:
     """Return the loss that was measured earlier, from the first file that can be read."""
-    from promptcache.kv import config_of, open_blob_tiers, stored_facts
+    from promptcache.kv import FileTier, config_of
 
-    tiers = open_blob_tiers(config_of(options.store))
-    for tier, key in product(tiers, keys[:_ASKED_FILES]):
+    place = config_of(options.store)
+    tier = FileTier(place.url or str(place.folder))
+    for key in keys[:_ASKED_FILES]:
         with suppress(StoreError):  # warming will find and repair a damaged file
-            if loss := loss_facts(stored_facts(tier, key)):
+            if (stored := tier.read_unverified(key)) and (loss := loss_facts(stored.facts)):
                 return loss
     return {}
 

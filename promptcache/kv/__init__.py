@@ -1,16 +1,15 @@
 """Keys and values: their types, their keys, and the stores that hold them.
 
-Other rooms import from here only. Names that need POSIX or fsspec are loaded when they are first used.
+Other rooms import from here only.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
 from promptcache.kv.eviction import GreedyDual, cost_at
 from promptcache.kv.files.blob_tier import BlobTier
-from promptcache.kv.files.format import Header
+from promptcache.kv.files.local import expand_home
+from promptcache.kv.files.tier import FileTier, VerifyResult
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
 from promptcache.kv.memory.arena import Allocation
 from promptcache.kv.memory.buffers import Buffers
@@ -22,25 +21,11 @@ from promptcache.kv.store_config import (
     checked_source,
     config_of,
     memory_tier,
-    open_blob_tiers,
     open_buffers,
     open_store,
 )
-from promptcache.kv.tiered import TieredStore, stored_facts
+from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab, size_class
-from promptcache.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from promptcache.kv.files.disk import DiskTier, VerifyResult
-    from promptcache.kv.files.folder import expand_home
-    from promptcache.kv.files.remote import RemoteTier
-
-_LAZY = {
-    "DiskTier": "promptcache.kv.files.disk",
-    "RemoteTier": "promptcache.kv.files.remote",
-    "VerifyResult": "promptcache.kv.files.disk",
-    "expand_home": "promptcache.kv.files.folder",
-}
 
 __all__ = [
     "FORMAT_VERSION",
@@ -48,10 +33,9 @@ __all__ = [
     "BlobTier",
     "Buffers",
     "Codec",
-    "DiskTier",
     "FaultLog",
+    "FileTier",
     "GreedyDual",
-    "Header",
     "KVHandle",
     "KVShape",
     "LayerViews",
@@ -59,7 +43,6 @@ __all__ = [
     "MemoryStore",
     "OnWait",
     "Recipe",
-    "RemoteTier",
     "Slab",
     "Store",
     "StoreConfig",
@@ -77,12 +60,8 @@ __all__ = [
     "expand_home",
     "go_on",
     "memory_tier",
-    "open_blob_tiers",
     "open_buffers",
     "open_store",
     "size_class",
     "stored_bytes",
-    "stored_facts",
 ]
-
-__getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -103,8 +103,8 @@ def tensor_specs(codec: Codec, shape: KVShape, num_tokens: int) -> Mapping[str, 
         whole = TensorSpec(shape.dtype, (layers, heads, num_tokens, width))
         return {"keys": whole, "values": whole}
     how = QUANTIZERS[codec]
-    key_groups = len(_group_sizes(num_tokens, how.key_group * shape.dtype.itemsize))
-    value_groups = len(_group_sizes(heads * width, how.value_group * shape.dtype.itemsize))
+    key_groups = _num_groups(num_tokens, how.key_group * shape.dtype.itemsize)
+    value_groups = _num_groups(heads * width, how.value_group * shape.dtype.itemsize)
     key_bounds = TensorSpec(shape.dtype, (layers, heads, key_groups, width))
     value_bounds = TensorSpec(shape.dtype, (layers, num_tokens, value_groups))
     return {
@@ -174,9 +174,13 @@ def apply_codec(recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> tup
     return from_stored(to_stored(recipe, keys, values), keys.device)
 
 
+def _num_groups(length: int, size: int) -> int:
+    return max(1, length // size)
+
+
 def _group_sizes(length: int, size: int) -> list[int]:
     """Return the lengths of groups of `size` numbers. The last group takes the remainder."""
-    count = max(1, length // size)
+    count = _num_groups(length, size)
     return [size] * (count - 1) + [length - size * (count - 1)]
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from promptcache.diagnostics import Kind, Short, StoreError
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 SUFFIX = ".safetensors"
 """Suffix of the files of encodings. Files with another suffix are foreign."""

@@ -13,6 +13,7 @@ import torch
 
 from promptcache.diagnostics import BYTES, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
+from promptcache.kv.files.tier import FileTier
 from promptcache.kv.memory.buffers import Buffers
 from promptcache.kv.memory.store import MemoryStore
 from promptcache.kv.store import Store, Tier
@@ -98,7 +99,14 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
         host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
-    return TieredStore(memory, open_blob_tiers(source), host=host)
+    tiers: list[BlobTier] = []  # the fastest first
+    if source.folder is not None:
+        tiers.append(FileTier(source.folder, budget_bytes=source.disk_bytes))
+    if source.url is not None:
+        tiers.append(FileTier(source.url, timeout_s=source.timeout_s, options=source.url_options))
+    if source.tier is not None:
+        tiers.append(source.tier)
+    return TieredStore(memory, tiers, host=host)
 
 
 def memory_tier(store: Store) -> MemoryStore | None:
@@ -162,25 +170,3 @@ def config_of(location: str | os.PathLike[str]) -> StoreConfig:
     _LOCATION.check("store", location, StoreError)
     text = _FILE_URL.sub("", os.fspath(location))
     return StoreConfig(url=text) if "://" in text else StoreConfig(folder=text)
-
-
-def open_blob_tiers(config: StoreConfig) -> tuple[BlobTier, ...]:
-    """Open the blob tiers of a configuration, fastest first.
-
-    Raises:
-        StoreError: A folder or URL cannot be a tier.
-    """
-    tiers: list[BlobTier] = []
-    if config.folder is not None:
-        from promptcache.kv.files.disk import DiskTier  # needs POSIX
-
-        tiers.append(DiskTier(config.folder, budget_bytes=config.disk_bytes))
-    if config.url is not None:
-        try:
-            from promptcache.kv.files.remote import RemoteTier  # needs fsspec
-        except ImportError as missing:
-            raise StoreError(str(missing)) from missing
-        tiers.append(RemoteTier(config.url, timeout_s=config.timeout_s, options=config.url_options))
-    if config.tier is not None:
-        tiers.append(config.tier)
-    return tuple(tiers)

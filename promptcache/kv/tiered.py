@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -115,7 +114,6 @@ class TieredStore(Unpicklable, Store):
         """
         self.memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
         self._notes: dict[str, Mapping[str, str]] = {}
-        self._damaged: set[tuple[str, str]] = set()  # tiers and keys of files that could not be deleted
         self._health = TierHealth()
         self._faults = FaultLog()
         for tier in self.blob_tiers:
@@ -301,18 +299,11 @@ class TieredStore(Unpicklable, Store):
         """Read and verify a file. A damaged one is deleted."""
         try:
             data = tier.read(key)
-            stored = None if data is None else unpack(data, f"{tier}/{key}", key, self.memory.shape)
+            return None if data is None else unpack(data, f"{tier}/{key}", key, self.memory.shape)
         except CorruptEncoding:
-            self._damaged.add((str(tier), key))
             with suppress(Exception):  # a read-only folder; the damage is reported in any case
-                self._delete_damaged(tier, key)
+                tier.delete(key)
             raise
-        self._damaged.discard((str(tier), key))
-        return stored
-
-    def _delete_damaged(self, tier: BlobTier, key: str) -> None:
-        tier.delete(key)
-        self._damaged.discard((str(tier), key))
 
     def _promote(self, stored: StoredEncoding) -> KVHandle:
         """Copy KV to the memories. Without room on the device, link it where it is, in its mapped file if possible."""
@@ -325,29 +316,14 @@ class TieredStore(Unpicklable, Store):
         chosen = tuple(tiers)
         data = pack(stored) if chosen else b""
         for tier in chosen:
-            self._health.attempt("write", tier, partial(self._save, tier, stored.recipe.key, data), faults)
-
-    def _save(self, tier: BlobTier, key: str, data: bytes) -> None:
-        if (str(tier), key) in self._damaged:
-            self._delete_damaged(tier, key)
-        tier.write(key, data)
+            self._health.attempt("write", tier, partial(tier.write, stored.recipe.key, data), faults)
 
     def _bytes_in(self, tier: BlobTier) -> int:
         return self._health.attempt("read", tier, tier.nbytes, FaultLog()) or 0
 
     def _keys_in(self, tier: BlobTier, faults: FaultLog) -> tuple[str, ...]:
         found = self._health.attempt("read", tier, lambda: tuple(tier.keys()), faults) or ()
-        return tuple(key for key in found if KEY.takes(key) and (str(tier), key) not in self._damaged)
-
-
-def stored_facts(tier: BlobTier, key: str) -> Mapping[str, str]:
-    """Return the facts beside an encoding in a tier; none if it is not there.
-
-    Raises:
-        StoreError: The tier does not answer, or the file is damaged.
-    """
-    data = tier.read(key)
-    return {} if data is None else unpack(data, f"{tier}/{key}", key).facts
+        return tuple(key for key in found if KEY.takes(key))
 
 
 def _try_lock(tier: BlobTier, key: str, timeout_s: float) -> tuple[Callable[[], object] | None]:
@@ -355,16 +331,10 @@ def _try_lock(tier: BlobTier, key: str, timeout_s: float) -> tuple[Callable[[], 
 
 
 def _map(function: Callable[[_A], _T], values: Sequence[_A], max_threads: int) -> Iterator[_T]:
-    """Yield the results of a function in order. At most `2 * max_threads` results wait, which bounds memory."""
-    num_threads = min(max_threads, len(values))
-    if num_threads <= 1:
+    """Yield the results of a function in order. At most `max_threads` results wait, which bounds memory."""
+    if max_threads == 1 or len(values) == 1:
         yield from map(function, values)
         return
-    with ThreadPoolExecutor(num_threads) as pool:
-        running: deque[Future[_T]] = deque()
-        for value in values:
-            running.append(pool.submit(function, value))
-            if len(running) > 2 * num_threads:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+    with ThreadPoolExecutor(max_threads) as pool:
+        for start in range(0, len(values), max_threads):
+            yield from pool.map(function, values[start : start + max_threads])

@@ -14,7 +14,7 @@ import torch
 from click.testing import Result
 
 from promptcache.cli.options import Size
-from promptcache.kv import DiskTier
+from promptcache.kv import FileTier
 from tests.cli.conftest import TRAVEL, Command, data
 from tests.kv.stored import read, write
 
@@ -108,7 +108,7 @@ def test_a_damaged_file_hides_no_loss(command: Command, folder: Path) -> None:
 def test_facts_of_files_stay_in_their_line(command: Command, folder: Path) -> None:
     """Facts of a stored file are shown escaped and shortened if they are long or have control characters."""
     only(command("warm", "travel.xml", *ON_CPU, "--keep", "int8", "--json"))
-    tier = DiskTier(folder / "kept")
+    tier = FileTier(folder / "kept")
     found = [read(tier, key) for key in tier.keys()]  # noqa: SIM118 # a tier is no dict
     stored = next(each for each in found if each and "loss.logits" in each.facts)
     tier.delete(stored.recipe.key)
@@ -160,7 +160,7 @@ def test_what_cannot_be_repaired_is_an_error(command: Command, folder: Path) -> 
 def test_kv_of_another_shape_is_encoded_again(command: Command, folder: Path) -> None:
     """A file with the right key and another dtype is no damage that `verify` could know, and `warm` makes it again."""
     command("warm", "travel.xml", *ON_CPU)
-    tier = DiskTier(folder / "kept")
+    tier = FileTier(folder / "kept")
     stored = read(tier, max(tier.keys()))
     assert stored is not None
     tier.delete(stored.recipe.key)

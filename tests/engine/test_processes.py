@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.kv import DiskTier
+from promptcache.kv import FileTier
 from tests.engine.process_work import PROMPTS, engine, warm, warm_for_ever
 from tests.kv.processes import context, finish, kill_at_random, start
 
@@ -40,7 +40,7 @@ def kill_often(folder: Path, times: range) -> None:
     answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
     for seed in times:
         kill_at_random(folder, seed, 0.1, warm_for_ever, str(folder), disk_bytes)
-        tier = DiskTier(folder, budget_bytes=disk_bytes)
+        tier = FileTier(folder, budget_bytes=disk_bytes)
         assert all(verdict.fault is None for verdict in tier.verify_all())
         tier.gc()
         assert list((folder / "incoming").iterdir()) == []

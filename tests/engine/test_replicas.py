@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from promptcache import Completion, Engine
-from promptcache.kv import DiskTier, RemoteTier
+from promptcache.kv import FileTier
 from tests.engine.process_work import NAMES, engine, replica
 from tests.kv.s3 import BUCKET, S3Server, s3_server
 
@@ -33,7 +33,7 @@ def test_cold_replicas_answer_like_one_engine(kind: str, s3: S3Server, tmp_path:
     made: list[str] = []
 
     def start() -> Engine:
-        tier = DiskTier(tmp_path) if kind == "folder" else RemoteTier(f"s3://{BUCKET}/kept", options=s3.options())
+        tier = FileTier(tmp_path) if kind == "folder" else FileTier(f"s3://{BUCKET}/kept", options=s3.options())
         return replica(tier, made.append)
 
     replicas, together, reference = [start() for _ in range(3)], threading.Barrier(3), engine(None)

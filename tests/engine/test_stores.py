@@ -12,7 +12,7 @@ import torch
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import StoreError
-from promptcache.kv import DiskTier, MemoryStore, Tier, TieredStore
+from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
 from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -230,11 +230,12 @@ def test_warming_again_fills_a_lost_folder(tmp_path: Path, codec: str) -> None:
     """A folder removed under a running engine gets the same files again, and nothing is encoded."""
     made = engine(tmp_path / "kept", keep=codec)
     made.warm()
-    before = files(tmp_path / "kept")
+    before = {*files(tmp_path / "kept")}
     shutil.rmtree(tmp_path / "kept")
-    (report,) = made.warm()
+    (report,), (restarted,) = made.warm(), engine(tmp_path / "kept", keep=codec).warm()
 
-    assert files(tmp_path / "kept") == before
+    assert {*files(tmp_path / "kept")} == before
+    assert restarted.num_encoded == 0
     assert (report.num_encoded, dict(report.not_kept), report.faults) == (0, {}, ())
 
 
@@ -293,7 +294,7 @@ def test_a_file_of_another_shape_is_encoded_again(tmp_path: Path) -> None:
     first = engine(tmp_path)
     made = first.generate(PROMPT, **GREEDY)
     shape = first.model.shape
-    tier = DiskTier(tmp_path)
+    tier = FileTier(tmp_path)
     recipes = [first._executor.recipe(part.encoding) for part in first.plan(PROMPT).tokens.parts]
     wrong = [replace(shape, dtype=torch.float16), replace(shape, head_dim=2 * shape.head_dim)]
     for recipe, other in zip(recipes, wrong, strict=False):

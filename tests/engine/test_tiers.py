@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
-from promptcache.kv import Codec, DiskTier, MemoryStore, Tier, TieredStore
+from promptcache.kv import Codec, FileTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.completion import KVSource
@@ -47,7 +47,7 @@ def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
     """Return a store in memory, in host memory and on disk."""
     shape = default_model().shape
     memory = MemoryStore(shape, budget_bytes=budget_bytes)
-    return TieredStore(memory, (DiskTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
+    return TieredStore(memory, (FileTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
 
 
 @pytest.mark.law

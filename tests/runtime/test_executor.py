@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
-from promptcache.kv import DiskTier, KVHandle, MemoryStore, TieredStore
+from promptcache.kv import FileTier, KVHandle, MemoryStore, TieredStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.runtime.catalog import SchemaState, schema_state
@@ -175,7 +175,7 @@ def test_locks_are_free_between_forward_passes() -> None:
 
 def sharing(folder: Path) -> Executor:
     """Return the executor of another replica, with memory of its own and a folder for all."""
-    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (DiskTier(folder),)), lambda: "tiny")
+    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (FileTier(folder),)), lambda: "tiny")
 
 
 def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import BinaryIO
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.kv.store import Tier
@@ -36,8 +37,8 @@ class BlobTier(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def read(self, key: str) -> bytes | memoryview | None:
-        """Return the file of `key`, or None."""
+    def read(self, key: str) -> bytes | BinaryIO | None:
+        """Return the content of the file of `key`, or the open file, which is then mapped and closed; or None."""
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:

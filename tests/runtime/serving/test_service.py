@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import Any, BinaryIO
 from unittest.mock import Mock
 
 import pytest
@@ -38,7 +38,7 @@ from promptcache.diagnostics import (
     ServiceClosed,
 )
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, RemoteTier, Store, TieredStore
+from promptcache.kv import FileTier, MemoryStore, Store, TieredStore
 from promptcache.layout import Encoding
 from promptcache.runtime import (
     Completion,
@@ -172,7 +172,7 @@ def test_greedy_answers_do_not_depend_on_neighbors(
     store = None
     if far_tokens is not None:
         memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
-        store = TieredStore(memory, [RemoteTier("memory://far")])
+        store = TieredStore(memory, [FileTier("memory://far")])
     made = engine(None if history else 0, store).service(limits)
     try:
         asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
@@ -385,7 +385,7 @@ def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:
     assert other.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
 
 
-class SlowNetwork(RemoteTier):
+class SlowNetwork(FileTier):
     """Another process has filled this tier. A read waits until `is_open`."""
 
     def __init__(self, url: str) -> None:
@@ -394,7 +394,7 @@ class SlowNetwork(RemoteTier):
         self.num_reads: Counter[str] = Counter()
         self.has_read = threading.Event()
 
-    def read(self, key: str) -> bytes | None:
+    def read(self, key: str) -> bytes | BinaryIO | None:
         """Fetch the encoding of `key`."""
         self.num_reads[key] += 1
         self.has_read.set()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.diagnostics import CorruptEncoding
-from promptcache.kv import MemoryStore, TieredStore
-from promptcache.kv.files.disk import DiskTier
+from promptcache.diagnostics import CorruptEncoding, TierUnavailable
+from promptcache.kv import FileTier, MemoryStore, TieredStore
+from promptcache.kv.files import tier as tier_module
 from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, small, write
 
@@ -29,7 +29,7 @@ def incoming(folder: Path) -> list[str]:
 
 def write_and_evict(folder: str, seed: int) -> None:
     """Write, read, evict, delete and damage files in an endless loop."""
-    tier = DiskTier(folder, budget_bytes=BUDGET)
+    tier = FileTier(folder, budget_bytes=BUDGET)
     chance = random.Random(seed)
     (Path(folder) / "started").touch()
     while True:
@@ -61,7 +61,7 @@ def check_what_is_left(folder: Path) -> None:
     parts = [path for part in ("encodings", "incoming") for path in (folder / part).iterdir()]
     assert sum(path.lstat().st_size for path in parts) <= BUDGET
 
-    tier = DiskTier(folder, budget_bytes=BUDGET)
+    tier = FileTier(folder, budget_bytes=BUDGET)
     for key in list(tier.keys()):
         try:
             found = read(tier, key)
@@ -97,15 +97,15 @@ def test_two_hundred_killed_processes_leave_a_correct_folder(tmp_path: Path) -> 
 
 def die_while_writing(folder: str) -> None:
     """Kill this process after the last byte was written and before the rename."""
-    tier = DiskTier(folder)
+    tier = FileTier(folder)
     os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
     write(tier, ALL[0])
 
 
 @pytest.mark.process
 def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
-    """`gc` removes only unfinished files of killed processes."""
-    tier = DiskTier(tmp_path)
+    """`gc` removes the unfinished files of killed processes, and no other file."""
+    tier = FileTier(tmp_path)
     write(tier, ALL[1])
     (tmp_path / "notes.txt").touch()
     (tmp_path / "encodings" / "notes.txt").touch()
@@ -114,14 +114,24 @@ def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
     (left,) = incoming(tmp_path)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
-    with tier._folder.incoming_file(ALL[3].recipe.key, 100) as (writing, _):
-        removed = DiskTier(tmp_path).gc()
-        (kept,) = incoming(tmp_path)
-
     assert process.exitcode == -signal.SIGKILL
-    assert removed == (left,)
-    assert kept == writing.name
+    assert tier.gc() == (left,)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before - {tmp_path / "incoming" / left}
+
+
+def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer holds the lock of the folder until its file is complete, so no other process takes it for abandoned."""
+    monkeypatch.setattr(tier_module, "LOCK_TIMEOUT_S", 0.1)
+    other, synced = FileTier(tmp_path), os.fsync
+
+    def sync(descriptor: int) -> None:
+        with pytest.raises(TierUnavailable, match="another process held its lock"):
+            other.gc()
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+    assert write(FileTier(tmp_path), ALL[0])
 
 
 @pytest.mark.process
@@ -130,14 +140,14 @@ def test_writes_remove_files_of_killed_processes(tmp_path: Path) -> None:
     start(die_while_writing, str(tmp_path)).join()
     assert len(incoming(tmp_path)) == 1
 
-    assert write(DiskTier(tmp_path, budget_bytes=file_bytes(ALL[0])), ALL[0])
+    assert write(FileTier(tmp_path, budget_bytes=file_bytes(ALL[0])), ALL[0])
 
     assert incoming(tmp_path) == []
 
 
 def store_over(folder: str | Path) -> TieredStore:
     """Return a store over a folder, as each process has one."""
-    return TieredStore(MemoryStore(shape()), (DiskTier(folder),))
+    return TieredStore(MemoryStore(shape()), (FileTier(folder),))
 
 
 def hold_claim(folder: str, key: str, answers: object) -> None:
@@ -189,13 +199,14 @@ def test_a_waiting_claim_can_be_ended(tmp_path: Path) -> None:
 
 
 def test_without_working_locks_every_key_is_claimed(tmp_path: Path) -> None:
-    """On a file system without locks, nothing waits, and each process encodes for itself."""
+    """On a file system without locks, nothing waits, each process encodes for itself, and there is a fault."""
     key, store = ALL[0].recipe.key, store_over(tmp_path)
     shutil.rmtree(tmp_path / "locks")
     (tmp_path / "locks").write_text("in the way")
 
     with store.claim([key], 60) as claimed:
         assert claimed == {key}
+    assert "cannot lock: " in store.faults()[0]
 
 
 def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
@@ -205,7 +216,7 @@ def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
         pass
 
     with store.claim([two], 1):
-        DiskTier(tmp_path).gc()
+        FileTier(tmp_path).gc()
         assert [path.name for path in (tmp_path / "locks").iterdir()] == [f"{two}.lock"]
         with store_over(tmp_path).claim([two], 0) as claimed:
             assert not claimed
@@ -213,7 +224,7 @@ def test_gc_removes_locks_that_are_not_held(tmp_path: Path) -> None:
 
 def warm(folder: str, made: object) -> None:
     """Write each missing encoding as the engine does: claim, look again, compute, write."""
-    tier, store = DiskTier(folder), store_over(folder)
+    tier, store = FileTier(folder), store_over(folder)
     for each in WARMED:
         key = each.recipe.key
         if read(tier, key) is None:
