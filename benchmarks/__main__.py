@@ -330,7 +330,7 @@ def with_engine(measure: Callable[..., BenchReport]) -> Callable[..., None]:
         from promptcache.engine import Engine
 
         # without history, because each round asks the same prompt again
-        engine = Engine.from_pretrained(model, dtype=dtype, history_bytes=0)
+        engine = Engine.from_pretrained(model, dtype=dtype, history=False)
         facts = engine.model.shape
         data = {"model": model, "dtype": str(facts.dtype).removeprefix("torch."), "device": str(facts.device)}
         return measure(show, engine, **own), data

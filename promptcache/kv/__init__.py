@@ -12,18 +12,15 @@ from promptcache.kv.eviction import GreedyDual, cost_at
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import Header
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
-from promptcache.kv.memory.arena import Allocation
-from promptcache.kv.memory.buffers import Buffers
-from promptcache.kv.memory.store import MemoryStore
+from promptcache.kv.memory import KVMemory
+from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
 from promptcache.kv.store_config import (
     StoreConfig,
     StoreSource,
     checked_source,
     config_of,
-    memory_tier,
     open_blob_tiers,
-    open_buffers,
     open_store,
 )
 from promptcache.kv.tiered import TieredStore, stored_facts
@@ -44,15 +41,14 @@ _LAZY = {
 
 __all__ = [
     "FORMAT_VERSION",
-    "Allocation",
     "BlobTier",
-    "Buffers",
     "Codec",
     "DiskTier",
     "FaultLog",
     "GreedyDual",
     "Header",
     "KVHandle",
+    "KVMemory",
     "KVShape",
     "LayerViews",
     "Lookup",
@@ -76,9 +72,7 @@ __all__ = [
     "cost_at",
     "expand_home",
     "go_on",
-    "memory_tier",
     "open_blob_tiers",
-    "open_buffers",
     "open_store",
     "size_class",
     "stored_bytes",

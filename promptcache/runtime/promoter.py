@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from promptcache.diagnostics import BYTES, InvalidValue, PromptCacheError, Short, one_of
-from promptcache.kv import go_on, memory_tier
+from promptcache.kv import go_on
 from promptcache.layout import (
     CombinationParts,
     Encoding,
-    KVPart,
     Level,
     Plan,
     combination,
@@ -26,13 +25,9 @@ from promptcache.layout import (
     in_full_context,
 )
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.idle import IdleThread, Interrupted
-
-DEFAULT_PROMOTE_BYTES = 2**30
-"""Default limit of promoted KV in a store without a memory budget."""
 
 MAX_COMBINATIONS = 10_000
 """Limit of the combinations that are remembered: of those that came once, and of those that came again."""
@@ -80,33 +75,26 @@ class _Combination:
 class Promoter:
     """Counts combinations, promotes those that come twice, and finds the exact plan of a request. Thread-safe.
 
-    A request uses promoted KV only if all of its KV is in memory. Promotions end when a schema that has their modules
-    is removed.
+    A request uses promoted KV only if all of its KV is in memory.
     """
 
-    def __init__(
-        self, executor: Executor, catalog: Catalog, mode: str = PromoteMode.OFF, promote_bytes: int | None = None
-    ) -> None:
+    def __init__(self, executor: Executor, mode: str = PromoteMode.OFF, promote_bytes: int | None = None) -> None:
         """Create a promoter without promotions.
 
         Args:
             executor: The model, and its store.
             mode: "auto" promotes combinations that come twice; with "off", only `promote` does it.
-            promote_bytes: Limit of promoted KV. None means a quarter of the store's memory budget, or
-                `DEFAULT_PROMOTE_BYTES` without a budget.
+            promote_bytes: Limit of promoted KV. None means a quarter of the store's memory budget.
 
         Raises:
             InvalidValue: There is no such mode, or `promote_bytes` is not a number of bytes.
         """
         one_of(PromoteMode).check("promote", mode, InvalidValue)
         (BYTES | None).check("promote_bytes", promote_bytes, InvalidValue)
-        if promote_bytes is None:
-            memory = memory_tier(executor.store)
-            budget_bytes = None if memory is None else memory.budget_bytes
-            promote_bytes = DEFAULT_PROMOTE_BYTES if budget_bytes is None else budget_bytes // 4
-        self._promote_bytes = promote_bytes
+        memory = executor.store.memory
+        self._promote_bytes = memory.budget_bytes // 4 if promote_bytes is None else promote_bytes
         self._is_automatic = mode == PromoteMode.AUTO
-        self._executor, self._catalog = executor, catalog
+        self._executor = executor
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
         self._combinations: OrderedDict[CombinationParts, _Combination | None] = OrderedDict()  # by last use
         self._waiting: dict[CombinationParts, None] = {}
@@ -116,7 +104,6 @@ class Promoter:
         self._lock = new_lock()
         self._working = new_lock()
         self._thread = IdleThread(self.work, executor.activity)
-        catalog.on_drop.append(self.end_unneeded)
 
     @property
     def figures(self) -> Promotions:
@@ -183,8 +170,7 @@ class Promoter:
             self._executor.fetch(each.encoding for each in found.parts if each.encoding not in own_nodes)
             self._lose(own, found)
             with self._lock:
-                if self._is_needed(own):
-                    self._wait(own)
+                self._wait(own)
             num_tokens, is_done = 0, False
             try:
                 while (node := self._next_node(own, found)) is not None and self._encode(own, node, go_on):
@@ -254,27 +240,13 @@ class Promoter:
 
     def _encode(self, own: CombinationParts, node: Encoding, check: StopCheck) -> bool:
         """Encode a node of a waiting combination, and return whether it is in memory now."""
-        is_kept = is_added = False
-        self._catalog.hold(node)
-        try:
-            is_kept = self._executor.encode_in_memory(node, check)
-        finally:
-            with self._lock:
-                if is_kept and own in self._waiting:
-                    is_added = True
-                    self._nodes[node] = self._size(node)
-                    self._nbytes += self._nodes[node]
-            if not is_added:
-                self._catalog.release([node])
-        return is_added
-
-    def end_unneeded(self) -> None:
-        """End the promotions of modules that no schema has any more."""
+        is_kept = self._executor.encode_in_memory(node, check)
         with self._lock:
-            for own in [each for each in self._combinations if not self._is_needed(each)]:
-                self._forget(own)
-            used = {node for each in self._combinations.values() if each is not None for node in each.nodes}
-            self._free([node for node in self._nodes if node not in used])
+            is_added = is_kept and own in self._waiting
+            if is_added:
+                self._nodes[node] = self._size(node)
+                self._nbytes += self._nodes[node]
+        return is_added
 
     def end(self) -> None:
         """End the thread."""
@@ -309,9 +281,8 @@ class Promoter:
                 self._came_once.popitem(last=False)
             return
         del self._came_once[number]
-        if self._is_needed(own):
-            self._wait(own)
-            self._thread.start()
+        self._wait(own)
+        self._thread.start()
 
     def _wait(self, own: CombinationParts) -> None:
         """Remember a combination that waits to be encoded."""
@@ -345,10 +316,7 @@ class Promoter:
     def _free(self, nodes: Sequence[Encoding]) -> None:
         for node in nodes:
             self._nbytes -= self._nodes.pop(node)
-        self._catalog.release(nodes)
-
-    def _is_needed(self, own: CombinationParts) -> bool:
-        return all(self._catalog.needs(each.encoding) for each in own if isinstance(each, KVPart))
+            self._executor.store.memory.drop(self._executor.key(node))
 
     def _size(self, node: Encoding) -> int:
         return node.num_tokens * self._executor.model.shape.token_bytes

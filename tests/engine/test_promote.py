@@ -218,7 +218,7 @@ def test_deterministic_is_a_flag() -> None:
 
 
 def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
-    """A folder has the schema's own KV only, and a store of two engines is left as it was."""
+    """A folder has the schema's own KV only."""
     model = tiny_model()
     engine = engine_of(model, store=tmp_path)
     engine.warm()
@@ -228,19 +228,6 @@ def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
     assert is_promoted(engine, "a", "b", "c")
     assert files
     assert sorted(tmp_path.rglob("*.safetensors")) == files
-
-
-def test_promotions_end_in_a_shared_store() -> None:
-    """In a store of two engines, the end of a schema frees its promoted KV."""
-    model = tiny_model()
-    engine = engine_of(model)
-    sharing = engine_of(engine.model, store=MemoryStore(engine.model.shape))
-    promote(sharing, "a", "b")
-    assert is_promoted(sharing, "a", "b")
-    keys = set(sharing.store.keys())
-    sharing.remove_schema("s")
-
-    assert len(keys - set(sharing.store.keys())) == 1
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
@@ -262,8 +249,6 @@ def test_a_call_promotes_at_once(mode: str) -> None:
     assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (1, 0, 1)
     assert not answered(engine, prompt("a", "b", "c"), "generate", deterministic=True).usage.promoted
     assert engine.promote(prompt("a", "b")) == 0  # the beginning of the other combination
-    engine.remove_schema("s")
-    assert engine.stats().promotions.nbytes == 0
 
 
 def test_what_is_exact_needs_no_promotion() -> None:

@@ -183,7 +183,7 @@ class DiskBudget:
         self._folder = folder
         self._budget_bytes = budget_bytes
         self._cost = cost
-        self._policy = GreedyDual()
+        self._policy = GreedyDual[str]()
         self._sizes: dict[str, int] = {}  # of the keys in the policy
         self._lock = new_lock()  # guards both
 
