@@ -205,6 +205,16 @@ def prefixes(
 
 @command.command()
 @with_model
+@repeats_option(15)
+def combinations(show: Progress, load: Callable[[], Model], repeats: int) -> BenchReport:
+    """Time to first token of a combination that came before, with equal and with uneven modules, against the floor."""
+    from benchmarks.combinations import compare_combinations
+
+    return compare_combinations(load(), repeats, show)
+
+
+@command.command()
+@with_model
 @modules_option
 @module_tokens_option
 @numbers_option("--requests", (20,), "Live requests")

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.__main__ import command
+from benchmarks.combinations import LENGTHS
 from benchmarks.load import TargetName
 from benchmarks.shapes import SHAPES, random_shape
 from benchmarks.targets import missing
@@ -46,6 +47,22 @@ def test_memory_of_live_requests_is_measured() -> None:
     (row,) = measured("memory", *SMALL, "--requests", "2")
 
     assert {name: len(each) for name, each in row["make_seconds"].items()} == {"prompt cache": 2, "DynamicCache": 2}
+
+
+@pytest.mark.slow
+def test_combinations_are_measured() -> None:
+    """Equal and uneven modules have 4,096 tokens in all, and a ratio for each run."""
+    rows = measured("combinations", "--shape", "tiny", "--repeats", "1")
+
+    assert [(row["modules"], row["new_tokens"]) for row in rows] == [
+        ("equal", 1),
+        ("equal", 16),
+        ("uneven", 1),
+        ("uneven", 16),
+    ]
+    for row in rows:
+        assert len(row["seconds"]["prompt cache"]) == len(row["seconds"]["floor"]) > 0
+    assert {sum(lengths) for lengths in LENGTHS.values()} == {4096}
 
 
 def test_conversations_are_measured() -> None:
