@@ -205,6 +205,16 @@ def prefixes(
 
 @command.command()
 @with_model
+@repeats_option(15)
+def combinations(show: Progress, load: Callable[[], Model], repeats: int) -> BenchReport:
+    """Time to first token of a combination that came before, with equal and with uneven modules, against the floor."""
+    from benchmarks.combinations import compare_combinations
+
+    return compare_combinations(load(), repeats, show)
+
+
+@command.command()
+@with_model
 @modules_option
 @module_tokens_option
 @numbers_option("--requests", (20,), "Live requests")
@@ -330,7 +340,7 @@ def with_engine(measure: Callable[..., BenchReport]) -> Callable[..., None]:
         from promptcache.engine import Engine
 
         # without history, because each round asks the same prompt again
-        engine = Engine.from_pretrained(model, dtype=dtype, history_bytes=0)
+        engine = Engine.from_pretrained(model, dtype=dtype, history=False)
         facts = engine.model.shape
         data = {"model": model, "dtype": str(facts.dtype).removeprefix("torch."), "device": str(facts.device)}
         return measure(show, engine, **own), data

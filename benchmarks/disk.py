@@ -46,7 +46,7 @@ def _measured(model: Model, sizes: Sizes, folder: str, repeats: int, progress: P
     store = StoreConfig(folder=folder)
 
     def engine(store: StoreConfig | None) -> Engine:
-        new = Engine(model, CharacterTokenizer(), store=store, history_bytes=0)
+        new = Engine(model, CharacterTokenizer(), store=store, history=False)
         new.add_schema(made.schema)
         return new
 

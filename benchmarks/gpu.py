@@ -127,7 +127,7 @@ def _decoding(model: Model, texts: RequestTexts, num_tokens: int, num_rows: int)
 
 def _answerer(model: Model, texts: RequestTexts) -> Callable[[int, int], Sequence[Completion]]:
     """Return a function that answers the same prompt in several rows together, from an engine without history."""
-    engine = Engine(model, CharacterTokenizer(), history_bytes=0)
+    engine = Engine(model, CharacterTokenizer(), history=False)
     engine.add_schema(texts.schema)
 
     def answer(num_rows: int, num_tokens: int) -> Sequence[Completion]:

@@ -33,7 +33,7 @@ def compare_memory(
     measured = list(product(all_sizes, requests))
     for done, (sizes, num_requests) in enumerate(measured):
         progress(f"{sizes.cached_tokens:,} cached tokens, {num_requests} requests", done, len(measured))
-        engine = Engine(model, CharacterTokenizer(), history_bytes=0)
+        engine = Engine(model, CharacterTokenizer(), history=False)
         made = documents(sizes)
         engine.add_schema(made.schema)
         makers = {

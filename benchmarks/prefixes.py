@@ -81,7 +81,7 @@ def compare_prefixes(
     cells, rows = [], []
     for number, (batch, (order, asked), built) in enumerate(arrangements):
         progress(f"batches of {batch}, {order}", number, len(arrangements))
-        makers = _makers(model, prefixes, sum(map(len, asked)), batch)
+        makers = _makers(model, prefixes, batch)
         if batch not in without:
             makers[NO_CACHE] = lambda: NoCache(model)
         seconds, far = _serve_all(makers, model, asked, batch, prefixes if built else (), repeats)
@@ -167,12 +167,11 @@ def num_needed(known: Rows, rows: Rows) -> int:
     return count
 
 
-def _makers(model: Model, prefixes: Rows, num_tokens: int, batch: int) -> dict[str, Callable[[], PrefixAlternative]]:
-    cache_bytes = 2 * num_tokens * model.shape.token_bytes
+def _makers(model: Model, prefixes: Rows, batch: int) -> dict[str, Callable[[], PrefixAlternative]]:
     makers: dict[str, Callable[[], PrefixAlternative]] = {
         BLOCKS: lambda: BlockCache(model),
-        PREFIX_CACHE: lambda: Prefixes(model, cache_bytes),
-        REPAIR_ALL: lambda: RepairedModules(model, prefixes, cache_bytes),
+        PREFIX_CACHE: lambda: Prefixes(model),
+        REPAIR_ALL: lambda: RepairedModules(model, prefixes),
     }
     if batch > 1:
         makers[PADDED_BLOCKS] = lambda: PaddedBlockCache(model)
@@ -216,10 +215,10 @@ class Prefixes:
 
     uses_stock_attention = False
 
-    def __init__(self, model: Model, cache_bytes: int) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         engine = SimpleNamespace(model=model, store=MemoryStore(model.shape))
-        self._cache = PrefixCache(engine, cache_bytes=cache_bytes)
+        self._cache = PrefixCache(engine)
 
     def build(self, prefixes: Rows) -> None:
         self._cache.build(list(prefixes))
@@ -240,11 +239,11 @@ class RepairedModules:
 
     uses_stock_attention = False
 
-    def __init__(self, model: Model, prefixes: Rows, history_bytes: int) -> None:
+    def __init__(self, model: Model, prefixes: Rows) -> None:
         self._prefixes = prefixes
         self._head = model.hf.get_output_embeddings()
         self._tokenizer = CharacterTokenizer()
-        self._engine = Engine(model, self._tokenizer, repair="all", history_bytes=history_bytes)
+        self._engine = Engine(model, self._tokenizer, repair="all")
         for number, prefix in enumerate(prefixes):
             text = self._tokenizer.detokenize(prefix)
             self._engine.add_schema(f'<schema name="s{number}"><module name="prefix">{text}</module></schema>')

@@ -15,7 +15,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from promptcache.diagnostics import (
-    BYTES,
     BYTES_ABOVE_0,
     FLAG,
     FUNCTION,
@@ -39,6 +38,7 @@ from promptcache.runtime import (
     Completion,
     EngineStats,
     Executor,
+    History,
     Model,
     ModelInputs,
     Planner,
@@ -71,7 +71,6 @@ from promptcache.runtime import (
     load_model,
     logits_batch,
     open_graphs,
-    open_history,
     open_pool,
     reference_logits,
     schema_state,
@@ -119,7 +118,7 @@ class Engine(Unpicklable):
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
         positions: str | None = None,
-        history_bytes: int | None = None,
+        history: bool = True,
         pack: bool | None = False,
         strict_template: bool = False,
         promote: str = "off",
@@ -137,9 +136,8 @@ class Engine(Unpicklable):
             positions: Where cached text stands in a request, if the schema does not state it: "closed" (directly
                 behind the text before it) or "fixed" (at its place in the schema). None means closed, or fixed if the
                 keys of the model cannot be moved.
-            history_bytes: Limit of history: the KV of tokens that requests added themselves, which later requests with
-                the same beginning reuse. It is part of the memory budget of the store. None means a quarter of that
-                budget, or 256 MiB without one; 0 keeps no history.
+            history: Whether to keep history: the KV of tokens that requests added themselves, which later requests with
+                the same beginning reuse. It is part of the memory budget of the store.
             pack: Reorder the weights of linear layers for the kernels of a CPU: True all of them, None those for which
                 it pays, False none. Packed layers have no gradients.
             strict_template: Refuse a prompt whose text is not what the chat template writes for its conversation
@@ -149,13 +147,13 @@ class Engine(Unpicklable):
                 exact one. "off" promotes only what a call of `promote` names.
 
         Raises:
-            InvalidValue: There is no such repair; `history_bytes`, `pack` or `promote` has a value that is not allowed.
+            InvalidValue: There is no such repair; `history`, `pack` or `promote` has a value that is not allowed.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
         self.repair = Repair.parse(repair)
-        (BYTES | None).check("history_bytes", history_bytes, InvalidValue)
+        FLAG.check("history", history, InvalidValue)
         _PACK.check("pack", pack, InvalidValue)
         FLAG.check("strict_template", strict_template, InvalidValue)
         self.model = own_model = as_model(model, context_length)
@@ -167,18 +165,18 @@ class Engine(Unpicklable):
         self.positions = choose_placement(self.model, positions)
         self._place = store
         self.store: Store = open_store(store, self.model.shape)
-        self._history = open_history(self.store, self.model.shape, history_bytes)
+        memory = self.store.memory
+        self._history = History(memory) if history else None
         # The threads of services have no reference to the engine, so an engine that is dropped ends.
         self._executor = Executor(
             self.model,
             self.store,
             lambda: f"{own_model.fingerprint}:{own_tokenizer.fingerprint}",
-            open_pool(self.model, self.store),
+            open_pool(self.model, memory),
             self._history,
             open_graphs(self.model),
-            lambda encodings: catalog.forget_unused(encodings),
         )
-        self._catalog = catalog = Catalog(self.store, self._executor.key, owns_store=self.store is not store)
+        self._catalog = Catalog(self.store, self._executor.key)
         self._planner = Planner(
             self._catalog,
             self.tokenizer,
@@ -209,7 +207,7 @@ class Engine(Unpicklable):
         context_length: int | None = None,
         repair: str = str(DEFAULT_REPAIR),
         positions: str | None = None,
-        history_bytes: int | None = None,
+        history: bool = True,
         pack: bool | None = None,
         strict_template: bool = False,
         promote: str = "off",
@@ -224,7 +222,7 @@ class Engine(Unpicklable):
             store: As for `Engine`.
             context_length: Number of positions to use; None uses all that the model declares.
             repair, positions: As for `Engine`.
-            history_bytes: As for `Engine`.
+            history: As for `Engine`.
             pack: As for `Engine`; by default the layers for which it pays.
             strict_template: As for `Engine`.
             promote: As for `Engine`.
@@ -245,7 +243,7 @@ class Engine(Unpicklable):
             store=source,
             repair=repair,
             positions=positions,
-            history_bytes=history_bytes,
+            history=history,
             strict_template=strict_template,
             promote=promote,
         )
@@ -262,6 +260,8 @@ class Engine(Unpicklable):
         for service in tuple(self._services):
             service.close()
         self.clear_history()
+        if self.store is not self._place:
+            self.store.memory.clear()
 
     def __enter__(self) -> Self:
         self._catalog.check_open()
@@ -327,7 +327,7 @@ class Engine(Unpicklable):
         self._catalog.set_member(schema, collection, name, new_member(name, text))
 
     def remove_member(self, schema: str, collection: str, name: str) -> None:
-        """Remove a member of a collection. Requests in flight keep it; its KV is freed.
+        """Remove a member of a collection. Requests in flight keep it.
 
         Raises:
             UnknownSchema: No schema of that name was added.
@@ -344,7 +344,7 @@ class Engine(Unpicklable):
         return self._catalog.find(schema).layout
 
     def remove_schema(self, name: str) -> None:
-        """Remove a schema. Requests in flight keep it; KV that no other schema needs is freed.
+        """Remove a schema. Requests in flight keep it. Its KV makes room when other KV needs it.
 
         Raises:
             UnknownSchema: No schema of that name was added.
@@ -402,7 +402,7 @@ class Engine(Unpicklable):
 
         Raises:
             InvalidValue: The engine keeps no history.
-            PromptCacheError: History has no room for the promotion.
+            PromptCacheError: Memory has no room for the promotion.
             PromptError: The prompt is not valid.
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
@@ -412,8 +412,11 @@ class Engine(Unpicklable):
         return self._repetition.promote(plan, salt)
 
     def stats(self) -> EngineStats:
-        """Return figures of promotion."""
-        return EngineStats(promotions=self._repetition.figures)
+        """Return figures of memory and of promotion."""
+        memory = self.store.memory
+        return EngineStats(
+            memory_bytes=memory.nbytes(), budget_bytes=memory.budget_bytes, promotions=self._repetition.figures
+        )
 
     def clear_history(self) -> None:
         """Free all history. Modules stay encoded, and requests in flight keep what they use."""
@@ -778,10 +781,10 @@ class Engine(Unpicklable):
 
     def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
         for path, encoding in state.member_encodings(self.tokenizer) if members else ():
-            self._catalog.use_member(state, path, encoding)
+            self._catalog.describe(state.schema.name, {encoding: path})
             yield encoding
         for pair in state.pair_encodings() if pairs else ():
-            self._catalog.use_pair(state, pair.path, pair.encoding)
+            self._catalog.describe(state.schema.name, {pair.encoding: pair.path})
             yield pair.encoding
 
     def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:

@@ -235,7 +235,7 @@ SUB_ROOMS = {
             f"promptcache.runtime.{name}"
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
         ),
-        *(f"promptcache.runtime.{name}" for name in ("generate", "hf", "history", "link", "logprobs", "planner")),
+        *(f"promptcache.runtime.{name}" for name in ("hf", "history", "link", "logprobs", "planner", "prepare")),
         *(
             f"promptcache.runtime.{name}"
             for name in (

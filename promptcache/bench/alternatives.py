@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.request import PlannedRequest
-from promptcache.kv import KVHandle, MemoryStore, Slab
+from promptcache.kv import KVHandle, MemoryStore
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime import (
     Batch,
@@ -105,8 +105,8 @@ def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alt
 def _first_use(model: Model, request: PlannedRequest) -> Alternative:
     """Move the keys of all modules; the copies of earlier runs make room, as in an engine that has answered many."""
     num_bytes = sum(part.stop - part.start for part in request.tokens.parts) * model.shape.token_bytes
-    buffers = MemoryStore(model.shape, budget_bytes=num_bytes).buffers(num_bytes)
-    return _row(model, request, lambda: Pool(model, buffers))
+    memory = MemoryStore(model.shape, budget_bytes=num_bytes)
+    return _row(model, request, lambda: Pool(model, memory))
 
 
 def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:
@@ -124,7 +124,7 @@ def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedReques
 def _contiguous(views: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]], positions: tuple[int, ...]) -> Segment:
     """Return the modules as one segment in memory of its own, with meaningless token IDs."""
     keys, values = zip(*map(_whole, views), strict=True)
-    handle = KVHandle(slab=Slab(keys=torch.cat(keys), values=torch.cat(values)), start=0, stop=len(positions))
+    handle = KVHandle.over(torch.cat(keys), torch.cat(values))
     part = Encoding(token_ids=positions, position_ids=positions).whole
     return Segment(handles=(handle,), start=0, stop=len(positions), parts=(part,))
 

@@ -89,5 +89,4 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
     tokens = state.plan(resolve_prompt(prompt, schema), tokenizer).tokens
     executor = Executor(model, MemoryStore(model.shape), lambda: "bench")
-    executor.store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
     return PlannedRequest(tokens=tokens, handles=executor.fetch(part.encoding for part in tokens.parts).handles)

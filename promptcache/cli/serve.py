@@ -161,7 +161,7 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
 @dtype_option
 @store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
 @limit_option
-@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV of modules and history in memory.")
+@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV in memory; default: a quarter of the memory.")
 @click.option(
     "--promote",
     type=click.Choice(["auto", "off"]),

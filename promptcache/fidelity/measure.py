@@ -190,7 +190,9 @@ class _Measurement:
         self._max_new_tokens = max_new_tokens
         self._rounds = rounds
         store = MemoryStore(engine.model.shape)
-        self._executor = Executor(engine.model, store, lambda: engine.fingerprint, open_pool(engine.model, store))
+        self._executor = Executor(
+            engine.model, store, lambda: engine.fingerprint, open_pool(engine.model, store.memory)
+        )
 
     def of_prompt(self, index: int) -> _PromptFigures:
         """Measure one prompt under every setting."""

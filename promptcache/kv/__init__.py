@@ -11,17 +11,14 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.local import expand_home
 from promptcache.kv.files.tier import FileTier, VerifyResult
 from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
-from promptcache.kv.memory.arena import Allocation
-from promptcache.kv.memory.buffers import Buffers
-from promptcache.kv.memory.store import MemoryStore
+from promptcache.kv.memory import KVMemory
+from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
 from promptcache.kv.store_config import (
     StoreConfig,
     StoreSource,
     checked_source,
     config_of,
-    memory_tier,
-    open_buffers,
     open_store,
 )
 from promptcache.kv.tiered import TieredStore
@@ -29,14 +26,13 @@ from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab, size_class
 
 __all__ = [
     "FORMAT_VERSION",
-    "Allocation",
     "BlobTier",
-    "Buffers",
     "Codec",
     "FaultLog",
     "FileTier",
     "GreedyDual",
     "KVHandle",
+    "KVMemory",
     "KVShape",
     "LayerViews",
     "Lookup",
@@ -59,8 +55,6 @@ __all__ = [
     "cost_at",
     "expand_home",
     "go_on",
-    "memory_tier",
-    "open_buffers",
     "open_store",
     "size_class",
     "stored_bytes",

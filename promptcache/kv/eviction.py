@@ -3,7 +3,8 @@
 The priority of a key is `L + frequency * cost / bytes`, computed again at every use. L is the highest priority that was
 ever evicted, so keys that are not used age without being touched (Cherkasova, "Improving WWW Proxies Performance with
 Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998). One rule differs: a new key is always admitted. In the
-paper it may lose against stored keys, and then a popular old workload can lock out a new one.
+paper it may lose against stored keys, and then a popular old workload can lock out a new one. A caller that wants the
+rule of the paper passes `limit`.
 
 This is bookkeeping only, without a clock, files, tensors or locks.
 """
@@ -11,11 +12,13 @@ This is bookkeeping only, without a clock, files, tensors or locks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from promptcache.kv.keys import Recipe
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 CONTEXT_FREE_TOKENS = 4096
 """Number of attended tokens at which attention costs as much as the rest of a layer: about six times the width of the
@@ -45,7 +48,7 @@ class _Entry:
     queued: int  # value of `used` in the queue
 
 
-class GreedyDual:
+class GreedyDual(Generic[_Key]):
     """Keys by priority. Not thread-safe.
 
     The queue holds each key once, with a priority that may be out of date. Uses only raise priorities, so the priority
@@ -56,8 +59,8 @@ class GreedyDual:
         self.nbytes = 0
         self._level = 0.0
         self._uses = 0
-        self._entries: dict[str, _Entry] = {}
-        self._queue: list[tuple[float, int, str]] = []
+        self._entries: dict[_Key, _Entry] = {}
+        self._queue: list[tuple[float, int, _Key]] = []
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
@@ -65,27 +68,32 @@ class GreedyDual:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, key: str, nbytes: int, cost: float) -> None:
-        """Add a new key, used once."""
+    def priority(self, nbytes: int, cost: float, frequency: int) -> float:
+        """Return the priority that an entry has now if it is used for the `frequency`th time."""
+        return self._level + frequency * cost / nbytes
+
+    def add(self, key: _Key, nbytes: int, cost: float, frequency: int = 1) -> None:
+        """Add a new key that was used `frequency` times."""
         assert key not in self._entries, "a key is added once"
         assert nbytes > 0, "an entry has bytes"
         self._uses += 1
-        entry = _Entry(nbytes, cost, 1, self._level + cost / nbytes, self._uses, self._uses)
+        priority = self.priority(nbytes, cost, frequency)
+        entry = _Entry(nbytes, cost, frequency, priority, self._uses, self._uses)
         self._entries[key] = entry
         self.nbytes += nbytes
         heapq.heappush(self._queue, (entry.priority, entry.queued, key))
 
-    def touch(self, key: str) -> None:
+    def touch(self, key: _Key) -> None:
         """Record a use of a key. An unknown key is ignored."""
         entry = self._entries.get(key)
         if entry is None:
             return
         self._uses += 1
         entry.frequency += 1
-        entry.priority = self._level + entry.frequency * entry.cost / entry.nbytes
+        entry.priority = self.priority(entry.nbytes, entry.cost, entry.frequency)
         entry.used = self._uses
 
-    def remove(self, key: str) -> bool:
+    def remove(self, key: _Key) -> bool:
         """Remove a key that was deleted, without aging the others. Return whether it was known."""
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -98,32 +106,35 @@ class GreedyDual:
             heapq.heapify(self._queue)
         return True
 
-    def evict(self, keys: Iterable[str]) -> None:
+    def evict(self, keys: Iterable[_Key]) -> None:
         """Remove keys that were evicted. The others age."""
         for key in keys:
             self._level = max(self._level, self._entries[key].priority)
             self.remove(key)
 
-    def victims(self, needed_bytes: int) -> tuple[str, ...] | None:
+    def victims(self, needed_bytes: int, limit: float | None = None) -> tuple[_Key, ...] | None:
         """Return the keys to evict to free `needed_bytes`, lowest priority first.
 
+        Args:
+            limit: Choose no key with a higher priority than this; None means any.
+
         Returns:
-            None if all keys do not suffice. Then no key should be evicted.
+            None if these keys do not suffice. Then no key should be evicted.
         """
-        chosen: list[str] = []
+        chosen: list[_Key] = []
         for key in self.ranked():
-            if needed_bytes <= 0:
+            if needed_bytes <= 0 or (limit is not None and self._entries[key].priority > limit):
                 break
             chosen.append(key)
             needed_bytes -= self._entries[key].nbytes
         return tuple(chosen) if needed_bytes <= 0 else None
 
-    def ranked(self) -> Iterator[str]:
+    def ranked(self) -> Iterator[_Key]:
         """Yield all keys, lowest priority first, then least recently used first.
 
         Do not add, touch or remove keys before the iterator is closed or exhausted.
         """
-        seen: list[tuple[float, int, str]] = []
+        seen: list[tuple[float, int, _Key]] = []
         try:
             while self._queue:
                 priority, queued, key = heapq.heappop(self._queue)

@@ -16,6 +16,7 @@ import torch
 
 from promptcache.diagnostics import Kind, StoreError
 from promptcache.kv.keys import KEY, Recipe
+from promptcache.kv.memory import KVMemory
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
@@ -99,6 +100,11 @@ def go_on() -> None:
 class Store(ABC):
     """Encodings by key. Thread-safe. The defaults are those of a store that belongs to one process."""
 
+    @property
+    @abstractmethod
+    def memory(self) -> KVMemory:
+        """The memory on the model's device. History and joined copies are kept there, too."""
+
     @abstractmethod
     def get(self, key: str) -> Lookup:
         """Look up `key` in all tiers."""
@@ -113,7 +119,7 @@ class Store(ABC):
 
         Args:
             recipe: Identity of the encoding. `recipe.key` is the key for `get`.
-            keys: `[L, Hkv, T, D]` in position order. The store copies it and does not change it.
+            keys: `[L, Hkv, T, D]` in position order. The store copies what it keeps, and changes nothing.
             values: Same shape as `keys`.
             persist: Whether to write to all tiers. False stores in memory only; eviction then loses the KV.
         """
@@ -145,17 +151,8 @@ class Store(ABC):
         """Return those `keys` whose KV is not in memory. A service fetches it in another thread."""
         return frozenset()
 
-    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:  # noqa: B027 # a hint
-        """Announce keys with their numbers of tokens, in layout order. A store may reserve adjacent memory for them."""
-
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:  # noqa: B027
         """Set facts to write beside encodings, by key. They inform people and are part of no key."""
-
-    def forget(self, keys: Iterable[str]) -> None:  # noqa: B027
-        """Free the memory, reservations and facts of keys that are not needed any more.
-
-        Persistent tiers keep them, because others may use them.
-        """
 
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on

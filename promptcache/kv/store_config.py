@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -14,11 +14,12 @@ import torch
 from promptcache.diagnostics import BYTES, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.tier import FileTier
-from promptcache.kv.memory.buffers import Buffers
-from promptcache.kv.memory.store import MemoryStore
+from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import Store, Tier
 from promptcache.kv.tiered import TieredStore
 from promptcache.kv.types import KVShape
+
+_log = logging.getLogger(__name__)
 
 _LOCATION = Kind("the path of a folder, or a URL,", PATH.takes)
 _URL = re.compile(r"(?!(file|local)://)[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
@@ -41,15 +42,16 @@ _KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Tiers of a store and their budgets in bytes. A budget of None is no limit.
+    """Tiers of a store and their budgets in bytes.
 
     Attributes:
         folder: Folder of the disk tier, which any number of processes may share. None: no disk tier.
         url: URL of the remote tier, for any file system of fsspec (`s3://bucket/folder`). None: no remote tier.
         tier: A tier of your own, asked after the others.
-        memory_bytes: Budget of the memory on the model's device.
+        memory_bytes: Budget of the memory on the model's device, for all KV that an engine keeps there: encodings,
+            history and joined copies. None: a quarter of that memory.
         host_bytes: Budget of a tier in host memory, for models on another device. None: no host tier.
-        disk_bytes: Budget of the folder.
+        disk_bytes: Budget of the folder. None: no limit.
         timeout_s: Timeout of each operation on the URL.
         url_options: Options of the file system of fsspec, such as credentials.
     """
@@ -95,6 +97,12 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     if source is None:
         source = StoreConfig()
     memory = MemoryStore(shape, budget_bytes=source.memory_bytes)
+    if source.memory_bytes is None:
+        _log.info(
+            "KV takes at most %s bytes of memory, a quarter of that of %s; StoreConfig(memory_bytes=…) changes it",
+            f"{memory.budget_bytes:,}",
+            shape.device,
+        )
     host = None
     if source.host_bytes is not None:
         on_host = replace(shape, device=torch.device("cpu"))
@@ -109,46 +117,15 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     return TieredStore(memory, tiers, host=host)
 
 
-def memory_tier(store: Store) -> MemoryStore | None:
-    """Return the memory on the model's device of a store; None if a store of a test hides it."""
-    memory = store.memory if isinstance(store, TieredStore) else store
-    return memory if isinstance(memory, MemoryStore) else None
-
-
-def open_buffers(store: Store, shape: KVShape, limit_bytes: int | None, default_bytes: int) -> Buffers:
-    """Return buffers in the memory tier of a store, or in memory of their own if the store has no such tier.
-
-    Args:
-        store: Its budget limits the buffers, too.
-        shape: Shape of the KV.
-        limit_bytes: None means a quarter of the store's memory budget. Without a budget, it means `default_bytes`, but
-            at most a quarter of the memory that a GPU has free now.
-        default_bytes: Limit without a budget.
-    """
-    memory = memory_tier(store) or MemoryStore(shape)
-    if limit_bytes is None and memory.budget_bytes is not None:
-        limit_bytes = memory.budget_bytes // 4
-    elif limit_bytes is None:
-        limit_bytes = min(default_bytes, _free_bytes(shape.device) // 4)
-    return memory.buffers(limit_bytes)
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Return the bytes that a GPU has free, with those that PyTorch holds and does not use; for others, any number."""
-    if device.type != "cuda":
-        return sys.maxsize
-    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
 def _check_shape(store: Store, shape: KVShape) -> None:
-    """Refuse a store of ours for KV of another shape; stores of other classes state no shape."""
-    if (memory := memory_tier(store)) is not None:
-        device = torch.empty(0, device=memory.shape.device).device  # "cuda" is "cuda:0"
-        if replace(memory.shape, device=device) != shape:
-            raise StoreError(
-                f"the store holds KV of {memory.shape}, and the model has {shape}: give each such model a Store of its "
-                "own; all models can share a folder, store='…'"
-            )
+    """Refuse a store for KV of another shape."""
+    held = store.memory.shape
+    device = torch.empty(0, device=held.device).device  # "cuda" is "cuda:0"
+    if replace(held, device=device) != shape:
+        raise StoreError(
+            f"the store holds KV of {held}, and the model has {shape}: give each such model a Store of its own; all "
+            "models can share a folder, store='…'"
+        )
 
 
 def checked_source(source: StoreSource | None) -> StoreConfig | Store | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,12 +24,13 @@ from promptcache.kv.codec import StoredEncoding, from_stored, to_stored
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
-from promptcache.kv.memory.store import MemoryStore
+from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
 from promptcache.kv.types import KVHandle
 from promptcache.locks import new_lock
 
 _MAX_CLAIMS = 64  # at once; each has an open file
+_MAX_NOTES = 1 << 16  # keys with facts, about 300 bytes each
 _WAIT_S = 0.5  # between two calls of `on_wait`
 _log = logging.getLogger(__name__)
 
@@ -91,7 +93,6 @@ class TieredStore(Unpicklable, Store):
     """Store over memory and any number of blob tiers.
 
     Attributes:
-        memory: Store on the model's device. Requests link KV from here.
         host: Store in host memory, for models on another device, or None.
         blob_tiers: Persistent tiers, fastest first.
     """
@@ -112,8 +113,8 @@ class TieredStore(Unpicklable, Store):
             blob_tiers: Persistent tiers, fastest first.
             host: Store in host memory.
         """
-        self.memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
-        self._notes: dict[str, Mapping[str, str]] = {}
+        self._memory, self.host, self.blob_tiers = memory, host, tuple(blob_tiers)
+        self._notes: OrderedDict[str, Mapping[str, str]] = OrderedDict()  # by last call
         self._health = TierHealth()
         self._faults = FaultLog()
         for tier in self.blob_tiers:
@@ -122,6 +123,11 @@ class TieredStore(Unpicklable, Store):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(str, (*self._memories, *self.blob_tiers)))}>"
+
+    @property
+    def memory(self) -> MemoryStore:
+        """Store on the model's device. Requests link KV from here."""
+        return self._memory
 
     def get(self, key: str) -> Lookup:
         """Look up `key`, fastest tier first, and copy what is found to the faster tiers."""
@@ -213,22 +219,14 @@ class TieredStore(Unpicklable, Store):
         absent = self.memory.absent(keys)
         return absent if self.host is None else self.host.absent(absent)
 
-    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """Announce keys to the tiers in memory."""
-        for memory in self._memories:
-            memory.reserve(sizes)
-
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Set facts to write beside encodings, by key. Later facts are merged with earlier ones."""
+        if not self.blob_tiers:
+            return
         for key, more in facts.items():
-            self._notes[key] = {**self._notes.get(key, {}), **more}
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Free the memory, reservations and facts of keys that are not needed any more. Blob tiers keep them."""
-        for key in checked_keys(keys):
-            self._notes.pop(key, None)
-            for memory in self._memories:
-                memory.delete(key)
+            self._notes[key] = {**self._notes.pop(key, {}), **more}
+            while len(self._notes) > _MAX_NOTES:
+                self._notes.popitem(last=False)
 
     def faults(self) -> tuple[str, ...]:
         """Return the faults in `put` and `lacking` since the last call."""
@@ -271,9 +269,10 @@ class TieredStore(Unpicklable, Store):
         found, recipe = host.get(key).handle, host.recipe(key)
         if found is None or recipe is None:
             return None
+        device = self.memory.shape.device
         handle = self.memory.offer(recipe, found.keys, found.values)
-        if handle is None:  # a copy, so that the request does not occupy the host's memory
-            handle = self.memory.unmanaged(found.keys.clone(), found.values.clone())
+        if handle is None:
+            handle = KVHandle.over(found.keys.to(device), found.values.to(device))
         return Lookup(handle, Tier.HOST, found.nbytes)
 
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
@@ -310,7 +309,7 @@ class TieredStore(Unpicklable, Store):
         keys, values = from_stored(stored, self.memory.shape.device)
         if self.host is not None:
             self.host.offer(stored.recipe, keys, values)
-        return self.memory.offer(stored.recipe, keys, values) or self.memory.unmanaged(keys, values)
+        return self.memory.offer(stored.recipe, keys, values) or KVHandle.over(keys, values)
 
     def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
         chosen = tuple(tiers)

@@ -41,14 +41,14 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LayerViews:
-    """Keys and values `[K, Hkv, T, D]` of the same tokens in each layer: K ranges of T tokens."""
+    """Keys and values `[1, Hkv, T, D]` of the same tokens in each layer."""
 
     by_layer: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """Memory for the KV of many tokens, often of several runs side by side.
+    """Memory for the KV of tokens.
 
     Attributes:
         keys: `[L, Hkv, C, D]`, C the capacity in tokens.
@@ -57,7 +57,7 @@ class Slab:
 
     keys: torch.Tensor = field(repr=False)
     values: torch.Tensor = field(repr=False)
-    _views: WeakValueDictionary[tuple[int, int, int, int], LayerViews] = field(
+    _views: WeakValueDictionary[tuple[int, int], LayerViews] = field(
         default_factory=WeakValueDictionary, init=False, repr=False
     )
 
@@ -83,22 +83,16 @@ class Slab:
         """Bytes of keys and values together."""
         return self.keys.nbytes + self.values.nbytes
 
-    def layers(self, start: int, stop: int, count: int = 1, step: int = 0) -> LayerViews:
+    def layers(self, start: int, stop: int) -> LayerViews:
         """Return views of tokens `[start, stop)` in each layer.
 
         Views of all layers are made at once, which takes a quarter of the time of one call for each layer. A view takes
         600 bytes of memory, so calls for the same tokens share one object while it is alive.
-
-        Args:
-            start: First token.
-            stop: End of the first range.
-            count: Number of ranges of this length.
-            step: Tokens from the start of one range to the start of the next.
         """
-        views = self._views.get((start, stop, count, step))
+        views = self._views.get((start, stop))
         if views is None:
-            keys, values = (_ranges(states, start, stop, count, step) for states in (self.keys, self.values))
-            views = self._views[start, stop, count, step] = LayerViews(tuple(zip(keys, values, strict=True)))
+            keys, values = (states[:, None, :, start:stop].unbind(0) for states in (self.keys, self.values))
+            views = self._views[start, stop] = LayerViews(tuple(zip(keys, values, strict=True)))
         return views
 
 
@@ -112,29 +106,22 @@ def size_class(num_tokens: int) -> int:
     return -(-num_tokens // step) * step
 
 
-def _ranges(states: torch.Tensor, start: int, stop: int, count: int, step: int) -> tuple[torch.Tensor, ...]:
-    """Return for each layer of `[L, Hkv, C, D]` the ranges as `[K, Hkv, T, D]`."""
-    layers, heads, _, width = states.shape
-    layer, head, token, number = states.stride()
-    return states.as_strided(
-        (layers, count, heads, stop - start, width),
-        (layer, step * token, head, token, number),
-        states.storage_offset() + start * token,
-    ).unbind(0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class KVHandle:
-    """KV of one run: tokens `[start, stop)` of a slab, in position order.
+    """KV in position order: tokens `[start, stop)` of a slab.
 
-    The memory stays allocated while a handle is alive. A store that evicts an encoding drops its own handle; the range
-    is free when no request holds a handle either. Two runs are neighbours if they share a slab and one stops where the
-    other starts.
+    The memory stays allocated while a handle is alive. A store that evicts KV drops its own handle; the memory is free
+    when no request holds a handle either.
     """
 
     slab: Slab
     start: int
     stop: int
+
+    @staticmethod
+    def over(keys: torch.Tensor, values: torch.Tensor) -> KVHandle:
+        """Return a handle of keys and values `[L, Hkv, T, D]`, which are not copied."""
+        return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=keys.shape[2])
 
     @property
     def keys(self) -> torch.Tensor:

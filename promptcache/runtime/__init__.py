@@ -33,7 +33,7 @@ from promptcache.runtime.hf.options import (
 )
 from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
-from promptcache.runtime.history import History, open_history
+from promptcache.runtime.history import History
 from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
@@ -169,7 +169,6 @@ __all__ = [
     "load_model",
     "logits_batch",
     "open_graphs",
-    "open_history",
     "open_pool",
     "plain_logits",
     "prepare",

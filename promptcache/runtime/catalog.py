@@ -1,15 +1,12 @@
 """The schemas that an engine serves: their layouts and encodings, found by name.
 
-The catalog also announces to the store which encodings will be needed, and frees those that no schema needs any more.
-This file knows no prompt.
+It also says to the store which schema and module an encoding is of. This file knows no prompt.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from types import MappingProxyType
 
 from promptcache.diagnostics import (
@@ -23,7 +20,7 @@ from promptcache.diagnostics import (
     shown,
 )
 from promptcache.kv import Codec, Store
-from promptcache.language import CheckedSchema, Member, Placement, Repair, Selection, declared_members, join_path
+from promptcache.language import CheckedSchema, Member, Placement, Repair, Selection, declared_members
 from promptcache.layout import (
     Encoding,
     Layout,
@@ -39,7 +36,6 @@ from promptcache.layout import (
 )
 from promptcache.locks import new_lock
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.made_encodings import MAX_PAIRS, MadeEncodings
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
@@ -147,26 +143,16 @@ def choose_placement(model: Model, asked: str | None = None) -> Placement:
 class Catalog:
     """Schema states by name. All methods are thread-safe."""
 
-    def __init__(
-        self,
-        store: Store | None,
-        key: Callable[[Encoding], str] = lambda each: each.digest,
-        *,
-        owns_store: bool = False,
-    ) -> None:
+    def __init__(self, store: Store | None, key: Callable[[Encoding], str] = lambda each: each.digest) -> None:
         """Create an empty catalog.
 
         Args:
             store: The store of their KV; None if another process has it.
             key: Returns the store key of an encoding.
-            owns_store: Whether no other engine uses the store. If so, encodings that no schema needs are freed.
         """
         self._store = store
         self._key = key
-        self._owns_store = owns_store
         self._states: dict[str, SchemaState] = {}
-        self._num_uses: Counter[Encoding] = Counter()  # by how many states
-        self._made = MadeEncodings()
         self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self._is_closed = False
         self._lock = new_lock()
@@ -184,22 +170,10 @@ class Catalog:
         """
         with self._lock:
             self.check_open()
-            self._add(state)
-
-    def _add(self, state: SchemaState) -> None:
-        name = state.schema.name
-        old = self._states.get(name)
-        self._states[name] = state
-        self._num_uses.update(state.encodings)
-        self._announce(state)
-        if old is not None:
-            self._drop(old)
-
-    def _announce(self, state: SchemaState) -> None:
-        key, store, name = self._key, self._store, state.schema.name
-        if store is not None:
-            store.reserve([(key(each), each.num_tokens) for each in state.encodings])
-            store.note({key(each): {"schema": name, "module": path} for each, path in state.modules.items()})
+            name = state.schema.name
+            self._placed.pop(name, None)
+            self._states[name] = state
+        self.describe(state.schema.name, state.modules)
 
     def remove(self, name: str) -> None:
         """Remove a schema; requests in flight keep it.
@@ -208,16 +182,16 @@ class Catalog:
             UnknownSchema: With the nearest name, or all of them.
         """
         with self._lock:
-            old = self.find(name)
+            self.find(name)
             del self._states[name]
-            self._drop(old)
+            self._placed.pop(name, None)
 
     def close(self) -> None:
         """Remove all schemas, and take no others. Requests in flight keep theirs."""
         with self._lock:
             self._is_closed = True
-            for name in tuple(self._states):
-                self._drop(self._states.pop(name))
+            self._states.clear()
+            self._placed.clear()
 
     def check_open(self) -> None:
         """Raise `EngineClosed` after `close`."""
@@ -236,9 +210,8 @@ class Catalog:
             made = make()
             if self._states.get(name) is state:
                 self._placed[name] = state, made
-                self._num_uses.update(made.encodings)
-                self._announce(made)
-            return made
+        self.describe(made.schema.name, made.modules)
+        return made
 
     def serves(self, state: SchemaState) -> bool:
         """Return whether new requests may use a state: its schema was not replaced or removed."""
@@ -266,94 +239,25 @@ class Catalog:
                 else:
                     members[name] = member
                 self._states[schema] = replace(state)  # plans of this state are not used again
-                self._forget_keys(self._made.forget(schema, join_path(collection, name)))
 
     def members(self, schema: str, collection: str) -> Mapping[str, str]:
         """Return the texts of the members of a collection, by name; errors as for `set_member`."""
         return _Texts(_members(self.find(schema), collection))
 
-    def use_made(self, state: SchemaState, plan: Plan) -> None:
-        """Keep the encodings of a plan that are not the schema's own: of members, and behind the module before them."""
-        own = self._num_uses
-        made = [
-            (part.encoding, piece.module)
-            for piece in plan.pieces
-            if (part := piece.source) and part.encoding not in own
-        ]
-        if not made or not self.serves(state):
-            return
+    def describe_plan(self, plan: Plan) -> None:
+        """Tell the store the schema and the modules of the encodings of a plan."""
         layout = plan.layout
         runs = (layout.runs[index] for path in plan.selection.members for index in layout.runs_of[path])
         paths = {run.token_ids: run.module for run in runs}
-        for encoding, path in made:
-            members = [each.encoding for each in encoding.context if each.encoding.token_ids in paths]
-            for member in members:
-                self.use_member(state, paths[member.token_ids], member)
-            if _is_member(state, path) and not members:
-                self.use_member(state, path, encoding)
-            else:
-                self.use_pair(state, path, encoding, members)
+        modules = {piece.source.encoding: piece.module for piece in plan.pieces if piece.source is not None}
+        contexts = {part.encoding for encoding in modules for part in encoding.context} if paths else ()
+        members = {each: paths[each.token_ids] for each in contexts if each.token_ids in paths}
+        self.describe(layout.schema.name, {**members, **modules})
 
-    def use_member(self, state: SchemaState, path: str, encoding: Encoding) -> None:
-        """Keep an encoding of a member until the member is removed or replaced."""
-        with self._lock:
-            if self.serves(state):
-                self._made.use(state.schema.name, path, encoding, self._noted(state, path, encoding))
-
-    def use_pair(self, state: SchemaState, path: str, encoding: Encoding, members: Iterable[Encoding] = ()) -> None:
-        """Keep an encoding behind another module until the schema is removed, or so many others were used.
-
-        Args:
-            members: The encodings of members in its context. It is freed with them.
-        """
-        with self._lock:
-            if self.serves(state):
-                key = self._noted(state, path, encoding)
-                self._forget_keys(self._made.use_pair(state.schema.name, path, encoding, key, members))
-
-    def _noted(self, state: SchemaState, path: str, encoding: Encoding) -> str:
-        """Return the key of an encoding; the store knows its schema and module then."""
-        key = self._key(encoding)
+    def describe(self, schema: str, modules: Mapping[Encoding, str]) -> None:
+        """Tell the store the schema and the module path of encodings."""
         if self._store is not None:
-            self._store.note({key: {"schema": state.schema.name, "module": path}})
-        return key
-
-    def _forget_keys(self, unused: Sequence[str]) -> None:
-        if self._store is not None and self._owns_store and unused:
-            self._store.forget(unused)
-
-    def _drop(self, old: SchemaState) -> None:
-        encodings = old.encodings
-        if old.schema.name in self._placed:
-            encodings += self._placed.pop(old.schema.name)[1].encodings
-        self._num_uses.subtract(encodings)
-        new = self._states.get(old.schema.name)
-        if new is None or new.members is not old.members:
-            pairs = islice(new.pair_encodings(), MAX_PAIRS) if new and self._made else ()
-            kept = frozenset(each.encoding.digest for each in pairs)
-            self._forget_keys(self._made.forget_schema(old.schema.name, kept))
-        for each in encodings:
-            if not self._num_uses[each]:
-                del self._num_uses[each]
-        self.forget_unused(encodings)
-
-    def needs(self, encoding: Encoding) -> bool:
-        """Return whether a schema needs an encoding."""
-        return encoding in self._num_uses or encoding in self._made
-
-    def forget_unused(self, encodings: Iterable[Encoding]) -> None:
-        """Free those encodings that no schema needs.
-
-        A request may store KV of a schema that was removed or replaced after the request was planned.
-        """
-        if self._owns_store:
-            self._forget(encodings)
-
-    def _forget(self, encodings: Iterable[Encoding]) -> None:
-        """Free those encodings that no schema needs."""
-        unused = [self._key(each) for each in encodings if not self.needs(each)]
-        if self._store is not None and unused:
-            self._store.forget(unused)
+            self._store.note({self._key(each): {"schema": schema, "module": path} for each, path in modules.items()})
 
     def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""
@@ -393,10 +297,6 @@ class _Texts(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"<texts of {len(self)} members>"
-
-
-def _is_member(state: SchemaState, path: str) -> bool:
-    return path.rpartition("/")[0] in state.members
 
 
 def _members(state: SchemaState, collection: str) -> dict[str, Member]:

@@ -1,12 +1,13 @@
-"""Buffers of copied KV: segments that move to other positions, and small segments that are joined.
+"""Copies of KV: segments that move to other positions, and neighbours that are joined.
 
 A segment costs a fixed amount of work in every layer of every forward pass; a copy costs time once, by its size. So
-small neighbours are copied into one buffer. A buffer that still holds the same parts at the same positions is used
-again without copying.
+small neighbours are copied into one segment, and so are all neighbours of a combination that comes again. The memory
+store keeps copies within its budget.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias, TypeVar
@@ -14,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from promptcache.kv import Allocation, Buffers, KVHandle, Slab, Store, open_buffers, size_class
+from promptcache.kv import KVHandle, KVMemory, Slab, size_class
 from promptcache.layout import KVPart
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import has_kernels
@@ -28,10 +29,14 @@ does for the first token and 16 more (measured on two CPU cores: docs/benchmarks
 
 _Result = TypeVar("_Result")
 
-DEFAULT_COPIES_BYTES = 2**30
-"""Default size limit of the copies that a pool keeps."""
+MAX_COMBINATIONS = 10_000
+"""Limit of the combinations whose uses are counted, by last use."""
 
-_BufferContent: TypeAlias = tuple[tuple[str, int, int, int], ...]
+_COPY_COST = 1 / 64
+"""Cost of copying a token in token equivalents. It is more than the time: about a thousandth on two CPU cores. A copy
+shortens the first token of each request with its combination, and most history is never used again."""
+
+_Content: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Digest, start, stop and shift of each part."""
 
 
@@ -41,32 +46,44 @@ class Pool:
     def __init__(
         self,
         model: Model,
-        buffers: Buffers | None = None,
+        memory: KVMemory | None = None,
         *,
         small_tokens: int = SMALL_TOKENS,
-        joins_large: bool = False,
+        joins_at: int = 2,
     ) -> None:
         """Create a pool without copies.
 
         Args:
             model: Its KV is copied, and its rotary embeddings move keys.
-            buffers: Memory for copies that later requests can use. If it is None or full, a copy gets memory of its
-                own, shared by the requests that use it at the same time.
-            small_tokens: Segments of fewer tokens are coalesced.
-            joins_large: Coalesce all neighbours for which the buffers have room.
+            memory: Keeps copies for later requests. If it is None or has no room, a copy is shared by the requests that
+                use it at the same time.
+            small_tokens: Segments of fewer tokens are joined at once.
+            joins_at: Number of the use of a combination at which all of its neighbours are joined.
         """
         self._model = model
-        self._buffers = buffers
-        self._small_tokens, self._joins_large = small_tokens, joins_large
-        self._in_buffers: dict[_BufferContent, Allocation] = {}
-        self._contents: dict[Allocation, _BufferContent] = {}
-        self._unkept: WeakValueDictionary[_BufferContent, KVHandle] = WeakValueDictionary()
+        self._memory = memory
+        self._owner = object()  # part of all keys, because engines with other models may share the store
+        self._small_tokens, self._joins_at = small_tokens, joins_at
+        self._num_uses: OrderedDict[int, int] = OrderedDict()  # by the hash of the content, in the order of use
+        self._unkept: WeakValueDictionary[_Content, KVHandle] = WeakValueDictionary()
         self._lock = new_lock()
 
-    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
-        """Return the segments with small neighbours copied into one, and the number of tokens that were copied.
+    def count_use(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> None:
+        """Count a use of the combinations of a request; arguments are those of `coalesce`."""
+        if self._memory is None:
+            return
+        contents = [hash(_content(run)) for run in _runs(segments, new_positions) if len(run) > 1]
+        with self._lock:
+            for each in contents:
+                self._num_uses[each] = self._num_uses.pop(each, 0) + 1
+            while len(self._num_uses) > MAX_COMBINATIONS:
+                self._num_uses.popitem(last=False)
 
-        Shifted segments are copied, too, and their keys are moved.
+    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+        """Return the segments with neighbours joined into copies, and the number of tokens that were copied.
+
+        Small neighbours are joined, and all neighbours of a combination that came before. Shifted segments are copied,
+        too, and their keys are moved.
 
         Args:
             segments: Segments of one request, in position order.
@@ -74,9 +91,8 @@ class Pool:
         """
         found: list[tuple[Segment, int]] = []
         for run in _runs(segments, new_positions):
-            whole = self._kept(run) if self._joins_large and len(run) > 1 else None
-            if whole is not None:
-                found.append(whole)
+            if (joined := self._joined(run)) is not None:
+                found.append(joined)
                 continue
             for group in self._groups(run):
                 is_copied = len(group) > 1 or group[0].is_shifted
@@ -93,17 +109,8 @@ class Pool:
         return tuple(found), num_copied
 
     def with_room(self, run: Callable[[], _Result]) -> _Result:
-        """Run a function; if the device has no memory for it, free copies and history that are idle, and run it again.
-
-        Raises:
-            torch.OutOfMemoryError: They do not suffice, or their memory belongs to a budget and is never freed.
-        """
-        try:
-            return run()
-        except torch.OutOfMemoryError:
-            if self._buffers is None or not self._buffers.drop_idle():
-                raise
-        return run()  # outside of the clause, whose traceback holds the tensors of the first time
+        """Return `run()`; as long as the device has no memory for it, the memory store evicts KV, and it runs again."""
+        return run() if self._memory is None else self._memory.with_room(run)
 
     def _groups(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
         """Yield small neighbours together, and each large segment alone."""
@@ -111,13 +118,23 @@ class Pool:
             members = [*group]
             yield from [members] if is_small else ([segment] for segment in members)
 
+    def _joined(self, run: Sequence[Segment]) -> tuple[Segment, int] | None:
+        """Return a kept copy of all neighbours, and the number of tokens that were copied now.
+
+        None if they are not joined yet, or there is no room.
+        """
+        if len(run) == 1 or self._memory is None:
+            return None
+        uses = self._num_uses.get(hash(_content(run)), 0)
+        return self._kept(self._memory, run, uses) if uses >= self._joins_at else None
+
     def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
-        """Return a segment with copies of others, and the number of tokens that were copied now."""
-        if (kept := self._kept(group)) is not None:
-            return kept
+        """Return a copy of segments, and the number of tokens that were copied now."""
         content, num_tokens = _content(group), _num_tokens(group)
         if (handle := self._unkept.get(content)) is not None:
             return _segment(handle, group), 0
+        if self._memory is not None and (kept := self._kept(self._memory, group, 1)) is not None:
+            return kept
         shape = self._model.shape
         size = size_class(num_tokens) if shape.is_on_gpu else num_tokens
         handle = KVHandle(slab=Slab.empty(shape, size), start=0, stop=num_tokens)
@@ -126,48 +143,19 @@ class Pool:
             self._unkept[content] = handle
         return _segment(handle, group), num_tokens
 
-    def _kept(self, group: Sequence[Segment]) -> tuple[Segment, int] | None:
-        """As `_one`, with a copy in the buffers; None if they have no room."""
-        content = _content(group)
-        if (handle := self._find(content)) is not None:
+    def _kept(self, memory: KVMemory, group: Sequence[Segment], uses: int) -> tuple[Segment, int] | None:
+        """As `_one`, with a copy that the memory store keeps; None if there is no room for it."""
+        key = (self._owner, _content(group))
+        if (handle := memory.find(key)) is not None:
             return _segment(handle, group), 0
-        if self._buffers is None or content in self._unkept:
+        num_tokens = _num_tokens(group)
+        cost = _COPY_COST * num_tokens
+        handle = memory.allocate(num_tokens, cost, uses)
+        if handle is None:
             return None
-        handle = self._copy(self._buffers, group, content)
-        return None if handle is None else (_segment(handle, group), _num_tokens(group))
-
-    def _find(self, content: _BufferContent) -> KVHandle | None:
-        """Return the handle of the copy with this content in the buffers; None if there is none."""
-        with self._lock:
-            kept = self._in_buffers.get(content)
-            return None if kept is None or self._buffers is None else self._buffers.handle(kept)
-
-    def _copy(self, buffers: Buffers, group: Sequence[Segment], content: _BufferContent) -> KVHandle | None:
-        """Copy segments to a buffer; None if there is no room."""
-        taken = buffers.take(_num_tokens(group))
-        if taken is None:
-            return None
-        buffer, handle = taken
-        try:
-            self._fill(handle, group)
-        except BaseException:
-            buffers.drop(buffer)
-            raise
-        with self._lock:
-            self._forget_taken(buffers)
-            if (other := self._in_buffers.get(content)) is not None:  # two threads have copied the same
-                buffers.drop(other)
-                del self._contents[other]
-            self._in_buffers[content] = buffer
-            self._contents[buffer] = content
-        return handle
-
-    def _forget_taken(self, buffers: Buffers) -> None:
-        """Forget the contents of the buffers that the store has taken back."""
-        while buffers.taken_back:
-            content = self._contents.pop(buffers.taken_back.popleft(), None)
-            if content is not None:
-                del self._in_buffers[content]
+        self._fill(handle, group)
+        memory.keep(key, handle, cost, uses=uses)
+        return _segment(handle, group), num_tokens
 
     def _fill(self, handle: KVHandle, group: Sequence[Segment]) -> None:
         start = 0
@@ -196,7 +184,7 @@ def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator
         yield run
 
 
-def _content(group: Iterable[Segment]) -> _BufferContent:
+def _content(group: Iterable[Segment]) -> _Content:
     parts = (part for segment in group for part in segment.parts)
     return tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
 
@@ -211,15 +199,15 @@ def _segment(handle: KVHandle, group: Iterable[Segment]) -> Segment:
     return Segment(handles=(handle,), start=handle.start, stop=handle.start + _num_tokens(parts), parts=parts)
 
 
-def open_pool(model: Model, store: Store) -> Pool:
-    """Return a pool that keeps copies in the memory of a store: a quarter of its budget, or `DEFAULT_COPIES_BYTES`.
+def open_pool(model: Model, memory: KVMemory) -> Pool:
+    """Return a pool that keeps copies in a memory store.
 
     On a GPU without the Triton kernels, a segment costs more launches in every layer than its copy costs once, whatever
-    its length. The limit of the copies is also that of the memory they take.
+    its length. So neighbours are joined at the first use.
     """
     shape = model.shape
-    joins_large = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
-    return Pool(model, open_buffers(store, shape, None, DEFAULT_COPIES_BYTES), joins_large=joins_large)
+    joins_at_once = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
+    return Pool(model, memory, joins_at=1 if joins_at_once else 2)
 
 
 def views_only(model: Model) -> Pool:

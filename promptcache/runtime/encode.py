@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, KVHandle, Recipe, Slab, Store, apply_codec
+from promptcache.kv import Codec, KVHandle, Recipe, Store, apply_codec
 from promptcache.layout import Encoding, KVPart
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import views_only
@@ -205,4 +205,4 @@ def stored(
     except StoreError as fault:
         on_fault(str(fault))
         keys, values = apply_codec(recipe, *kv)
-        return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=recipe.num_tokens)
+        return KVHandle.over(keys, values)

@@ -102,16 +102,14 @@ class Executor:
         pool: Pool | None = None,
         history: History | None = None,
         graphs: StepGraphs | None = None,
-        forget_unused: Callable[[Iterable[Encoding]], None] | None = None,
     ) -> None:
         """Create an executor for a model and a store.
 
         Args:
             fingerprint: Returns the fingerprint of model and tokenizer.
-            pool: Buffers for small and for shifted segments; None coalesces nothing.
+            pool: Copies of moved and of joined segments; None keeps none.
             history: KV of own tokens of earlier requests; None keeps none.
             graphs: Recorded steps of the model; None records none.
-            forget_unused: Frees the encodings in the store that no schema needs; None frees none.
         """
         self.model = model
         self.store = store
@@ -119,7 +117,6 @@ class Executor:
         self.history = history
         self.graphs = graphs
         self._fingerprint = fingerprint
-        self._forget_unused = forget_unused
         self._keys: dict[str, str] = {}  # by digest
         self.activity = Activity()
         self._lock = new_lock()
@@ -225,7 +222,6 @@ class Executor:
             report()
         if encoded:
             faults += self.store.faults()
-        self.forget_unused([*encoded, *(each for each, lookup in lookups.items() if lookup.moved_bytes)])
         found = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
         handles = {**found, **encoded}
         return Fetched(
@@ -236,11 +232,6 @@ class Executor:
             moved_bytes=sum(each.moved_bytes for each in lookups.values()),
             faults=tuple(dict.fromkeys(faults)),
         )
-
-    def forget_unused(self, encodings: Iterable[Encoding]) -> None:
-        """Free the encodings that no schema needs any more. All of them were put into the store's memory."""
-        if self._forget_unused is not None:
-            self._forget_unused(encodings)
 
     def extend_history(self, tokens: RequestTokens, salt: Salt, check: StopCheck) -> int:
         """Compute the next tokens of a request that history lacks, and keep them; return the number of kept tokens.

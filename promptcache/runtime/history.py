@@ -7,7 +7,7 @@ common prefix of its stretch. Plans do not contain history.
 Each node has a salt, and a request finds the nodes of its own salt and those that are `SHARED`: the text of schemas
 that came again (`runtime/repetition.py`).
 
-A node of a tree is a buffer with room to grow. Turns of a conversation are appended to one node, so they form one view.
+A node of a tree has memory with room to grow. Turns of a conversation are appended to one node, so they form one view.
 A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
 branches off before the end of another node does not continue its text, so it has only the room that it needs.
 """
@@ -15,6 +15,7 @@ branches off before the end of another node does not continue its text, so it ha
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,13 +23,10 @@ from typing import Final, TypeAlias
 
 import torch
 
-from promptcache.kv import Allocation, Buffers, KVHandle, KVShape, Store, open_buffers
+from promptcache.kv import KVHandle, KVMemory, cost_at
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.locks import new_lock
 from promptcache.runtime.finite import num_finite
-
-DEFAULT_HISTORY_BYTES = 256 * 2**20
-"""Default limit of history in a store without a memory budget."""
 
 _NODE_TOKENS = 64
 """Capacities of nodes are multiples of this."""
@@ -121,15 +119,18 @@ class Recalled:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Node:
-    """Some tokens of a stretch, with their KV at the beginning of a buffer.
+    """Some tokens of a stretch. The memory store has their KV, with the node as its key.
 
     Attributes:
+        capacity: Number of tokens that its memory has room for.
+        nbytes: Bytes of that memory.
         siblings, place: The branch that holds this node, and its key there.
         children: Nodes that continue this one, by the number of its tokens before them, their first token and salt.
         encoding: Encoding of the tokens that the last lookup found.
     """
 
-    buffer: Allocation
+    capacity: int
+    nbytes: int
     siblings: _Branch
     place: tuple[int, int, Salt]
     token_ids: list[int] = field(default_factory=list)
@@ -143,8 +144,8 @@ class _Node:
 
     @property
     def room(self) -> int:
-        """Number of tokens that still fit into the buffer."""
-        return self.buffer.range.size - len(self.token_ids)
+        """Number of tokens that still fit."""
+        return self.capacity - len(self.token_ids)
 
 
 _Branch: TypeAlias = dict[tuple[int, int, Salt], _Node]
@@ -160,30 +161,39 @@ class _Prefix:
 
 
 class History:
-    """KV of own tokens of earlier requests, in buffers of a store. All methods are thread-safe."""
+    """KV of own tokens of earlier requests, in the memory of a store. All methods are thread-safe.
 
-    def __init__(self, buffers: Buffers, growth: float = 1.0) -> None:
+    All nodes of a tree cost the same for each byte, and a node is used whenever one below it is. So the store evicts a
+    node after those below it, as a rule.
+    """
+
+    def __init__(self, memory: KVMemory, growth: float = 1.0) -> None:
         """Create an empty history.
 
         Args:
+            memory: Keeps the KV within its budget.
             growth: Size of a new node at the end of a path, as a share of all nodes above it.
         """
-        self._buffers = buffers
+        self._memory = memory
         self._growth = growth
         self._trees: dict[str, _Branch] = {}
-        self._nodes: dict[Allocation, _Node] = {}
+        self._nodes: set[_Node] = set()
+        self._evicted: deque[_Node] = deque()
         self._lock = new_lock()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers, including room that is not filled yet."""
-        return self._buffers.nbytes
+        """Bytes of all nodes, including room that is not filled yet."""
+        with self._lock:
+            self._forget_evicted()
+            return sum(node.nbytes for node in self._nodes)
 
     def clear(self) -> None:
         """Forget everything. Requests that use some of it keep its memory."""
         with self._lock:
-            self._buffers.clear()
-            self._forget_taken()
+            for node in self._nodes:
+                self._memory.drop(node)
+            self._forget_evicted()
 
     def recall(self, tokens: RequestTokens, salt: Salt = None, *, is_whole: bool = False) -> Recalled:
         """Look up the own tokens of a request. The KV that is found stays allocated while the result is alive.
@@ -195,7 +205,7 @@ class History:
         """
         found: list[OwnStretch] = []
         with self._lock:
-            self._forget_taken()
+            self._forget_evicted()
             for stretch in stretches(tokens, salt):
                 is_last = stretch.stop == len(tokens.token_ids) and not is_whole
                 found.append(self._looked_up(stretch, tokens.token_ids[stretch.start : stretch.stop - is_last]))
@@ -222,7 +232,7 @@ class History:
                 if stop > start:
                     num_copied += self._extend(stretch, all_ids[stretch.start : stop], own_kv, at)
                 at += stop - start
-            self._forget_taken()
+            self._forget_evicted()
         return num_copied
 
     def add(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV) -> int:
@@ -236,7 +246,7 @@ class History:
         token_ids = token_ids[: num_finite(own_kv)]
         with self._lock:
             num_copied = self._extend(stretch, token_ids, own_kv, stretch.num_found)
-            self._forget_taken()
+            self._forget_evicted()
         return num_copied
 
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
@@ -269,7 +279,7 @@ class History:
             if stretch.salt is not SHARED:
                 longer += _chain(node.children, offset, token_ids[at:], stretch.salt)
             found = max(longer, found, key=_num_tokens)
-        handles = [self._buffers.handle(node.buffer) for node, _ in reversed(found)]  # children go first
+        handles = [self._memory.find(node) for node, _ in reversed(found)]  # a node is used after those below it
         steps: list[_Prefix] = []
         for (node, num_tokens), handle in zip(found, reversed(handles), strict=True):
             if handle is None:
@@ -301,8 +311,7 @@ class History:
             offset = 0 if last is None else last.num_tokens + num_copied
             own = sum(step.num_tokens for step in path if step.node.salt == stretch.salt) + num_copied
             room = int(self._growth * own) if is_at_end else 0
-            place = (offset, rest[0], stretch.salt)
-            num_added = self._add_node(branch, place, max(len(rest), room), rest, own_kv, at + num_copied)
+            num_added = self._add_node(stretch, branch, offset, max(len(rest), room), rest, own_kv, at + num_copied)
             if num_added and last is None:
                 self._trees[stretch.key] = branch
             num_copied += num_added
@@ -310,8 +319,9 @@ class History:
 
     def _add_node(
         self,
+        stretch: OwnStretch,
         siblings: _Branch,
-        place: tuple[int, int, Salt],
+        offset: int,
         room: int,
         token_ids: Sequence[int],
         own_kv: OwnKV,
@@ -321,37 +331,35 @@ class History:
 
         The node enters the tree after the copy, so an error or Ctrl-C leaves the tree as it was.
         """
-        taken = self._buffers.take(-(-room // _NODE_TOKENS) * _NODE_TOKENS)
-        if taken is None:
-            return 0
-        buffer, handle = taken
+        capacity = -(-room // _NODE_TOKENS) * _NODE_TOKENS
+        cost = cost_at(capacity, stretch.first)
         try:
-            node = _Node(buffer=buffer, siblings=siblings, place=place)
-            num_copied = _append(node, handle, token_ids, own_kv, at)
-            self._nodes[buffer] = siblings[node.place] = node
-        except BaseException:
-            self._buffers.drop(buffer)
-            raise
+            handle = self._memory.allocate(capacity, cost)
+        except torch.OutOfMemoryError:
+            return 0
+        if handle is None:
+            return 0
+        place = (offset, token_ids[0], stretch.salt)
+        node = _Node(capacity=capacity, nbytes=handle.slab.nbytes, siblings=siblings, place=place)
+        num_copied = _append(node, handle, token_ids, own_kv, at)
+        if self._memory.keep(node, handle, cost, evicted=self._evicted) is None:
+            return 0
+        siblings[node.place] = node
+        self._nodes.add(node)
         return num_copied
 
-    def _forget_taken(self) -> None:
-        """Remove the nodes whose buffers are gone, with all nodes below them."""
-        taken = self._buffers.taken_back
-        if not taken:
+    def _forget_evicted(self) -> None:
+        """Remove the nodes that are no longer kept, with all nodes below them."""
+        if not self._evicted:
             return
-        while taken:
-            node = self._nodes.pop(taken.popleft(), None)
-            if node is not None:
-                if node.siblings.get(node.place) is node:
-                    del node.siblings[node.place]
-                for child in node.children.values():
-                    self._buffers.drop(child.buffer)
+        while self._evicted:
+            node = self._evicted.popleft()
+            self._nodes.discard(node)
+            if node.siblings.get(node.place) is node:
+                del node.siblings[node.place]
+            for child in node.children.values():
+                self._memory.drop(child)
         self._trees = {key: branch for key, branch in self._trees.items() if branch}
-
-
-def open_history(store: Store, shape: KVShape, history_bytes: int | None) -> History | None:
-    """Return a history in the memory of a store; None if `history_bytes` is 0. Otherwise as for `open_buffers`."""
-    return None if history_bytes == 0 else History(open_buffers(store, shape, history_bytes, DEFAULT_HISTORY_BYTES))
 
 
 def stretches(tokens: RequestTokens, salt: Salt = None) -> Iterator[OwnStretch]:

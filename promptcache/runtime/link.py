@@ -64,11 +64,12 @@ def link(
         tokens: Parts and new tokens of the request.
         handles: KV of at least every encoding that the request has parts of.
         model: The model that computed them.
-        pool: Buffers for small and for shifted segments; None coalesces nothing.
+        pool: Copies of moved and of joined segments; None keeps none.
     """
     model.check_vocabulary(tokens.token_ids)
     stored = segments_of(tokens.parts, handles, tokens.position_ids)
     pool = views_only(model) if pool is None else pool
+    pool.count_use(stored, tokens.position_ids)
     segments, num_copied = pool.coalesce(stored, tokens.position_ids)
     positions = RequestPositions(segments, tokens.position_ids)
     return Linked(

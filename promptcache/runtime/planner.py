@@ -192,7 +192,7 @@ class Planner:
         conversations = self._conversations_of(state, template_kwargs)
         chosen = repair or state.schema.repair or self._repair
         plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
-        self._catalog.use_made(state, plan)
+        self._catalog.describe_plan(plan)
         differences = [each for each in plan.warnings if each.code in ("PC513", "PC514")]
         if differences and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)

@@ -6,7 +6,6 @@ tokens from 0, as without a cache.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -15,13 +14,13 @@ import numpy as np
 import torch
 
 from promptcache.diagnostics import InvalidValue, Unpicklable, refuse_unknown, shown, whole
-from promptcache.kv import KVHandle, Slab, Store, open_buffers
+from promptcache.kv import KVHandle, Slab, Store
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, shared_prefixes
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.history import DEFAULT_HISTORY_BYTES, History, OwnKV, Recalled
+from promptcache.runtime.history import History, OwnKV, Recalled
 from promptcache.runtime.packed_rows import NewTokens, PackedRows
 from promptcache.runtime.padded_rows import PaddedRows
 from promptcache.runtime.segments import segments_of
@@ -37,7 +36,6 @@ _GROWTH = 0.25
 _SAMPLES, _SAMPLE_TOKENS = 4, 4
 """`add` computes so many samples of so many tokens of each row again."""
 
-_LIMIT = whole(1, 2**63 - 1, unit="bytes")
 _TOKENS = whole(1, 2**31 - 1, unit="tokens") | None
 
 Tokens: TypeAlias = "FrequentPrefix | Sequence[int]"
@@ -155,8 +153,6 @@ class PrefixCache(Unpicklable):
         self,
         engine: ServingEngine,
         *,
-        cache_bytes: int | None = None,
-        max_tokens: int | None = None,
         max_row_tokens: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -164,27 +160,21 @@ class PrefixCache(Unpicklable):
 
         Args:
             engine: An `Engine`. Its modules and its own history are not affected, except that all are in one budget.
-            cache_bytes: Limit of the KV. None means a quarter of the store's memory budget, or 256 MiB without one.
-            max_tokens: The same limit as a number of tokens; the smaller limit holds. Spare room counts.
             max_row_tokens: The most tokens of a row to keep, from its start; None keeps whole rows.
             unknown: Refused.
 
         Raises:
-            InvalidValue: `engine` is no engine, or a limit is not allowed.
+            InvalidValue: `engine` is no engine, or `max_row_tokens` is not allowed.
         """
-        refuse_unknown("PrefixCache", unknown, ("cache_bytes", "max_tokens", "max_row_tokens"), InvalidValue)
-        (_LIMIT | None).check("cache_bytes", cache_bytes, InvalidValue)
-        _TOKENS.check("max_tokens", max_tokens, InvalidValue)
+        refuse_unknown("PrefixCache", unknown, ("max_row_tokens",), InvalidValue)
         _TOKENS.check("max_row_tokens", max_row_tokens, InvalidValue)
         model, store = getattr(engine, "model", None), getattr(engine, "store", None)
         if not isinstance(model, Model) or not isinstance(store, Store):
             raise InvalidValue(f"engine={shown(engine)} is not allowed: an Engine is expected")
         self._model = model
         self._max_row_tokens = max_row_tokens
-        if max_tokens is not None:
-            cache_bytes = min(max_tokens * model.shape.token_bytes, sys.maxsize if cache_bytes is None else cache_bytes)
-        self._buffers = open_buffers(store, model.shape, cache_bytes, DEFAULT_HISTORY_BYTES)
-        self._history = History(self._buffers, _GROWTH)
+        self._memory = store.memory
+        self._history = History(self._memory, _GROWTH)
         self._lock = new_lock()
 
     def __repr__(self) -> str:
@@ -193,7 +183,7 @@ class PrefixCache(Unpicklable):
     @property
     def nbytes(self) -> int:
         """Bytes of all KV, with spare room."""
-        return self._buffers.nbytes
+        return self._history.nbytes
 
     @torch.no_grad()
     def get(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> PrefixHit:
@@ -214,7 +204,7 @@ class PrefixCache(Unpicklable):
         self._model.check_unchanged()
         rows = [row.token_ids for row in batch.rows]
         for prefix in shared_prefixes(rows, _MIN_SHARED):
-            if len(prefix) * self._model.shape.token_bytes <= self._buffers.limit_bytes:
+            if len(prefix) * self._model.shape.token_bytes <= self._memory.budget_bytes:
                 self._fill(prefix, _MIN_SHARED)
         return PrefixHit(self, batch, *self._pack(rows))
 

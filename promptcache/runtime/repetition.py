@@ -76,7 +76,7 @@ class Repetition:
         one_of(PromoteMode).check("promote", mode, InvalidValue)
         self._is_automatic = mode == PromoteMode.AUTO
         if self._is_automatic and executor.history is None:
-            raise InvalidValue('promote="auto" keeps KV in history, and history_bytes=0 has none')
+            raise InvalidValue('promote="auto" keeps KV in history, and history=False has none')
         self._executor = executor
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
         self._waiting: OrderedDict[_Combination, None] = OrderedDict()
@@ -121,12 +121,12 @@ class Repetition:
 
         Raises:
             InvalidValue: There is no history.
-            PromptCacheError: History has no room for it.
+            PromptCacheError: Memory has no room for it.
         """
         if plan.level is Level.EXACT:
             return 0
         if self._executor.history is None:
-            raise InvalidValue("a promotion is kept in history, and history_bytes=0 has none")
+            raise InvalidValue("a promotion is kept in history, and history=False has none")
         combination, num_tokens = _combination(plan, salt), 0
         with self._executor.activity, self._working:  # ends work in idle time within a layer
             while not self._is_known(combination):
@@ -134,8 +134,8 @@ class Repetition:
                 if num_kept == 0:
                     nbytes = len(combination.tokens.token_ids) * self._executor.model.shape.token_bytes
                     raise PromptCacheError(
-                        f"history has no room to promote this prompt, {nbytes} bytes of KV: give the engine more "
-                        "history_bytes, or put fewer modules into the prompt"
+                        f"memory has no room to promote this prompt, {nbytes} bytes of KV: give the store more "
+                        "memory_bytes, or put fewer modules into the prompt"
                     )
                 num_tokens += num_kept
             with self._lock:

@@ -16,7 +16,7 @@ from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
 
 GROUP_TOKENS = 16_384
-"""Minimum number of tokens that are fetched together. After each group, KV beyond the memory budget is freed."""
+"""Minimum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
 
 PATIENCE_S = 1800.0
 """Seconds that warming waits for another process that encodes the same group."""
@@ -64,7 +64,6 @@ def warm(
             if each not in fetched.encoded and executor.key(each) in lacking:
                 _write(store, executor.recipe(each), handle, faults)
         done += sum(each.num_tokens for each in group)
-        executor.forget_unused(group)
         if progress is not None:
             progress(min(done, total), total)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.__main__ import command
+from benchmarks.combinations import LENGTHS
 from benchmarks.load import TargetName
 from benchmarks.shapes import SHAPES, random_shape
 from benchmarks.targets import missing
@@ -33,6 +34,22 @@ def measured(*words: str) -> list[dict[str, Any]]:
     assert data["hardware"]["torch"] == torch.__version__
     rows: list[dict[str, Any]] = data["rows"]
     return rows
+
+
+@pytest.mark.slow
+def test_combinations_are_measured() -> None:
+    """Equal and uneven modules have 4,096 tokens in all, and a ratio for each run."""
+    rows = measured("combinations", "--shape", "tiny", "--repeats", "1")
+
+    assert [(row["modules"], row["new_tokens"]) for row in rows] == [
+        ("equal", 1),
+        ("equal", 16),
+        ("uneven", 1),
+        ("uneven", 16),
+    ]
+    for row in rows:
+        assert len(row["seconds"]["prompt cache"]) == len(row["seconds"]["floor"]) > 0
+    assert {sum(lengths) for lengths in LENGTHS.values()} == {4096}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from promptcache import Completion, Engine
+from promptcache import Completion, Engine, StoreConfig
 from promptcache.diagnostics import PromptCacheError
 from promptcache.layout import Level, Plan
 from promptcache.runtime import KVSource, Model, check_linking, plain_logits, reference_logits
@@ -32,8 +32,8 @@ MODULES = ("<a/>", "<a/><b/>", "<a/><c/>", "<a/><b/><c/>", "<b/><c/>", '<a/><b p
 PROMPTS = tuple(f'<prompt schema="s">{each}Well?</prompt>' for each in MODULES)
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3, "logprobs": 0}
 TOLERANCE = 1e-9
-FEW_TOKENS = 128
-"""Room of a small history: that of two nodes."""
+FEW_TOKENS = 192
+"""Room of a small memory: that of three nodes of history."""
 
 WAYS = ("generate", "stream", "batch", "service", "chat")
 
@@ -77,11 +77,13 @@ class PromotingEngine(RuleBasedStateMachine):
         self.engine = engine_of(self.model)
 
     @initialize(is_small=st.booleans())
-    def choose_history(self, is_small: bool) -> None:
-        """Use an engine whose history has room for all promotions, or for hardly one."""
+    def choose_memory(self, is_small: bool) -> None:
+        """Use an engine whose memory has room for all promotions, or for hardly one."""
         self.is_small = is_small
         if is_small:
-            self.engine = engine_of(self.model, history_bytes=FEW_TOKENS * self.model.shape.token_bytes)
+            self.engine = engine_of(
+                self.model, store=StoreConfig(memory_bytes=FEW_TOKENS * self.model.shape.token_bytes)
+            )
 
     def teardown(self) -> None:
         """Bring the model back into its first state."""
@@ -205,11 +207,10 @@ class PromotingEngine(RuleBasedStateMachine):
         check_answer(answered(self.engine, prompt, "generate"), self.engine.plan(prompt), self.model)
 
     @invariant()
-    def history_is_within_its_limit(self) -> None:
-        """A small history takes no more room than it has."""
-        history = self.engine._history
-        assert history is not None
-        assert not self.is_small or history.nbytes <= FEW_TOKENS * self.model.shape.token_bytes
+    def memory_is_within_its_budget(self) -> None:
+        """A small memory takes no more room than it has."""
+        stats = self.engine.stats()
+        assert stats.memory_bytes <= stats.budget_bytes
 
     def planned(self, prompt: str, way: str) -> Plan:
         """Return the modular plan of a prompt."""

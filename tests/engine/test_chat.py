@@ -56,15 +56,15 @@ TOLERANCE = 1e-9
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
 
-def engine(history_bytes: int | None = None, **options: Any) -> Engine:
+def engine(**options: Any) -> Engine:
     """Return an engine with both schemas."""
-    made = Engine(MODEL, TOKENIZER, history_bytes=history_bytes, **options)
+    made = Engine(MODEL, TOKENIZER, **options)
     for schema in (SCHEMA, OPEN):
         made.add_schema(schema)
     return made
 
 
-PLAIN = engine(0)
+PLAIN = engine(history=False)
 
 
 def check_as_plain(made: Engine, chat: Chat, text: str | None, **options: Any) -> Completion:
@@ -117,14 +117,12 @@ def written(prompt: Prompt) -> list[dict[str, str]]:
 class Conversations(RuleBasedStateMachine):
     """Chats on one engine, beside lists of messages: forks, rewinds, other prompts, files, edits, evictions and salts."""
 
-    history_tokens: int = 20_000
-    memory_tokens: int | None = None
+    memory_tokens = 20_000
 
     def __init__(self) -> None:
         super().__init__()
         size = MODEL.shape.token_bytes
-        memory_bytes = None if self.memory_tokens is None else size * self.memory_tokens
-        self.engine = engine(size * self.history_tokens, store=StoreConfig(memory_bytes=memory_bytes))
+        self.engine = engine(store=StoreConfig(memory_bytes=size * self.memory_tokens))
         self.chats = [Told.begun(self.engine.chat(PROMPTS[1]), PROMPTS[1])]
 
     @rule(prompt=st.sampled_from(PROMPTS + ASKING), repair=st.sampled_from((None, "none", "first-2", "all")))
@@ -230,9 +228,8 @@ class Conversations(RuleBasedStateMachine):
 
 
 class SmallConversations(Conversations):
-    """History for a few turns only."""
+    """Memory for a few turns only."""
 
-    history_tokens = 192
     memory_tokens = 320
 
 

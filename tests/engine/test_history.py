@@ -14,7 +14,7 @@ from transformers import LogitsProcessorList
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, StoreConfig, TieredStore
+from promptcache.kv import StoreConfig
 from promptcache.layout import context_digest
 from promptcache.runtime import Completion, History, KVSource
 from promptcache.runtime.history import _append, num_shared
@@ -33,14 +33,14 @@ PROMPTS = tuple(f'<prompt schema="s">{each}{text}</prompt>' for each in SELECTIO
 TOLERANCE = 1e-9
 
 
-def engine(history_bytes: int | None = None, **options: Any) -> Engine:
+def engine(**options: Any) -> Engine:
     """Return an engine with the schema."""
-    made = Engine(tiny_model(), ByteTokenizer(), history_bytes=history_bytes, **options)
+    made = Engine(tiny_model(), ByteTokenizer(), **options)
     made.add_schema(SCHEMA)
     return made
 
 
-PLAIN = engine(0)
+PLAIN = engine(history=False)
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "repetition_penalty": {"repetition_penalty": 1.5},
@@ -75,17 +75,12 @@ def check_equal(found: Completion, expected: Completion) -> None:
 class Histories(RuleBasedStateMachine):
     """Requests, batches, abandoned streams, evictions and salts on one engine."""
 
-    history_tokens = 4000
-    memory_tokens: int | None = None
+    memory_tokens = 4000
 
     def __init__(self) -> None:
         super().__init__()
         size = PLAIN.model.shape.token_bytes
-        memory_bytes = None if self.memory_tokens is None else self.memory_tokens * size
-        self.limit = self.history_tokens * size
-        self.engine = Engine(
-            PLAIN.model, PLAIN.tokenizer, history_bytes=self.limit, store=StoreConfig(memory_bytes=memory_bytes)
-        )
+        self.engine = Engine(PLAIN.model, PLAIN.tokenizer, store=StoreConfig(memory_bytes=self.memory_tokens * size))
         self.engine.add_schema(SCHEMA)
 
     @rule(
@@ -153,18 +148,15 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def stays_within_its_limits(self) -> None:
-        """History stays within its limit, all memory within the budget."""
+        """History and all other KV that is kept are within the budget."""
         assert self.engine._history is not None
-        assert self.engine._history.nbytes <= self.limit
-        assert isinstance(self.engine.store, TieredStore)
         memory = self.engine.store.memory
-        assert memory.budget_bytes is None or memory.allocated_bytes <= memory.budget_bytes
+        assert self.engine._history.nbytes <= memory.nbytes() <= memory.budget_bytes
 
 
 class SmallHistories(Histories):
-    """History with room for two nodes, in a budget that modules need."""
+    """A budget that modules need."""
 
-    history_tokens = 128
     memory_tokens = 200
 
 
@@ -229,7 +221,7 @@ def test_a_custom_processor_gets_all_own_tokens() -> None:
     """The token IDs that processors, criteria and streamers get are those of a request without history."""
     calls: dict[bool, list[list[int]]] = {True: [], False: []}
 
-    for on, seen in ((engine(), calls[True]), (engine(0), calls[False])):
+    for on, seen in ((engine(), calls[True]), (engine(history=False), calls[False])):
         for _ in range(2):
 
             def processor(input_ids: torch.Tensor, scores: torch.Tensor, seen: Any = seen) -> torch.Tensor:
@@ -272,7 +264,7 @@ def test_salts_do_not_share() -> None:
 
 def test_requests_without_room_leave_nothing_behind() -> None:
     """A history that has room for nothing does not grow with the requests."""
-    made = engine(1)
+    made = engine(store=StoreConfig(memory_bytes=1))
     for prompt in PROMPTS[:6]:
         assert made.generate(prompt, max_new_tokens=1).usage.kept_bytes == 0
     assert made._history is not None
@@ -318,7 +310,7 @@ def test_several_sequences_use_and_write_history() -> None:
 def test_families_answer_as_without_history(family: str) -> None:
     """Windows, soft caps and learned positions answer a second time as the first."""
     model = random_model(family)
-    with_history, without = Engine(model, ByteTokenizer()), Engine(model, ByteTokenizer(), history_bytes=0)
+    with_history, without = Engine(model, ByteTokenizer()), Engine(model, ByteTokenizer(), history=False)
     for each in (with_history, without):
         each.add_schema(SCHEMA)
     for prompt in (PROMPTS[21], PROMPTS[22], PROMPTS[21]):
@@ -365,18 +357,8 @@ def test_an_error_of_history_costs_no_answer(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_values_are_checked() -> None:
-    """A wrong limit or salt is refused before anything is computed."""
-    with pytest.raises(InvalidValue, match="history_bytes"):
-        engine(-1)
+    """A wrong flag or salt is refused before anything is computed."""
+    with pytest.raises(InvalidValue, match="history"):
+        engine(history=1)
     with pytest.raises(InvalidValue, match="salt"):
         PLAIN.generate(PROMPTS[0], salt=3)  # type: ignore[arg-type]
-
-
-def test_limits_follow_the_store() -> None:
-    """Without a limit, history takes a quarter of the memory budget; a store without a memory tier gets memory beside."""
-    made = engine(store=StoreConfig(memory_bytes=4000))
-    assert made._history is not None
-    assert made._history._buffers.limit_bytes == 1000
-    own = engine(store=MemoryStore(PLAIN.model.shape))
-    assert own._history is not None
-    assert own._history._buffers.limit_bytes == 256 * 2**20

@@ -13,7 +13,6 @@ from hypothesis.strategies import SearchStrategy
 from promptcache import Engine
 from promptcache.language import CheckedSchema, Context, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
-from promptcache.runtime import made_encodings
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
@@ -41,7 +40,7 @@ SCHEMA = """
 
 
 def engine_of(**options: object) -> Engine:
-    engine = Engine(tiny_model(), ByteTokenizer(), history_bytes=0, **options)  # type: ignore[arg-type]
+    engine = Engine(tiny_model(), ByteTokenizer(), history=False, **options)  # type: ignore[arg-type]
     engine.add_schema(SCHEMA)
     return engine
 
@@ -186,37 +185,17 @@ def test_warmed_pairs_are_not_encoded_again() -> None:
         assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0
 
 
-def test_pairs_go_with_their_schema_and_their_members() -> None:
-    """KV that nothing can use any more is freed."""
-    engine = engine_of()
-    engine.generate(prompt("a"), **GREEDY)
-    for encoding in engine._catalog.find("s").encodings:
-        engine._executor.fetch([encoding])
-    engine.generate(prompt("fy"), **GREEDY)
-    held = engine.store.nbytes()
-    engine.generate(prompt("fxy"), **GREEDY)  # y behind x
-    assert engine.store.nbytes() > held
-
-    engine.remove_member("s", "notes", "x")
-    assert engine.store.nbytes() == held
-    engine.remove_schema("s")
-    assert engine.store.nbytes() == 0
-
-
 def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
-    """Only what changed is encoded again, and the old KV of it is freed."""
+    """Only what changed is encoded again."""
     engine = engine_of()
     for _ in range(2):
         engine.warm(pairs=True)
         engine.generate(prompt("abcf"), **GREEDY)
-    held = engine.store.nbytes()
 
     engine.add_schema(SCHEMA.replace("gamma", "delta"))
 
     assert engine.generate(prompt("ab"), **GREEDY).usage.num_encoded_tokens == 0
     assert engine.generate(prompt("bf"), **GREEDY).usage.num_encoded_tokens == 0
-    engine.warm(pairs=True)
-    assert engine.store.nbytes() == held
 
 
 def key(engine: Engine, modules: str, module: str) -> str:
@@ -224,22 +203,6 @@ def key(engine: Engine, modules: str, module: str) -> str:
     plan = engine.plan(prompt(modules))
     (part,) = (each.source for each in plan.reused if plan.layout.runs[each.run].module == module)
     return engine._executor.key(part.encoding)
-
-
-def test_the_least_used_pair_is_forgotten_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs are so many that the catalog cannot remember all."""
-    monkeypatch.setattr(made_encodings, "MAX_PAIRS", 2)
-    engine = engine_of()
-    for modules in ("ab", "bc", "cf"):
-        engine.generate(prompt(modules), **GREEDY)
-
-    assert engine.generate(prompt("bc") + " ", **GREEDY).usage.num_encoded_tokens == 0
-    assert engine.generate(prompt("ab") + " ", **GREEDY).usage.num_encoded_tokens == len("\nbeta")
-    made = engine._catalog._made
-    for modules, num_behind_members in (("xy", 1), ("yx", 2), ("bf", 1), ("af", 0)):
-        engine.generate(prompt(modules), **GREEDY)
-        assert sum(map(len, made._behind.values())) == num_behind_members
-    assert len(made._pairs) == 2
 
 
 def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:

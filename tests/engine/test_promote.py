@@ -17,7 +17,7 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache import Engine
+from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.layout import Level
 from promptcache.runtime import Model, check_linking, compare_predictions, plain_logits, used_tokens
@@ -147,18 +147,6 @@ def test_a_promotion_serves_every_beginning() -> None:
     assert is_promoted(engine, "b", "c")
 
 
-def test_a_combination_that_history_lost_is_modular_again() -> None:
-    """If history is full, the next combination takes the room of the one that was used least recently."""
-    model = tiny_model()
-    engine = engine_of(model, history_bytes=128 * model.shape.token_bytes)  # two nodes
-    for each in (("a", "b", "c"), ("b", "c"), ("a", "c")):
-        engine.promote(prompt(*each))
-
-    assert is_promoted(engine, "a", "c")
-    assert is_promoted(engine, "a", "b", "c")
-    assert not is_promoted(engine, "b", "c")
-
-
 def test_off_is_the_default() -> None:
     """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
     engine = Engine(tiny_model(), ByteTokenizer())
@@ -185,7 +173,7 @@ def test_methods_without_answers_stay_modular() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"promote": "on"}, {"promote": None}, {"promote": "auto", "history_bytes": 0}], ids=str
+    "wrong", [{"promote": "on"}, {"promote": None}, {"promote": "auto", "history": False}], ids=str
 )
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     """The error names the option."""
@@ -257,13 +245,14 @@ def test_a_call_promotes_for_its_arguments_and_salt() -> None:
 
 
 def test_a_call_that_cannot_promote_is_refused() -> None:
-    """The error names the room that history has; nothing is left."""
+    """The error names the room that memory has, or the history that there is not; nothing is left."""
     model = tiny_model()
-    small, none = engine_of(model, history_bytes=1), Engine(model, ByteTokenizer(), history_bytes=0)
+    small = engine_of(model, store=StoreConfig(memory_bytes=8 * model.shape.token_bytes))
+    none = Engine(model, ByteTokenizer(), history=False)
     none.add_schema(TEXTS[0])
     with pytest.raises(PromptCacheError, match="no room"):
         small.promote(prompt("a", "b"))
-    with pytest.raises(InvalidValue, match="history_bytes=0"):
+    with pytest.raises(InvalidValue, match="history=False"):
         none.promote(prompt("a", "b"))
 
     for engine in (small, none):
@@ -356,7 +345,7 @@ def test_the_thread_does_not_keep_the_engine() -> None:
 
 EXIT = """
 import threading, time
-from promptcache import Engine
+from promptcache import Engine, StoreConfig
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

@@ -83,7 +83,7 @@ def test_stored_bytes_are_those_of_a_warm_schema(engine: Engine) -> None:
     )
     sizes = {each.name: each.nbytes for each in found.settings}
     for name, attributes in (("as it is", ""), ("context=guaranteed", ' context="guaranteed"')):
-        own = Engine(tiny_model(), ByteTokenizer(), history_bytes=0)
+        own = Engine(tiny_model(), ByteTokenizer(), history=False)
         own.add_schema(schema(MODULES, attributes=attributes))
         own.warm()
         own.generate(PROMPT, max_new_tokens=1)

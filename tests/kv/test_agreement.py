@@ -246,8 +246,8 @@ class Agreement(RuleBasedStateMachine):
     def stays_within_budgets(self) -> None:
         """No tier exceeds its budget."""
         assert self.store.host is not None
-        assert self.store.memory.allocated_bytes <= MEMORY_TOKENS * SHAPE.token_bytes
-        assert self.store.host.allocated_bytes <= HOST_TOKENS * SHAPE.token_bytes
+        assert self.store.memory.nbytes() <= MEMORY_TOKENS * SHAPE.token_bytes
+        assert self.store.host.nbytes() <= HOST_TOKENS * SHAPE.token_bytes
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         assert sum(path.stat().st_size for path in files) <= DISK_BYTES
         tiers = (self.store.memory, self.store.host, self.disk, self.remote)

@@ -21,7 +21,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = GreedyDual()
+        self.policy = GreedyDual[str]()
         self.entries: dict[str, dict[str, float]] = {}
         self.level, self.uses = 0.0, 0
 
@@ -33,14 +33,16 @@ class Model(RuleBasedStateMachine):
         entry["priority"] = self.level + entry["frequency"] * entry["cost"] / entry["nbytes"]
         entry["used"] = self.uses
 
-    @rule(key=KEYS, nbytes=st.integers(1, 5), cost=st.integers(1, 5))
-    def add(self, key: str, nbytes: int, cost: int) -> None:
-        """Add a key."""
+    @rule(key=KEYS, nbytes=st.integers(1, 5), cost=st.integers(1, 5), frequency=st.integers(1, 3))
+    def add(self, key: str, nbytes: int, cost: int, frequency: int) -> None:
+        """Add a key that was used before."""
         if key in self.entries:
             return
-        self.policy.add(key, nbytes, cost)
-        self.entries[key] = {"nbytes": nbytes, "cost": cost, "frequency": 0}
+        expected = self.policy.priority(nbytes, cost, frequency)
+        self.policy.add(key, nbytes, cost, frequency)
+        self.entries[key] = {"nbytes": nbytes, "cost": cost, "frequency": frequency - 1}
         self.use(key)
+        assert self.entries[key]["priority"] == expected
 
     @rule(key=KEYS)
     def touch(self, key: str) -> None:
@@ -54,16 +56,16 @@ class Model(RuleBasedStateMachine):
         """Delete a key that may be unknown."""
         assert self.policy.remove(key) == (self.entries.pop(key, None) is not None)
 
-    @rule(needed=st.integers(0, 20), evict=st.booleans())
-    def seek(self, needed: int, evict: bool) -> None:
-        """Search for victims, and sometimes evict them."""
+    @rule(needed=st.integers(0, 20), evict=st.booleans(), limit=st.none() | st.integers(0, 10))
+    def seek(self, needed: int, evict: bool, limit: int | None) -> None:
+        """Search for victims with a priority up to a limit, and sometimes evict them."""
         order = sorted(self.entries, key=lambda key: (self.entries[key]["priority"], self.entries[key]["used"]))
         left, chosen = float(needed), []
         for key in order:
-            if left > 0:
+            if left > 0 and (limit is None or self.entries[key]["priority"] <= limit):
                 chosen.append(key)
                 left -= self.entries[key]["nbytes"]
-        found = self.policy.victims(needed)
+        found = self.policy.victims(needed, limit)
         assert found == (tuple(chosen) if left <= 0 else None)
         if found is not None and evict:
             self.policy.evict(found)
@@ -87,7 +89,7 @@ TestModel = pytest.mark.law(Model.TestCase)
 )
 def test_the_cheapest_bytes_are_evicted_first(other: tuple[int, float], why: str) -> None:
     """Keys that are cheap, large or not used recently are evicted first."""
-    policy = GreedyDual()
+    policy = GreedyDual[str]()
     policy.add("first", 2, 4.0)
     policy.add("other", *other)
 
@@ -98,7 +100,7 @@ def test_the_cheapest_bytes_are_evicted_first(other: tuple[int, float], why: str
 
 def test_old_popularity_fades() -> None:
     """A key that was popular once is evicted in the end."""
-    policy = GreedyDual()
+    policy = GreedyDual[str]()
     policy.add("famous", 1, 1.0)
     for _ in range(50):
         policy.touch("famous")
@@ -118,7 +120,7 @@ def test_old_popularity_fades() -> None:
 
 def test_bookkeeping_does_not_grow_with_uses() -> None:
     """The size of the bookkeeping depends on the stored keys only."""
-    policy, chance = GreedyDual(), random.Random(0)
+    policy, chance = GreedyDual[str](), random.Random(0)
     for number in range(5_000):
         policy.add(str(number), 1, 1.0)
         policy.touch(str(chance.randrange(number + 1)))

@@ -123,18 +123,6 @@ def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
 
 
-def test_forget_frees_memory_and_keeps_files(tmp_path: Path) -> None:
-    """`forget` frees both memories and keeps the file."""
-    made = recipe("a")
-    store = TieredStore(memory(), (FileTier(tmp_path),), host=memory(tier=Tier.HOST))
-    store.put(made, *kv())
-    store.forget([made.key, recipe("never put").key])
-
-    assert store.host is not None
-    assert (store.memory.nbytes(), store.host.nbytes()) == (0, 0)
-    assert store.get(made.key).tier is Tier.DISK
-
-
 def test_kv_in_memory_can_be_persisted_later(tmp_path: Path) -> None:
     """KV that was put with `persist=False` can be persisted by another `put`."""
     made, (keys, values) = recipe("a"), kv()
@@ -151,7 +139,7 @@ def test_kv_in_memory_can_be_persisted_later(tmp_path: Path) -> None:
     assert torch.equal(found.keys, keys)
 
 
-@pytest.mark.parametrize("method", ["delete", "get", "forget"])
+@pytest.mark.parametrize("method", ["delete", "get", "get_many"])
 def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
     """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
     made = recipe("a")
@@ -192,22 +180,6 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
     assert max(waiting) <= 2 * 3 + 1
 
 
-def test_loaded_neighbours_are_adjacent(tmp_path: Path) -> None:
-    """Reserved encodings that are loaded from disk are adjacent in memory."""
-    made = [recipe(name) for name in "abc"]
-    first = TieredStore(memory(), (FileTier(tmp_path),))
-    for each in made:
-        first.put(each, *kv())
-    store = TieredStore(memory(), (FileTier(tmp_path),))
-    store.reserve([(each.key, 4) for each in made])
-
-    runs = [store.get(each.key).handle for each in reversed(made)][::-1]
-
-    assert all(run is not None for run in runs)
-    assert len({id(run.slab) for run in runs if run is not None}) == 1
-    assert [(run.start, run.stop) for run in runs if run is not None] == [(0, 4), (4, 8), (8, 12)]
-
-
 def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     """Without room in memory, KV is linked in the mapped file without a copy."""
     made, tier = recipe("a", 64), FileTier(tmp_path)
@@ -221,7 +193,7 @@ def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     ranges = [[int(address, 16) for address in line[0].split("-")] for line in maps]
     for states in (run.keys, run.values):
         assert any(start <= states.data_ptr() < stop for start, stop in ranges)
-    assert store.memory.allocated_bytes == 0
+    assert store.memory.nbytes() == 0
 
 
 def test_a_failing_tier_is_logged_once_and_reported_every_time(
@@ -245,6 +217,22 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
     assert in_log == ["the disk is gone", "the disk is full"]
     assert caplog.records[-1].getMessage() == "the disk is gone"
     assert len(caplog.records) == 3
+
+
+def test_facts_are_kept_for_the_last_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store remembers the facts of a limited number of keys, those that were named last."""
+    monkeypatch.setattr("promptcache.kv.tiered._MAX_NOTES", 2)
+    tier = FileTier(tmp_path)
+    store = TieredStore(memory(), (tier,))
+    made = [recipe(name) for name in "abc"]
+    for each in (made[0], made[1], made[0], made[2]):
+        store.note({each.key: {"schema": "trip"}})
+    for each in made:
+        store.put(each, *kv())
+
+    stored = [tier.read_unverified(each.key) for each in made]
+
+    assert [each and dict(each.facts) for each in stored] == [{"schema": "trip"}, {}, {"schema": "trip"}]
 
 
 def test_eviction_from_memory_loses_nothing(tmp_path: Path) -> None:
@@ -298,4 +286,4 @@ def test_threads_agree(tmp_path: Path) -> None:
         thread.join()
 
     assert not wrong
-    assert store.memory.allocated_bytes <= 16 * SHAPE.token_bytes
+    assert store.memory.nbytes() <= 16 * SHAPE.token_bytes

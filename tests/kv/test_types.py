@@ -22,16 +22,6 @@ def test_views_are_tokens_of_each_layer() -> None:
         assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
 
 
-def test_ranges_at_equal_distances_are_one_view() -> None:
-    """Ranges at equal distances are one tensor, without a copy."""
-    slab = Slab(keys=torch.arange(2 * 3 * 10 * 4).view(2, 3, 10, 4), values=torch.zeros(2, 3, 10, 4))
-
-    for layer, (keys, _) in enumerate(slab.layers(1, 3, count=3, step=3).by_layer):
-        expected = [slab.keys[layer, :, start : start + 2] for start in (1, 4, 7)]
-        assert torch.equal(keys, torch.stack(expected))
-        assert keys.untyped_storage().data_ptr() == slab.keys.untyped_storage().data_ptr()
-
-
 def test_views_of_the_same_tokens_are_shared() -> None:
     """Calls for the same tokens share one `LayerViews`, which is freed with its last holder."""
     slab = Slab(keys=torch.zeros(1, 1, 8, 2), values=torch.zeros(1, 1, 8, 2))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import KVHandle, KVMemory, Lookup, OnWait, Recipe, Store, Tier, go_on
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -52,6 +52,11 @@ class FaultyStore(Store):
         self._store = store
         self._hit = hit
 
+    @property
+    def memory(self) -> KVMemory:
+        """As the wrapped store."""
+        return self._store.memory
+
     def get(self, key: str) -> Lookup:
         """As the wrapped store."""
         return self._store.get(key)
@@ -84,17 +89,9 @@ class FaultyStore(Store):
         """As the wrapped store."""
         return self._store.absent(keys)
 
-    def reserve(self, sizes: Sequence[tuple[str, int]]) -> None:
-        """As the wrapped store."""
-        self._store.reserve(sizes)
-
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """As the wrapped store."""
         self._store.note(facts)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """As the wrapped store."""
-        self._store.forget(keys)
 
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on

@@ -97,7 +97,6 @@ def serve(
     executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
     placement = choose_placement(model, schema.positions)
     state = schema_state(schema, tokenizer, model.context_length, placement=placement)
-    store.reserve([(executor.key(each), each.num_tokens) for each in state.encodings])
     return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore, open_buffers
+from promptcache.kv import MemoryStore
 from promptcache.language import parse_prompt
 from promptcache.layout import Plan
 from promptcache.runtime import (
@@ -84,9 +84,9 @@ class Asked:
         self._workload = workload
         self._model = model_named(workload.model)
         with patch("promptcache.engine.check_linking"):  # would test each model again
-            self._engine = Engine(self._model, VOCABULARY, history_bytes=None if workload.has_history else 0)
-        copies = open_buffers(self._engine.store, self._model.shape, None, default_bytes=2**20)
-        self._engine._executor.pool = Pool(self._model, copies, small_tokens=workload.small_tokens)
+            self._engine = Engine(self._model, VOCABULARY, history=workload.has_history)
+        memory = self._engine.store.memory
+        self._engine._executor.pool = Pool(self._model, memory, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
         self._state = state_of(workload)
         self._promoted = promoted_tokens(workload, self._state)

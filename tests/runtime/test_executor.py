@@ -96,13 +96,15 @@ def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: Req
 
 @pytest.mark.parametrize("has_idle", [False, True])
 def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass that ran out of memory is run again when idle buffers are freed. Without any, the error stays."""
+    """A forward pass that ran out of memory is run again when KV was evicted. Without any, the error stays."""
     (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
     expected = executor().fetch([wanted]).handles[wanted]
     memory, failed = MemoryStore(MODEL.shape), []
-    idle = memory.buffers(2**20)
-    made = executor(Pool(MODEL, memory.buffers(2**20)))
-    assert not has_idle or idle.take(3) is not None
+    made = executor(Pool(MODEL, memory))
+    if has_idle:
+        handle = memory.allocate(3, 1.0)
+        assert handle is not None
+        assert memory.keep("copies", handle, 1.0)
     encode = Model.encode
 
     def without_memory(*args: Any) -> None:
@@ -269,7 +271,7 @@ def test_adding_a_module_costs_what_the_module_costs() -> None:
 
 
 def test_a_removed_schema_is_gone() -> None:
-    """A removed schema is not found; its own KV leaves memory, and shared KV stays."""
+    """A removed schema is not found, and shared KV stays."""
     engine = Engine(MODEL, ByteTokenizer())
     shared = '<module name="a">A shared text.</module>'
     for name, more in (("one", '<module name="b">More.</module>'), ("two", "")):
@@ -279,7 +281,7 @@ def test_a_removed_schema_is_gone() -> None:
     engine.remove_schema("one")
 
     assert list(engine.schemas) == ["two"]
-    assert set(engine.store.keys()) == set(kept)
+    assert set(kept) <= set(engine.store.keys())
     for call in (engine.remove_schema, engine.warm):
         with pytest.raises(UnknownSchema, match="two"):
             call("one")

@@ -1,4 +1,4 @@
-"""Linking: segments are views of neighbours in memory; nothing is copied or lost."""
+"""Linking: segments are views of stored KV; nothing is copied or lost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.link import Linked, link, request_logits, segments_of
-from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.runtime.executor import Fetched
+from promptcache.runtime.link import Linked
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.service import serve
 
@@ -20,7 +18,7 @@ MODEL = tiny_model()
 
 
 def linked(references: str) -> tuple[Linked, Fetched]:
-    """Link a prompt with a fresh store that has reserved ranges for the whole schema."""
+    """Link a prompt with a fresh store."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, MODEL)
     tokens = service.plan(prompt_of(references, schema)).tokens
@@ -34,29 +32,11 @@ def prompt_of(references: str, schema: CheckedSchema) -> Selection:
     return resolve_prompt(parse_prompt(f'<prompt schema="s">{references}tail</prompt>'), schema)
 
 
-def test_neighbours_become_one_view() -> None:
-    """Modules that are neighbours in the layout are one segment."""
-    result, _ = linked("<a/><b/>")
-
-    assert len(result.positions.segments) == 1
-
-
-def test_a_gap_parts_segments() -> None:
-    """A module that is left out splits the segment of its neighbours."""
-    result, _ = linked("<a/><d/>")
-
-    assert [segment.num_tokens for segment in result.positions.segments] == [
-        len(ByteTokenizer().bos_ids) + len("root text\nmodule a"),
-        len("\nmodule d"),
-    ]
-
-
 def test_an_argument_parts_a_run() -> None:
     """An argument inside a run ends the segment: the argument must not attend to the text after it."""
     result, _ = linked('<c p="word"/>')
 
-    assert len(result.positions.segments) == 3
-    assert [segment.last < result.position_ids[0] for segment in result.positions.segments] == [True, True, False]
+    assert [segment.last < result.position_ids[0] for segment in result.positions.segments] == [True] * 3 + [False]
 
 
 def test_segments_are_views_of_the_store() -> None:
@@ -78,21 +58,6 @@ def test_every_reused_token_is_in_one_segment() -> None:
     assert positions == sorted(set(positions))
     assert not set(positions) & set(result.position_ids)
     assert len(positions) == result.positions.num_cached
-
-
-def test_runs_in_other_slabs_are_not_joined() -> None:
-    """Runs in separate slabs stay separate segments and give the same logits."""
-    schema = check_schema(parse_schema(SCHEMA))
-    service = serve(schema, MODEL)
-    tokens = service.plan(prompt_of("<a/><b/>", schema)).tokens
-    unreserved = Executor(MODEL, MemoryStore(MODEL.shape), lambda: "link")
-    scattered, joined = (
-        executor.fetch(part.encoding for part in tokens.parts).handles for executor in (unreserved, service.executor)
-    )
-
-    assert [len(segments_of(tokens.parts, handles)) for handles in (scattered, joined)] == [4, 1]
-    logits = [request_logits(MODEL, link(tokens, handles, MODEL)) for handles in (scattered, joined)]
-    assert torch.allclose(*logits, atol=1e-11)
 
 
 def test_generation_does_not_write_into_stored_kv() -> None:

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from transformers import AutoTokenizer, DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
-from promptcache.kv import StoreConfig
+from promptcache.kv import MemoryStore
 from promptcache.runtime import PrefixHit
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.packed_rows import PackedRows
@@ -81,11 +82,17 @@ def texts(draw: random.Random) -> Callable[[], tuple[int, ...]]:
     return row
 
 
+def serving(model: Model, num_tokens: int) -> Any:
+    """Return an engine whose memory has room for this many tokens."""
+    memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
+    return SimpleNamespace(model=model, store=memory)
+
+
 def run_example(seed: int) -> None:
     """Several batches on one cache of a random size."""
     draw = random.Random(seed)
     num_tokens = draw.choice([1, 63, 64, 128, 200, 400, 5_000])
-    prefixes = PrefixCache(ENGINE, cache_bytes=num_tokens * TOKEN_BYTES)
+    prefixes = PrefixCache(serving(ENGINE.model, num_tokens))
     row = texts(draw)
     for _ in range(4):
         if draw.random() < 0.3:
@@ -182,7 +189,7 @@ def greedy(model: Model, **inputs: Any) -> Any:
 def run_generation(seed: int, model: Model, engine: Engine, *, pads: bool = True) -> None:
     """Several batches of several turns through `generate`, compared with plain ones."""
     draw = random.Random(seed)
-    prefixes, row = PrefixCache(engine, cache_bytes=draw.choice([200, 20_000]) * model.shape.token_bytes), texts(draw)
+    prefixes, row = PrefixCache(serving(model, draw.choice([200, 20_000]))), texts(draw)
     for _ in range(2):
         rows: list[Sequence[int]] = [row() for _ in range(draw.choice([1, 1, 2, 4]))]
         for _ in range(2):
@@ -533,7 +540,7 @@ def test_a_forward_pass_over_the_inputs_of_generate_is_kept() -> None:
 
 
 def test_limits_hold() -> None:
-    """A cache keeps the first tokens of each row, and no more tokens than it may."""
+    """A cache keeps the first tokens of each row, and no more tokens than memory has room for."""
     row = tuple(range(10, 90))
     for fill in (
         lambda cache: cache.build([row]),
@@ -544,7 +551,7 @@ def test_limits_hold() -> None:
         with torch.no_grad():
             assert fill(prefixes) == 48
             assert prefixes.get(torch.tensor([row])).num_cached == (48,)
-    small = PrefixCache(ENGINE, max_tokens=160, max_row_tokens=64)
+    small = PrefixCache(serving(ENGINE.model, 160), max_row_tokens=64)
     for first in range(5):
         small.build([(first, *row)])
         assert small.get(torch.tensor([[first, *row]])).num_cached == (64,)
@@ -554,15 +561,14 @@ def test_limits_hold() -> None:
 
 def test_names_and_values_of_limits_are_checked() -> None:
     """The message has the limit that is meant, or all of them."""
-    with pytest.raises(InvalidValue, match=r"PrefixCache has no max_token=…: did you mean max_tokens\?"):
-        PrefixCache(ENGINE, max_token=5)
-    with pytest.raises(InvalidValue, match="has no block_size=…: it has cache_bytes, max_tokens, max_row_tokens"):
+    with pytest.raises(InvalidValue, match=r"PrefixCache has no max_rows_tokens=…: did you mean max_row_tokens\?"):
+        PrefixCache(ENGINE, max_rows_tokens=5)
+    with pytest.raises(InvalidValue, match="has no block_size=…: it has max_row_tokens"):
         PrefixCache(ENGINE, block_size=64)
     with pytest.raises(InvalidValue, match="frequent_prefixes has no max_results=…"):
         frequent_prefixes([], max_results=1)
-    for name in ("max_tokens", "max_row_tokens"):
-        with pytest.raises(InvalidValue, match=f"{name}=0 is not allowed"):
-            PrefixCache(ENGINE, **{name: 0})
+    with pytest.raises(InvalidValue, match="max_row_tokens=0 is not allowed"):
+        PrefixCache(ENGINE, max_row_tokens=0)
     for name, value in (("min_lists", 1), ("max_prefixes", 0)):
         with pytest.raises(InvalidValue, match=f"{name}={value} is not allowed"):
             frequent_prefixes([], **{name: value})
@@ -603,25 +609,9 @@ def test_hits_are_freed_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_modules_are_never_evicted_for_it() -> None:
-    """The cache is in the budget of the store, and modules go first."""
-    budget = 300 * TOKEN_BYTES
-    engine = Engine(ENGINE.model, ByteTokenizer(), store=StoreConfig(memory_bytes=budget))
-    engine.add_schema(f'<schema name="s"><module name="a">{"x" * 200}</module></schema>')
-    engine.warm()
-    prefixes = PrefixCache(engine, cache_bytes=budget)
-
-    for number in range(5):
-        check(prefixes, [tuple(range(number, number + 60))], [True], ENGINE.model)
-
-    assert 0 < prefixes.nbytes <= 100 * TOKEN_BYTES
-    assert len([*engine.store.keys()]) > 0
-    assert engine.generate('<prompt schema="s"><a/>b</prompt>', max_new_tokens=1).usage.num_encoded_tokens == 0
-
-
 def test_threads_share_a_cache() -> None:
     """Threads that get and update at once get the logits of no cache."""
-    prefixes = PrefixCache(ENGINE, cache_bytes=400 * TOKEN_BYTES)
+    prefixes = PrefixCache(serving(ENGINE.model, 400))
 
     def work(seed: int) -> None:
         draw = random.Random(seed)

@@ -75,7 +75,7 @@ def questions() -> list[Question]:
     found = []
     engines: dict[str | None, Engine] = {}
     for version in VERSIONS:
-        engines[version] = Engine(MODEL, TOKENIZER, history_bytes=0)
+        engines[version] = Engine(MODEL, TOKENIZER, history=False)
         engines[version].add_schema(document(version))
     plain = engines[VERSIONS[0]]
     for index, turns in enumerate(TURNS):
@@ -212,15 +212,13 @@ def check_nothing_is_left(served: Served) -> None:
     wait_until(lambda: not served.server.server_state.tasks)
     assert service.state == "ready"
     assert service.counts.tail_bytes == 0
-    assert engine._history is not None
-    assert engine._history.nbytes <= HISTORY_BYTES
     assert engine.store.nbytes() <= MEMORY_BYTES
 
 
 @pytest.mark.parametrize("total", [150, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_soak(total: int) -> None:
     """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
-    engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES), history_bytes=HISTORY_BYTES)
+    engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES))
     engine.add_schema(document(VERSIONS[0]))
     limits = ServiceLimits(max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300)
     keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))

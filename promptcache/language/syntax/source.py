@@ -87,7 +87,7 @@ def diagnostic(
     return Diagnostic(code=code, message=message, span=span, help=fix, severity=severity, related=related)
 
 
-class Piece(NamedTuple):
+class RenderedPiece(NamedTuple):
     """Part of a rendered document that begins at `start` and comes from `[written, written_stop)` of the template.
 
     A verbatim piece has the same text in the template. The template computes the text of any other piece.
@@ -107,7 +107,7 @@ class TemplateOrigin:
     """Template of a rendered document, with the pieces that map the document to the template."""
 
     template: Source
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RenderedPiece, ...]
 
     def span(self, start: int, stop: int) -> Span:
         """Return the span of the template that produced the characters `[start, stop)` of the document."""
@@ -119,7 +119,7 @@ class TemplateOrigin:
         end = last.written + stop - last.start if last.verbatim else last.written_stop
         return self.template.span(begin, max(begin, end))
 
-    def _piece(self, offset: int) -> Piece:
+    def _piece(self, offset: int) -> RenderedPiece:
         return self.pieces[max(0, bisect_right(self.pieces, offset, key=_start) - 1)]
 
 

@@ -20,7 +20,15 @@ from jinja2.utils import missing
 from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, Piece, Source, TemplateOrigin, decode, diagnostic, source_of
+from promptcache.language.syntax.source import (
+    MAX_BYTES,
+    RenderedPiece,
+    Source,
+    TemplateOrigin,
+    decode,
+    diagnostic,
+    source_of,
+)
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 100_000
@@ -81,7 +89,7 @@ class _Rendering:
         self._sandbox = Sandbox()
         self._template: Template | None = None
 
-    def run(self) -> tuple[str, tuple[Piece, ...]]:
+    def run(self) -> tuple[str, tuple[RenderedPiece, ...]]:
         """Return the text of the document, and the pieces that map it to the template."""
         _check_size(self._text)
         data = plain(dict(self._context or {}))
@@ -101,8 +109,8 @@ class _Rendering:
                 raise TemplateFault(f"the template writes more than {MAX_BYTES} bytes")
         texts = _outside_sections(texts, [verbatim for _, _, verbatim in places])
         starts = accumulate(map(len, texts), initial=0)
-        pieces = tuple(Piece(start, *place) for start, place in zip(starts, places, strict=False))
-        return "".join(texts), pieces or (Piece(0, 0, 0, True),)
+        pieces = tuple(RenderedPiece(start, *place) for start, place in zip(starts, places, strict=False))
+        return "".join(texts), pieces or (RenderedPiece(0, 0, 0, True),)
 
     def explain(self, fault: Exception) -> tuple[str, str, str | None]:
         """Return the code, message and help for the exception that stopped the rendering."""

@@ -1,4 +1,4 @@
-"""Attention as kernel calls: one over the own tokens, at most one for each segment, and a merge of their results.
+"""Attention as kernel calls: one over the own tokens, one for each segment, and a merge of their results.
 
 A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
 kernel share these calls.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from promptcache.kv import LayerViews, Slab
+from promptcache.kv import LayerViews
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
@@ -130,9 +130,7 @@ class KernelAttention:
             keys, values = views.by_layer[layer]
             chosen = grouped[:, :, first_query:] if first_query else grouped
             if mask is None:
-                num_sets = keys.shape[0]
-                sets = chosen if num_sets == 1 else chosen.expand(num_sets, -1, -1, -1)
-                yield PartialAttention(*self._unmasked(sets, keys, values, scale=scale))
+                yield PartialAttention(*self._unmasked(chosen, keys, values, scale=scale))
             else:
                 yield PartialAttention(*self._attend_masked(chosen, keys, values, scale, mask))
         for some in self._some_rows:
@@ -227,34 +225,11 @@ def _of_heads(mask: torch.Tensor | None, queries: GroupedQueries) -> torch.Tenso
 
 
 def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:
-    """Return the kernel calls of a forward pass over its segments.
-
-    Segments of one length at equal distances in one slab are one strided tensor and share a call; so do any two
-    segments of one length. Segments to which no query attends need no call.
-    """
+    """Return the kernel calls of a forward pass: one for each segment to which a query attends."""
     calls: list[KernelCall] = []
-    alike: dict[tuple[Slab, int], list[int]] = {}
     for segment, segment_mask in zip(mask.segments, mask.masks, strict=True):
         if segment_mask is None or segment_mask.start == segment_mask.stop:
             continue
-        if segment_mask.is_whole:
-            length = segment_mask.stop - segment_mask.start
-            alike.setdefault((segment.slab, length), []).append(segment.start + segment_mask.start)
-        else:
-            calls.append(KernelCall(segment.layers(segment_mask.start, segment_mask.stop), segment_mask))
-    for (slab, length), starts in alike.items():
-        for first, count, step in _progressions(sorted(starts)):
-            calls.append(KernelCall(slab.layers(first, first + length, count, step), None))
+        views = segment.layers(segment_mask.start, segment_mask.stop)
+        calls.append(KernelCall(views, None if segment_mask.is_whole else segment_mask))
     return tuple(calls)
-
-
-def _progressions(starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Split increasing numbers into sequences with equal steps; yield first number, count and step of each."""
-    begin = 0
-    while begin < len(starts):
-        stop = min(begin + 2, len(starts))
-        step = starts[stop - 1] - starts[begin]
-        while stop < len(starts) and starts[stop] - starts[stop - 1] == step:
-            stop += 1
-        yield starts[begin], stop - begin, step
-        begin = stop

@@ -71,7 +71,7 @@ class Batch:
         """Create an empty batch.
 
         Args:
-            pool: Buffers for small and for shifted segments; None coalesces nothing.
+            pool: Copies of moved and of joined segments; None keeps none.
             graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
         self._model = model
@@ -103,6 +103,7 @@ class Batch:
         if recalled is not None:
             tokens = recalled.new_tokens
         stored, growing = linked_segments(tokens, handles, tokens.position_ids, recalled)
+        self._pool.count_use(stored, tokens.position_ids)
         row = Row(
             tokens=tokens,
             stored=stored,

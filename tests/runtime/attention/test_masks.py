@@ -54,7 +54,7 @@ def test_masks_are_the_definition(
 
 @given(lengths=st.lists(st.integers(1, 3), min_size=1, max_size=9), absent=st.lists(st.integers(0, 3), min_size=9))
 def test_kernel_calls_have_every_token_once(lengths: list[int], absent: list[int]) -> None:
-    """Each key is in exactly one call, and segments of one length need at most half as many calls."""
+    """Each key is in exactly one call, and each segment is one call."""
     slab = Slab(keys=torch.arange(99.0).view(1, 1, 99, 1), values=torch.arange(99.0).view(1, 1, 99, 1))
     segments, start = [], 0
     for length, gap in zip(lengths, absent, strict=False):
@@ -67,17 +67,7 @@ def test_kernel_calls_have_every_token_once(lengths: list[int], absent: list[int
     found = [views.by_layer[0][0].flatten().tolist() for views, _ in calls]
     expected = [float(token) for each in segments for token in range(each.start, each.stop)]
     assert sorted(token for tokens in found for token in tokens) == expected
-    assert len(calls) <= sum((lengths.count(length) + 1) // 2 for length in set(lengths))
-
-
-def test_chunks_at_equal_distances_share_a_kernel_call() -> None:
-    """Every second of sixteen chunks of a document is one kernel call in each layer."""
-    slab = Slab.empty(SHAPE, 64)
-    segments = [View(slab, start, tuple(range(start, start + 4))) for start in range(0, 64, 8)]
-
-    calls = kernel_calls(RequestPositions(segments, [100]).forward_mask(1, 1, None))
-
-    assert [views.by_layer[0][0].shape for views, _ in calls] == [(8, 1, 4, 2)]
+    assert len(calls) == len(segments)
 
 
 def attended(mask: SegmentMask | None, num_queries: int, num_keys: int) -> list[list[bool]]:

@@ -69,7 +69,7 @@ class StepMachine(RuleBasedStateMachine):
         self.service = serve(schema, self.model, tokenizer)
         self.batch = Batch(
             self.model,
-            Pool(self.model, MemoryStore(self.model.shape).buffers(2**20), small_tokens=small_tokens),
+            Pool(self.model, MemoryStore(self.model.shape), small_tokens=small_tokens),
             self.graphs,
         )
 

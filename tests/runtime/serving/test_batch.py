@@ -129,7 +129,7 @@ def largest_distance_of_steps(
 
 def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
-    history, batch = History(MemoryStore(model.shape).buffers(2**20)), Batch(model)
+    history, batch = History(MemoryStore(model.shape)), Batch(model)
     row = batch.join(tokens, handles)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
     own = batch.own_kv(row)
@@ -159,26 +159,26 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass that ran out of memory, after it wrote its KV, is run again when idle buffers are freed."""
+    """A forward pass that ran out of memory, after it wrote its KV, is run again when KV was evicted."""
     model, plan, memory = default_model(), plan_for(PROMPT), MemoryStore(default_model().shape)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
-    idle = memory.buffers(2**20)
-    batch = Batch(model, Pool(model, memory.buffers(2**20)))
+    batch = Batch(model, Pool(model, memory))
     row = batch.join(plan.tokens, handles)
     forward = Model.forward
 
     def without_memory(*args: Any, **options: Any) -> torch.Tensor:
         found = forward(*args, **options)
-        if [*idle]:
+        if memory.find("copies") is not None:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return found
 
     monkeypatch.setattr(Model, "forward", without_memory)
     found = []
     for token_id in plan.tokens.token_ids:
-        assert idle.take(4) is not None
+        handle = memory.allocate(4, 1.0)
+        assert handle is not None
+        assert memory.keep("copies", handle, 1.0)
         found.append(batch.step([(row, [token_id])]))
-        assert not [*idle]
 
     assert distance(torch.cat(found), reference_logits(plan.tokens, model)) < 1e-10
 

@@ -86,9 +86,9 @@ SAMPLED: tuple[dict[str, Any], ...] = (
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
 
-def engine(history_bytes: int | None = 0, store: Store | None = None) -> Engine:
+def engine(*, history: bool = False, store: Store | None = None) -> Engine:
     """Return an engine with the schema."""
-    made = Engine(MODEL, TOKENIZER, store=store, history_bytes=history_bytes)
+    made = Engine(MODEL, TOKENIZER, store=store, history=history)
     made.add_schema(SCHEMA)
     return made
 
@@ -173,7 +173,7 @@ def test_greedy_answers_do_not_depend_on_neighbors(
     if far_tokens is not None:
         memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
         store = TieredStore(memory, [FileTier("memory://far")])
-    made = engine(None if history else 0, store).service(limits)
+    made = engine(history=history, store=store).service(limits)
     try:
         asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
         for each, (prompt, options, number) in zip(asked, requests, strict=True):
@@ -358,7 +358,7 @@ def test_log_probabilities_are_those_of_generate(service: Service) -> None:
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 9}])
 def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any]) -> None:
     """The log-probabilities are those of one causal pass over the same tokens at the same positions; no KV is used."""
-    made = engine(history_bytes=None)
+    made = engine(history=True)
     service = made.service()
     asked = [ask(service, PROMPTS[4], max_new_tokens=1, logprobs=0, reuse=reuse, **options) for reuse in (True, False)]
     ours, plain = (each.result(60) for each, _ in asked)
@@ -788,7 +788,7 @@ def test_a_wrong_timeout_drains_nothing(timeout_s: Any, service: Service) -> Non
 
 def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An answer whose tokens cannot be kept is the same answer; the reason is logged."""
-    made = engine(None).service()
+    made = engine(history=True).service()
     try:
         monkeypatch.setattr(History, "keep", _fail)
         found = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)

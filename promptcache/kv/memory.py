@@ -1,0 +1,194 @@
+"""Memory for KV of encodings, of history and of joined copies, within one budget of bytes.
+
+Each entry has tensors of its own. The budget limits what the store keeps. A request that refers to a `KVHandle` keeps
+its memory allocated after an eviction; such memory does not count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import torch
+
+from promptcache.diagnostics import BYTES, StoreError, instance
+from promptcache.kv.eviction import GreedyDual
+from promptcache.kv.keys import Recipe
+from promptcache.kv.types import KVHandle, KVShape, Slab, size_class
+from promptcache.locks import new_lock
+
+_LIMITS_OF_CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+_Result = TypeVar("_Result")
+
+
+def default_budget(device: torch.device) -> int:
+    """Return a quarter of the memory of a device, in bytes. For a CPU, the limit of a container counts."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory) // 4
+    total = psutil.virtual_memory().total
+    for path in _LIMITS_OF_CONTAINERS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            total = min(total, int(Path(path).read_text()))
+    return total // 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """KV that is kept, its recipe if it is an encoding, and the list that its owner reads after an eviction."""
+
+    handle: KVHandle
+    recipe: Recipe | None
+    evicted: deque[Any] | None
+
+
+class KVMemory:
+    """KV of one shape in the memory of this process or its GPU, by key. All methods are thread-safe.
+
+    Encodings are under texts (`MemoryStore`). History and joined copies are under keys of their owners.
+
+    Attributes:
+        shape: Shape of the KV, with the device of the memory.
+        budget_bytes: Limit of all KV that is kept.
+    """
+
+    def __init__(self, shape: KVShape, *, budget_bytes: int | None = None) -> None:
+        """Keep nothing, and allocate no memory yet.
+
+        Args:
+            shape: Shape of the KV, with the device of the memory.
+            budget_bytes: Limit in bytes. None: a quarter of the memory of the device.
+
+        Raises:
+            StoreError: The budget is negative.
+        """
+        instance("a KVShape", KVShape).check("shape", shape, StoreError)
+        (BYTES | None).check("budget_bytes", budget_bytes, StoreError)
+        self.shape = shape
+        self.budget_bytes = default_budget(shape.device) if budget_bytes is None else budget_bytes
+        self._entries: dict[Hashable, _Kept] = {}
+        self._policy = GreedyDual[Hashable]()
+        self._lock = new_lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.nbytes():,} bytes, at most {self.budget_bytes:,}>"
+
+    def allocate(self, num_tokens: int, cost: float, uses: int | None = None) -> KVHandle | None:
+        """Return memory for an entry that its owner fills and gives to `keep`; None if there is no room for it.
+
+        Args:
+            num_tokens: Number of tokens.
+            cost: Cost of computing the entry again, in the unit of `encoding_cost`.
+            uses: How often the entry was wanted. If given, entries that are worth more make no room. Otherwise any
+                entry does.
+
+        Raises:
+            torch.OutOfMemoryError: The budget has room, and the device has no memory.
+        """
+        size = size_class(num_tokens) if self.shape.is_on_gpu else num_tokens
+        with self._lock:
+            if not self._make_room(size * self.shape.token_bytes, cost, uses):
+                return None
+        return KVHandle(slab=Slab.empty(self.shape, size), start=0, stop=num_tokens)
+
+    def keep(
+        self,
+        key: Hashable,
+        handle: KVHandle,
+        cost: float,
+        *,
+        uses: int | None = None,
+        recipe: Recipe | None = None,
+        evicted: deque[Any] | None = None,
+    ) -> KVHandle | None:
+        """Keep an entry; return the KV that is kept under its key now, which may be there already; None without room.
+
+        Args:
+            key: Key of the owner. Keys of encodings are texts.
+            handle: KV in memory from `allocate`.
+            cost, uses: As for `allocate`.
+            recipe: The recipe of an encoding.
+            evicted: The key is appended when the entry is no longer kept.
+        """
+        nbytes = handle.slab.nbytes
+        with self._lock:
+            if (first := self._entries.get(key)) is not None:  # another thread was faster
+                return first.handle
+            if not self._make_room(nbytes, cost, uses):
+                return None
+            self._entries[key] = _Kept(handle, recipe, evicted)
+            self._policy.add(key, nbytes, cost, uses or 1)
+            return handle
+
+    def find(self, key: Hashable) -> KVHandle | None:
+        """Return the KV of a key and count a use; None if it is not kept."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._policy.touch(key)
+            return entry.handle
+
+    def drop(self, key: Hashable) -> None:
+        """Stop to keep the entry of a key, if there is one."""
+        with self._lock:
+            if self._policy.remove(key):
+                self._forget(key)
+
+    def clear(self) -> None:
+        """Stop to keep all entries."""
+        for key in tuple(self._entries):
+            self.drop(key)
+
+    def with_room(self, run: Callable[[], _Result]) -> _Result:
+        """Run a function; as long as the device has no memory for it, evict half of the entries and run it again.
+
+        Raises:
+            torch.OutOfMemoryError: The device has no memory for it beside what running requests use.
+        """
+        while self._entries:
+            with suppress(torch.OutOfMemoryError):
+                return run()
+            with self._lock:
+                self._evict(self._policy.victims(-(-self._policy.nbytes // 2)) or ())
+        return run()
+
+    def recipe(self, key: str) -> Recipe | None:
+        """Return the recipe of the encoding that is kept under `key`."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.recipe
+
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Return the recipes of all encodings that are kept."""
+        with self._lock:
+            return tuple(each.recipe for each in self._entries.values() if each.recipe is not None)
+
+    def nbytes(self) -> int:
+        """Return the bytes of all KV that is kept: encodings, history and joined copies."""
+        return self._policy.nbytes
+
+    def _make_room(self, nbytes: int, cost: float, uses: int | None) -> bool:
+        """Evict entries so that a new one fits; evict none and return False if they do not suffice."""
+        if nbytes > self.budget_bytes:
+            return False
+        limit = None if uses is None else self._policy.priority(nbytes, cost, uses)
+        victims = self._policy.victims(self._policy.nbytes + nbytes - self.budget_bytes, limit)
+        if victims is None:
+            return False
+        self._evict(victims)
+        return True
+
+    def _evict(self, keys: Iterable[Hashable]) -> None:
+        self._policy.evict(keys)
+        for key in keys:
+            self._forget(key)
+
+    def _forget(self, key: Hashable) -> None:
+        evicted = self._entries.pop(key).evicted
+        if evicted is not None:
+            evicted.append(key)
