@@ -184,7 +184,6 @@ class Engine(Unpicklable):
             self.tokenizer,
             self.model.context_length,
             self.repair,
-            place=partial(choose_placement, self.model),
             strict_template=strict_template,
         )
         self._repetition = Repetition(self._executor, promote)
@@ -408,7 +407,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
-        plan = self._fitting(prompt, None, None)
+        plan = self._fitting(prompt, None)
         return self._repetition.promote(plan, salt)
 
     def stats(self) -> EngineStats:
@@ -433,7 +432,6 @@ class Engine(Unpicklable):
         prompt: PromptSource,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
@@ -441,25 +439,24 @@ class Engine(Unpicklable):
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt, repair, template_kwargs, positions)
+        return self._planner.plan(prompt, repair, template_kwargs)
 
     def render(
         self,
         prompt: PromptSource,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> str:
         """Return the text of a prompt as the model gets it, with what the chat template writes. As `plan`."""
-        planned = self.plan(prompt, repair=repair, positions=positions, template_kwargs=template_kwargs)
+        planned = self.plan(prompt, repair=repair, template_kwargs=template_kwargs)
         return render(planned, self.tokenizer).text
 
     def generate(
@@ -468,7 +465,6 @@ class Engine(Unpicklable):
         *,
         max_new_tokens: int | None = None,
         repair: str | None = None,
-        positions: str | None = None,
         logprobs: int | None = None,
         seed: int | None = None,
         salt: str | None = None,
@@ -489,7 +485,7 @@ class Engine(Unpicklable):
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
             max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
                 probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
                 other processors.
@@ -523,7 +519,6 @@ class Engine(Unpicklable):
         settings = RequestSettings(
             max_new_tokens=max_new_tokens,
             repair=repair,
-            positions=positions,
             logprobs=logprobs,
             seed=seed,
             salt=salt,
@@ -616,7 +611,6 @@ class Engine(Unpicklable):
         prompt: PromptSource | None = None,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
         tools: Sequence[Mapping[str, Any]] = (),
@@ -626,7 +620,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `generate`. Its turns come first. If it ends with a user turn or bare text, that is the first
                 question, and `Chat.say()` without a text answers it. None means a plain chat.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
             template_kwargs, tools: As for `generate`, for every answer.
 
@@ -635,9 +629,7 @@ class Engine(Unpicklable):
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         self._catalog.check_open()
-        settings = RequestSettings(
-            repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs, tools=tools
-        )
+        settings = RequestSettings(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
         return Chat.over(self._requests, chat_prompt(prompt), settings)
 
     def load_chat(
@@ -660,7 +652,7 @@ class Engine(Unpicklable):
         settings = RequestSettings(salt=salt, template_kwargs=template_kwargs, tools=tools)
         return Chat.load(self._requests, path, settings)
 
-    def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:
+    def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
 
         Raises:
@@ -668,21 +660,17 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
-        return self._executor.logits(self._fitting(prompt, repair, positions).tokens)
+        return self._executor.logits(self._fitting(prompt, repair).tokens)
 
-    def logits_batch(
-        self, prompts: Sequence[PromptSource], *, repair: str | None = None, positions: str | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
         """Return the logits `[N, V]` of each of several prompts. They share forward passes.
 
         Errors are those of `logits`, before anything is computed.
         """
-        plans = [self._fitting(each, repair, positions) for each in several(prompts)]
+        plans = [self._fitting(each, repair) for each in several(prompts)]
         return logits_batch([plan.tokens for plan in plans], self._executor)
 
-    def score(
-        self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None, positions: str | None = None
-    ) -> tuple[Score, ...]:
+    def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
         """Return the log-probabilities of texts as continuations of a prompt.
 
         The new tokens of the prompt are prefilled once, and the choices share forward passes. Generation settings, such
@@ -691,7 +679,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `plan`.
             choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             InvalidValue: `choices` are not texts, or one has no tokens.
@@ -704,27 +692,25 @@ class Engine(Unpicklable):
         if not all(tokenized):
             empty = choices[tokenized.index(())]
             raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
-        plan = self._planner.plan(prompt, repair, positions=positions)
+        plan = self._planner.plan(prompt, repair)
         check_room(plan, max(map(len, tokenized)), self.model.context_length)
         return score(plan.tokens, choices, tokenized, self._executor)
 
-    def reference(
-        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
-    ) -> torch.Tensor:
+    def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
 
         Arguments and errors are those of `logits`.
         """
-        return reference_logits(self._fitting(prompt, repair, positions).tokens, self.model)
+        return reference_logits(self._fitting(prompt, repair).tokens, self.model)
 
-    def link(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> ModelInputs:
+    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
 
         Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
 
         Args:
             prompt: As for `plan`.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Returns:
             A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
@@ -735,11 +721,9 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt leaves no position for a new token.
         """
-        return linked_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
+        return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
-    def to_dynamic_cache(
-        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
-    ) -> ModelInputs:
+    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
 
         All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
@@ -747,7 +731,7 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
+        return dynamic_cache_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
@@ -768,7 +752,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan = self._fitting(prompt, repair, None, max_new_tokens)
+        plan = self._fitting(prompt, repair, max_new_tokens)
         return audit(plan, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @property
@@ -784,8 +768,8 @@ class Engine(Unpicklable):
             self._catalog.use_pair(state, pair.path, pair.encoding)
             yield pair.encoding
 
-    def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
+    def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
-        plan = self._planner.plan(prompt, repair, positions=positions)
+        plan = self._planner.plan(prompt, repair)
         check_room(plan, num_new, self.model.context_length)
         return plan

@@ -167,7 +167,6 @@ class Catalog:
         self._states: dict[str, SchemaState] = {}
         self._num_uses: Counter[Encoding] = Counter()  # by how many states
         self._made = MadeEncodings()
-        self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self._is_closed = False
         self._lock = new_lock()
 
@@ -224,26 +223,9 @@ class Catalog:
         if self._is_closed:
             raise EngineClosed("this engine is closed: make another one, Engine(engine.model, engine.tokenizer)")
 
-    def placed(self, state: SchemaState, placement: Placement, make: Callable[[], SchemaState]) -> SchemaState:
-        """Return a state of the same schema with other positions. `make` makes it once; it lasts as long as `state`."""
-        if state.layout.placement is placement:
-            return state
-        name = state.schema.name
-        with self._lock:
-            known = self._placed.get(name)
-            if known is not None and known[0] is state:
-                return known[1]
-            made = make()
-            if self._states.get(name) is state:
-                self._placed[name] = state, made
-                self._num_uses.update(made.encodings)
-                self._announce(made)
-            return made
-
     def serves(self, state: SchemaState) -> bool:
         """Return whether new requests may use a state: its schema was not replaced or removed."""
-        name = state.schema.name
-        return self._states.get(name) is state or any(each is state for each in self._placed.get(name, ()))
+        return self._states.get(state.schema.name) is state
 
     def set_member(self, schema: str, collection: str, name: str, member: Member | None) -> None:
         """Add a member to a collection, replace it, or remove it with None. Requests in flight keep the old one.
@@ -324,8 +306,6 @@ class Catalog:
 
     def _drop(self, old: SchemaState) -> None:
         encodings = old.encodings
-        if old.schema.name in self._placed:
-            encodings += self._placed.pop(old.schema.name)[1].encodings
         self._num_uses.subtract(encodings)
         new = self._states.get(old.schema.name)
         if new is None or new.members is not old.members:

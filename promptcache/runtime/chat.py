@@ -21,12 +21,11 @@ from promptcache.diagnostics import (
     Kind,
     Unpicklable,
     counted,
-    one_of,
     shown,
     whole,
 )
 from promptcache.kv import expand_home
-from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
+from promptcache.language import CHAT_SCHEMA, Prompt, Repair, Role, open_prompt, split_question
 from promptcache.runtime.answer_reader import AnswerReader
 from promptcache.runtime.call_style import call_style
 from promptcache.runtime.channels import has_channels
@@ -44,8 +43,7 @@ from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 _SALT = TEXT | None
-_POSITIONS = one_of(Placement) | None
-_OF_CHAT = ("repair", "positions", "salt", "template_kwargs", "tools")
+_OF_CHAT = ("repair", "salt", "template_kwargs", "tools")
 _RESULTS = Kind(
     "a list of texts, one for each call of the last answer,",
     lambda value: isinstance(value, list | tuple) and all(map(TEXT.takes, value)),
@@ -59,7 +57,7 @@ class Chat(Unpicklable):
         prompt: The prompt below the conversation.
         question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
         turns: The questions with their answers.
-        settings: The settings of every answer: `repair`, `positions`, `salt`, `template_kwargs` and `tools`.
+        settings: The settings of every answer: `repair`, `salt`, `template_kwargs` and `tools`.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -74,7 +72,6 @@ class Chat(Unpicklable):
     ) -> None:
         if settings.repair is not None:
             Repair.parse(settings.repair)
-        _POSITIONS.check("positions", settings.positions, InvalidValue)
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
         _SALT.check("salt", settings.salt, InvalidValue)
@@ -110,7 +107,7 @@ class Chat(Unpicklable):
         Args:
             text: The question. None is the question at the end of the prompt, which has to be answered first.
             results: What the tools returned that the last answer called, one text for each call, instead of a question.
-            generation: As for `Engine.generate`. `repair`, `positions`, `salt`, `template_kwargs` and `tools` are
+            generation: As for `Engine.generate`. `repair`, `salt`, `template_kwargs` and `tools` are
                 those of the whole chat.
 
         Raises:
@@ -181,7 +178,6 @@ class Chat(Unpicklable):
             question=self.question,
             turns=self.turns,
             repair=self.settings.repair,
-            positions=self.settings.positions,
             tokenizer=self._requests.tokenizer.fingerprint,
         )
         write_chat(expand_home(path), saved)
@@ -204,7 +200,7 @@ class Chat(Unpicklable):
             each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
         )
         try:
-            settings = replace(settings, repair=saved.repair, positions=saved.positions)
+            settings = replace(settings, repair=saved.repair)
             return cls(requests, saved.prompt, settings, turns, saved.question)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None

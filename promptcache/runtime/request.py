@@ -42,7 +42,6 @@ class RequestSettings:
 
     max_new_tokens: int | None = None
     repair: str | None = None
-    positions: str | None = None
     logprobs: int | None = None
     seed: int | None = None
     salt: str | None = None
@@ -263,7 +262,7 @@ class RequestBuilder:
 
         def plan(tools: Sequence[Tool]) -> Plan:
             template = settings.template_options(prompt, tools)
-            return self.planner.plan(prompt, settings.repair, template, settings.positions)
+            return self.planner.plan(prompt, settings.repair, template)
 
         return self._build(prompt, plan, settings)
 
@@ -288,7 +287,7 @@ class RequestBuilder:
     ) -> Plan:
         """Return the plan of the request that `build_chat` builds. The template writes tools whatever may be called."""
         template = settings.template_options(prompt, read_tools(settings.tools))
-        return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
+        return self.planner.plan_chat(prompt, turns, question, settings.repair, template, results)
 
     def _build(
         self, prompt: PromptSource, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings

@@ -62,7 +62,6 @@ class ServerRequest:
         prompts: One prompt, or several of completions, each of which has `n` answers.
         make_form: Returns the form in which the client gets the answer.
         schema: The name of their schema, or None.
-        positions: Where cached text stands, as for `Engine.generate`.
         logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
         reuse: Whether it uses KV of modules and history.
         deterministic: Whether its answer does not depend on promotions.
@@ -76,7 +75,6 @@ class ServerRequest:
     schema: str | None
     body: GenerationBody
     repair: str | None = None
-    positions: str | None = None
     logprobs: int | None = None
     reuse: bool = True
     deterministic: bool = False
@@ -94,7 +92,7 @@ class ServerRequest:
         tools = settings.read_tools()
         for prompt in self.prompts:
             template = settings.template_options(prompt, tools)
-            made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
+            made = state.engine.plan(prompt, repair=self.repair, template_kwargs=template)
             yield made if self.reuse else made.plain()
 
     def check_format(self) -> None:
@@ -271,7 +269,6 @@ class _Responder:
                 prompt,
                 max_new_tokens=_max_new_tokens(body, self._state),
                 repair=question.repair,
-                positions=question.positions,
                 salt=self._salt,
                 logprobs=question.logprobs,
                 reuse=question.reuse,

@@ -72,7 +72,6 @@ def _repair(value: str) -> str:
 
 
 _Repair: TypeAlias = Annotated[str, AfterValidator(_repair)]
-_Positions: TypeAlias = Literal["closed", "fixed"]
 StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 """A text that ends an answer."""
 
@@ -317,7 +316,6 @@ class ModuleBody(StrictBody):
     )
     fill: ModuleArguments = Field(default_factory=dict)
     repair: _Repair | None = None
-    positions: _Positions | None = None
     deterministic: bool = False
 
 
@@ -357,7 +355,6 @@ class PlainBody(GenerationBody):
     model: str
     prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
     repair: _Repair | None = None
-    positions: _Positions | None = None
     logprobs: WholeNumber | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
@@ -371,7 +368,6 @@ class PromptBody(_LogprobsBody):
     prompt: str
     messages: list[Any] = Field(default_factory=list)
     repair: _Repair | None = None
-    positions: _Positions | None = None
     reuse: bool = True
     deterministic: bool = False
 

@@ -114,7 +114,6 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         schema=parsed.schema,
         body=body,
         repair=body.repair,
-        positions=body.positions,
         logprobs=body.num_logprobs,
         reuse=body.reuse,
         deterministic=body.deterministic,

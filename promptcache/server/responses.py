@@ -206,7 +206,6 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
         schema=schema,
         body=generation,
         repair=body.prompt_cache.repair,
-        positions=body.prompt_cache.positions,
         deterministic=body.prompt_cache.deterministic,
         template_kwargs=template_options(None, body.reasoning.effort, state, "reasoning.effort"),
         form={**generation.form, "output": body.text.format.output},

@@ -83,7 +83,7 @@ _ELSEWHERE = {
 """Names of options in other libraries, with ours."""
 
 _SETTINGS = (
-    *("repair", "positions", "logprobs", "seed", "salt", "template_kwargs", "deterministic", "output"),
+    *("repair", "logprobs", "seed", "salt", "template_kwargs", "deterministic", "output"),
     *("presence_penalty", "frequency_penalty", "logit_bias", "tools", "tool_choice", "parallel_tool_calls"),
 )
 """Options of our own, for names that are almost these."""
