@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 import torch
@@ -20,6 +20,7 @@ from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
     TEXT,
+    InvalidGeneration,
     InvalidValue,
     Kind,
     Unpicklable,
@@ -30,6 +31,7 @@ from promptcache.diagnostics import (
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Encoding, Layout, Plan, render
+from promptcache.options import OptionKeywords
 from promptcache.runtime import (
     AsyncService,
     AsyncStream,
@@ -46,7 +48,6 @@ from promptcache.runtime import (
     PromptSource,
     Repetition,
     RequestBuilder,
-    RequestSettings,
     SchemaState,
     Score,
     Service,
@@ -61,8 +62,6 @@ from promptcache.runtime import (
     as_model,
     audit,
     chat_prompt,
-    check_for_batch,
-    check_for_stream,
     check_linking,
     check_room,
     choose_placement,
@@ -459,56 +458,17 @@ class Engine(Unpicklable):
         planned = self.plan(prompt, repair=repair, template_kwargs=template_kwargs)
         return render(planned, self.tokenizer).text
 
-    def generate(
-        self,
-        prompt: PromptSource,
-        *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        logprobs: int | None = None,
-        seed: int | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        deterministic: bool = False,
-        output: Any = None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        logit_bias: Mapping[int, float] | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
-        **generation: Any,
-    ) -> Completion:
+    def generate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt.
 
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
-            max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
-            logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
-                probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
-                other processors.
-            seed: Seed of the random numbers, if the answer is sampled. The same seed gives the same answer, in every
-                way of asking. None takes them from the random state of torch.
-            salt: Only requests with the same salt share history, for example one salt for each user of a server.
-            template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
-            deterministic: Whether the answer does not depend on promotions: it is the modular one.
-            output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
-                dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
-                `Grammar` of `promptcache`. Reasoning before the answer is not restricted. None means the format that
-                the prompt or its schema states, if any.
-            presence_penalty, frequency_penalty: Subtracted from the logits of tokens that the answer has: once, and as
-                often as it has them.
-            logit_bias: Numbers that are added to the logits of tokens, by token ID.
-            tools: Tools that the answer may call, in the form of OpenAI: `{"type": "function", "function": {"name": …,
-                "description": …, "parameters": …}}`. The chat template writes them into a plain chat; with a schema,
-                they must be in the text of its modules. The calls are in `Completion.tool_calls`.
-            tool_choice: "auto", "none", "required" (the answer is a call), or the name of the tool that must be called.
-            parallel_tool_calls: Whether an answer may have several calls.
-            generation: Options of transformers' `generate` (`do_sample`, `logits_processor`, `streamer`, ...).
-                Processors, penalties, criteria and streamers get all tokens of the prompt in position order, as in
-                transformers; functions of the caller are called for one row, `[1, T]` and `[1, V]`.
+            options: The fields of `promptcache.options.Options`: `max_new_tokens` (by default 256, or less if the
+                context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`
+                (`do_sample`, `logits_processor`, …). Processors, penalties, criteria and streamers get all tokens of
+                the prompt in position order, as in transformers; functions of the caller are called for one row,
+                `[1, T]` and `[1, V]`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
@@ -516,25 +476,8 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
-        settings = RequestSettings(
-            max_new_tokens=max_new_tokens,
-            repair=repair,
-            logprobs=logprobs,
-            seed=seed,
-            salt=salt,
-            template_kwargs=template_kwargs,
-            deterministic=deterministic,
-            output=output,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=logit_bias,
-            tools=tools,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            generation=generation,
-        )
-        request = self._requests.build(prompt, settings)
-        if request.num_sequences > 1:
+        request = self._requests.build(prompt, self._requests.read(options))
+        if request.options.num_return_sequences > 1:
             return answer_batch([request], self._executor, DEFAULT_BATCH_BYTES)[0]
         return answer(request, self._executor)
 
@@ -543,7 +486,7 @@ class Engine(Unpicklable):
         prompts: Sequence[PromptSource],
         *,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
-        **settings: Any,
+        **options: Unpack[OptionKeywords],
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
@@ -553,46 +496,47 @@ class Engine(Unpicklable):
             prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these
                 end.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
-            settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer. With a
-                `seed`, each answer is that of `generate` with this seed.
+            options: Those of `generate` for each prompt, without a streamer. With a `seed`, each answer is that of
+                `generate` with this seed.
 
         Raises:
             As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
             runs ends the batch.
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
-        check_for_batch(settings)
-        asked = RequestSettings.of(settings)
+        asked = self._requests.read(options)
+        if asked.streamer is not None:
+            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
         requests = [self._requests.build(each, asked) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
-    def stream(self, prompt: PromptSource, **settings: Any) -> Stream:
+    def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
-        request = self._requests.build(prompt, RequestSettings.of(settings))
-        check_for_stream(request.options, self.model)
-
+        asked = self._requests.read(options)
+        asked.check_stream()
+        request = self._requests.build(prompt, asked)
         return Stream(partial(answer, request, self._executor), request.text, request.reader.split())
 
-    async def agenerate(self, prompt: PromptSource, **settings: Any) -> Completion:
+    async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.
 
         All asynchronous calls are answered together, by one service of the engine. If the task is cancelled, so is the
         request.
         """
-        return await self._async_service.answer(prompt, RequestSettings.of(settings))
+        return await self._async_service.answer(prompt, self._requests.read(options))
 
-    def astream(self, prompt: PromptSource, **settings: Any) -> AsyncStream:
+    def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:
         """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
 
         Returns:
-            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors are raised
-            there. Closing it, or cancelling the task that reads it, stops generation.
+            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors of the
+            prompt are raised there. Closing it, or cancelling the task that reads it, stops generation.
         """
-        return self._async_service.stream(prompt, RequestSettings.of(settings))
+        return self._async_service.stream(prompt, self._requests.read(options))
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.
@@ -629,8 +573,8 @@ class Engine(Unpicklable):
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         self._catalog.check_open()
-        settings = RequestSettings(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
-        return Chat.over(self._requests, chat_prompt(prompt), settings)
+        options = OptionKeywords(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
+        return Chat.over(self._requests, chat_prompt(prompt), options)
 
     def load_chat(
         self,
@@ -649,8 +593,8 @@ class Engine(Unpicklable):
             InvalidValue: The file is not a saved chat, or cannot be read.
         """
         self._catalog.check_open()
-        settings = RequestSettings(salt=salt, template_kwargs=template_kwargs, tools=tools)
-        return Chat.load(self._requests, path, settings)
+        options = OptionKeywords(salt=salt, template_kwargs=template_kwargs, tools=tools)
+        return Chat.load(self._requests, path, options)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.

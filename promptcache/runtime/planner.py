@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from promptcache.diagnostics import InvalidValue, Kind, PromptError, Severity, shown
+from promptcache.diagnostics import InvalidValue, PromptError, Severity, shown
 from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
@@ -30,6 +30,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions, lay_out
 from promptcache.locks import new_lock
+from promptcache.options import check_option
 from promptcache.runtime.catalog import Catalog, SchemaState
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
@@ -40,17 +41,6 @@ PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 TemplateOptions: TypeAlias = Mapping[str, Any] | None
 """Variables of a chat template; None means none."""
 
-_SET_HERE = frozenset({"messages", "add_generation_prompt", "continue_final_message", "documents"})
-_TEMPLATE_KWARGS = (
-    Kind(
-        "a mapping of variables of the chat template, without messages and add_generation_prompt,",
-        lambda value: (
-            isinstance(value, Mapping) and all(isinstance(name, str) and name not in _SET_HERE for name in value)
-        ),
-    )
-    | None
-)
-
 DEFAULT_NEW_TOKENS = 256
 """Default limit of generated tokens; less if the context ends earlier."""
 
@@ -60,15 +50,6 @@ MAX_REMEMBERED_BYTES = 16 * 2**20
 
 _PlanKey: TypeAlias = tuple[str, Repair | None]
 """A text with what was asked for it."""
-
-
-def check_template_kwargs(template_kwargs: object) -> None:
-    """Refuse what cannot be variables of a chat template.
-
-    Raises:
-        InvalidValue: Names them.
-    """
-    _TEMPLATE_KWARGS.check("template_kwargs", template_kwargs, InvalidValue)
 
 
 class Planner:
@@ -155,7 +136,7 @@ class Planner:
             UnknownSchema: The catalog has no schema of that name.
             InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
         """
-        check_template_kwargs(template_kwargs)
+        check_option("template_kwargs", template_kwargs)
         asked = None if repair is None else Repair.parse(repair)
         if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known
