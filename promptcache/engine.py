@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 import torch
@@ -19,6 +19,7 @@ from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
     TEXT,
+    InvalidGeneration,
     InvalidValue,
     Kind,
     Unpicklable,
@@ -29,6 +30,7 @@ from promptcache.diagnostics import (
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Encoding, Layout, Plan, render
+from promptcache.options import OptionKeywords
 from promptcache.runtime import (
     AsyncService,
     AsyncStream,
@@ -46,7 +48,6 @@ from promptcache.runtime import (
     PromptSource,
     Repetition,
     RequestBuilder,
-    RequestSettings,
     SchemaState,
     Score,
     Service,
@@ -61,8 +62,6 @@ from promptcache.runtime import (
     as_model,
     audit,
     chat_prompt,
-    check_for_batch,
-    check_for_stream,
     check_linking,
     check_room,
     choose_placement,
@@ -182,7 +181,6 @@ class Engine(Unpicklable):
             self.tokenizer,
             self.model.context_length,
             self.repair,
-            place=partial(choose_placement, self.model),
             strict_template=strict_template,
         )
         self._repetition = Repetition(self._executor, promote)
@@ -408,7 +406,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
-        plan = self._fitting(prompt, None, None)
+        plan = self._fitting(prompt, None)
         return self._repetition.promote(plan, salt)
 
     def stats(self) -> EngineStats:
@@ -436,7 +434,6 @@ class Engine(Unpicklable):
         prompt: PromptSource,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> Plan:
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
@@ -444,78 +441,37 @@ class Engine(Unpicklable):
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: No schema of that name was added.
         """
-        return self._planner.plan(prompt, repair, template_kwargs, positions)
+        return self._planner.plan(prompt, repair, template_kwargs)
 
     def render(
         self,
         prompt: PromptSource,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> str:
         """Return the text of a prompt as the model gets it, with what the chat template writes. As `plan`."""
-        planned = self.plan(prompt, repair=repair, positions=positions, template_kwargs=template_kwargs)
+        planned = self.plan(prompt, repair=repair, template_kwargs=template_kwargs)
         return render(planned, self.tokenizer).text
 
-    def generate(
-        self,
-        prompt: PromptSource,
-        *,
-        max_new_tokens: int | None = None,
-        repair: str | None = None,
-        positions: str | None = None,
-        logprobs: int | None = None,
-        seed: int | None = None,
-        salt: str | None = None,
-        template_kwargs: TemplateOptions = None,
-        deterministic: bool = False,
-        output: Any = None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        logit_bias: Mapping[int, float] | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str = "auto",
-        parallel_tool_calls: bool = True,
-        **generation: Any,
-    ) -> Completion:
+    def generate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt.
 
         Args:
             prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
                 `[{"role": "user", "content": "…"}]`.
-            max_new_tokens: Maximum number of generated tokens; by default 256, or less if the context ends earlier.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
-            logprobs: Report in `Completion.logprobs` the log-probability of each token, and this many of the most
-                probable tokens with theirs (0 to 20). They are those of the model, before temperature, penalties and
-                other processors.
-            seed: Seed of the random numbers, if the answer is sampled. The same seed gives the same answer, in every
-                way of asking. None takes them from the random state of torch.
-            salt: Only requests with the same salt share history, for example one salt for each user of a server.
-            template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
-            deterministic: Whether the answer does not depend on promotions: it is the modular one.
-            output: The format of the answer, whose value is `Completion.parsed`: a type (a model of pydantic, a
-                dataclass, `Literal["yes", "no"]`, `list[int]`, …), a JSON schema as a dict, or `Choice`, `Regex` or
-                `Grammar` of `promptcache`. Reasoning before the answer is not restricted. None means the format that
-                the prompt or its schema states, if any.
-            presence_penalty, frequency_penalty: Subtracted from the logits of tokens that the answer has: once, and as
-                often as it has them.
-            logit_bias: Numbers that are added to the logits of tokens, by token ID.
-            tools: Tools that the answer may call, in the form of OpenAI: `{"type": "function", "function": {"name": …,
-                "description": …, "parameters": …}}`. The chat template writes them into a plain chat; with a schema,
-                they must be in the text of its modules. The calls are in `Completion.tool_calls`.
-            tool_choice: "auto", "none", "required" (the answer is a call), or the name of the tool that must be called.
-            parallel_tool_calls: Whether an answer may have several calls.
-            generation: Options of transformers' `generate` (`do_sample`, `logits_processor`, `streamer`, ...).
-                Processors, penalties, criteria and streamers get all tokens of the prompt in position order, as in
-                transformers; functions of the caller are called for one row, `[1, T]` and `[1, V]`.
+            options: The fields of `promptcache.options.Options`: `max_new_tokens` (by default 256, or less if the
+                context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`
+                (`do_sample`, `logits_processor`, …). Processors, penalties, criteria and streamers get all tokens of
+                the prompt in position order, as in transformers; functions of the caller are called for one row,
+                `[1, T]` and `[1, V]`.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
@@ -523,26 +479,8 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
-        settings = RequestSettings(
-            max_new_tokens=max_new_tokens,
-            repair=repair,
-            positions=positions,
-            logprobs=logprobs,
-            seed=seed,
-            salt=salt,
-            template_kwargs=template_kwargs,
-            deterministic=deterministic,
-            output=output,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=logit_bias,
-            tools=tools,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            generation=generation,
-        )
-        request = self._requests.build(prompt, settings)
-        if request.num_sequences > 1:
+        request = self._requests.build(prompt, self._requests.read(options))
+        if request.options.num_return_sequences > 1:
             return answer_batch([request], self._executor, DEFAULT_BATCH_BYTES)[0]
         return answer(request, self._executor)
 
@@ -551,7 +489,7 @@ class Engine(Unpicklable):
         prompts: Sequence[PromptSource],
         *,
         batch_bytes: int = DEFAULT_BATCH_BYTES,
-        **settings: Any,
+        **options: Unpack[OptionKeywords],
     ) -> tuple[Completion, ...]:
         """Answer several prompts together, of one schema or several. Each answer equals that of `generate`.
 
@@ -561,46 +499,47 @@ class Engine(Unpicklable):
             prompts: Any number. As many as fit into `batch_bytes` are computed together; the others join when these
                 end.
             batch_bytes: Limit of the KV of own tokens, prompt and answer, of the prompts that are computed together.
-            settings: Keywords of `generate` for each prompt, such as `max_new_tokens`, without a streamer. With a
-                `seed`, each answer is that of `generate` with this seed.
+            options: Those of `generate` for each prompt, without a streamer. With a `seed`, each answer is that of
+                `generate` with this seed.
 
         Raises:
             As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
             runs ends the batch.
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
-        check_for_batch(settings)
-        asked = RequestSettings.of(settings)
+        asked = self._requests.read(options)
+        if asked.streamer is not None:
+            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
         requests = [self._requests.build(each, asked) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
-    def stream(self, prompt: PromptSource, **settings: Any) -> Stream:
+    def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
         """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
 
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
         """
-        request = self._requests.build(prompt, RequestSettings.of(settings))
-        check_for_stream(request.options, self.model)
-
+        asked = self._requests.read(options)
+        asked.check_stream()
+        request = self._requests.build(prompt, asked)
         return Stream(partial(answer, request, self._executor), request.text, request.reader.split())
 
-    async def agenerate(self, prompt: PromptSource, **settings: Any) -> Completion:
+    async def agenerate(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Completion:
         """Answer a prompt in an event loop of asyncio. Arguments, errors and answers are those of `generate`.
 
         All asynchronous calls are answered together, by one service of the engine. If the task is cancelled, so is the
         request.
         """
-        return await self._async_service.answer(prompt, RequestSettings.of(settings))
+        return await self._async_service.answer(prompt, self._requests.read(options))
 
-    def astream(self, prompt: PromptSource, **settings: Any) -> AsyncStream:
+    def astream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> AsyncStream:
         """Answer a prompt piece by piece in an event loop of asyncio. Arguments and errors are those of `stream`.
 
         Returns:
-            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors are raised
-            there. Closing it, or cancelling the task that reads it, stops generation.
+            An asynchronous iterator over pieces of text. The request begins with the first piece, and errors of the
+            prompt are raised there. Closing it, or cancelling the task that reads it, stops generation.
         """
-        return self._async_service.stream(prompt, RequestSettings.of(settings))
+        return self._async_service.stream(prompt, self._requests.read(options))
 
     def service(self, limits: ServiceLimits | None = None, *, observer: ServiceObserver | None = None) -> Service:
         """Start a service: a thread that answers many requests together, as they come.
@@ -619,7 +558,6 @@ class Engine(Unpicklable):
         prompt: PromptSource | None = None,
         *,
         repair: str | None = None,
-        positions: str | None = None,
         salt: str | None = None,
         template_kwargs: TemplateOptions = None,
         tools: Sequence[Mapping[str, Any]] = (),
@@ -629,7 +567,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `generate`. Its turns come first. If it ends with a user turn or bare text, that is the first
                 question, and `Chat.say()` without a text answers it. None means a plain chat.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             salt: As for `generate`.
             template_kwargs, tools: As for `generate`, for every answer.
 
@@ -638,10 +576,8 @@ class Engine(Unpicklable):
             PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         self._catalog.check_open()
-        settings = RequestSettings(
-            repair=repair, positions=positions, salt=salt, template_kwargs=template_kwargs, tools=tools
-        )
-        return Chat.over(self._requests, chat_prompt(prompt), settings)
+        options = OptionKeywords(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
+        return Chat.over(self._requests, chat_prompt(prompt), options)
 
     def load_chat(
         self,
@@ -660,10 +596,10 @@ class Engine(Unpicklable):
             InvalidValue: The file is not a saved chat, or cannot be read.
         """
         self._catalog.check_open()
-        settings = RequestSettings(salt=salt, template_kwargs=template_kwargs, tools=tools)
-        return Chat.load(self._requests, path, settings)
+        options = OptionKeywords(salt=salt, template_kwargs=template_kwargs, tools=tools)
+        return Chat.load(self._requests, path, options)
 
-    def logits(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> torch.Tensor:
+    def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
 
         Raises:
@@ -671,21 +607,17 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
-        return self._executor.logits(self._fitting(prompt, repair, positions).tokens)
+        return self._executor.logits(self._fitting(prompt, repair).tokens)
 
-    def logits_batch(
-        self, prompts: Sequence[PromptSource], *, repair: str | None = None, positions: str | None = None
-    ) -> tuple[torch.Tensor, ...]:
+    def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
         """Return the logits `[N, V]` of each of several prompts. They share forward passes.
 
         Errors are those of `logits`, before anything is computed.
         """
-        plans = [self._fitting(each, repair, positions) for each in several(prompts)]
+        plans = [self._fitting(each, repair) for each in several(prompts)]
         return logits_batch([plan.tokens for plan in plans], self._executor)
 
-    def score(
-        self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None, positions: str | None = None
-    ) -> tuple[Score, ...]:
+    def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
         """Return the log-probabilities of texts as continuations of a prompt.
 
         The new tokens of the prompt are prefilled once, and the choices share forward passes. Generation settings, such
@@ -694,7 +626,7 @@ class Engine(Unpicklable):
         Args:
             prompt: As for `plan`.
             choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             InvalidValue: `choices` are not texts, or one has no tokens.
@@ -707,27 +639,25 @@ class Engine(Unpicklable):
         if not all(tokenized):
             empty = choices[tokenized.index(())]
             raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
-        plan = self._planner.plan(prompt, repair, positions=positions)
+        plan = self._planner.plan(prompt, repair)
         check_room(plan, max(map(len, tokenized)), self.model.context_length)
         return score(plan.tokens, choices, tokenized, self._executor)
 
-    def reference(
-        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
-    ) -> torch.Tensor:
+    def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
 
         Arguments and errors are those of `logits`.
         """
-        return reference_logits(self._fitting(prompt, repair, positions).tokens, self.model)
+        return reference_logits(self._fitting(prompt, repair).tokens, self.model)
 
-    def link(self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None) -> ModelInputs:
+    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
 
         Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
 
         Args:
             prompt: As for `plan`.
-            repair, positions: As for `Engine`; None means the setting of the schema, else of the engine.
+            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Returns:
             A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
@@ -738,11 +668,9 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt leaves no position for a new token.
         """
-        return linked_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
+        return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
-    def to_dynamic_cache(
-        self, prompt: PromptSource, *, repair: str | None = None, positions: str | None = None
-    ) -> ModelInputs:
+    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
         """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
 
         All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
@@ -750,7 +678,7 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._fitting(prompt, repair, positions, 1).tokens, self._executor)
+        return dynamic_cache_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None
@@ -771,7 +699,7 @@ class Engine(Unpicklable):
             ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
-        plan = self._fitting(prompt, repair, None, max_new_tokens)
+        plan = self._fitting(prompt, repair, max_new_tokens)
         return audit(plan, self._executor, self.tokenizer, self.end_ids, max_new_tokens)
 
     @property
@@ -787,8 +715,8 @@ class Engine(Unpicklable):
             self._catalog.describe(state.schema.name, {pair.encoding: pair.path})
             yield pair.encoding
 
-    def _fitting(self, prompt: PromptSource, repair: str | None, positions: str | None, num_new: int = 0) -> Plan:
+    def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""
-        plan = self._planner.plan(prompt, repair, positions=positions)
+        plan = self._planner.plan(prompt, repair)
         check_room(plan, num_new, self.model.context_length)
         return plan

@@ -30,11 +30,12 @@ MAY_IMPORT = {
     "timing": set(),
     "structured": {"diagnostics", "locks"},
     "language": {"diagnostics", "lazy", "locks", "structured"},
+    "options": {"diagnostics", "language"},
     "tokenizer": {"diagnostics", "language"},
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
-    "runtime": {"atomic", "diagnostics", "locks", "structured", "language", "tokenizer", "layout", "kv"},
-    "engine": {"diagnostics", "language", "tokenizer", "layout", "kv", "runtime"},
+    "runtime": {"atomic", "diagnostics", "locks", "structured", "language", "options", "tokenizer", "layout", "kv"},
+    "engine": {"diagnostics", "language", "options", "tokenizer", "layout", "kv", "runtime"},
 }
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
@@ -220,6 +221,7 @@ SUB_ROOMS = {
         "promptcache.diagnostics",
         "promptcache.kv",
         "promptcache.layout",
+        "promptcache.options",
         "promptcache.tokenizer",
         "promptcache.atomic",
         "promptcache.locks",
@@ -231,6 +233,7 @@ SUB_ROOMS = {
         "promptcache.kv",
         "promptcache.layout",
         "promptcache.locks",
+        "promptcache.options",
         *(
             f"promptcache.runtime.{name}"
             for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
@@ -239,7 +242,6 @@ SUB_ROOMS = {
         *(
             f"promptcache.runtime.{name}"
             for name in (
-                "logit_changes",
                 "packed_rows",
                 "request",
                 "segments",
@@ -291,7 +293,14 @@ def imported_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "room",
-    ["promptcache", "promptcache.language", "promptcache.layout", "promptcache.cli", "promptcache.scale.ray_proxy"],
+    [
+        "promptcache",
+        "promptcache.language",
+        "promptcache.options",
+        "promptcache.layout",
+        "promptcache.cli",
+        "promptcache.scale.ray_proxy",
+    ],
 )
 def test_light_rooms_do_not_load_torch(room: str) -> None:
     """Commands that only read documents load neither torch nor transformers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -13,24 +13,22 @@ import click
 
 from promptcache.cli import options
 from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, optional_store, sampling
+from promptcache.cli.engine import load_engine, optional_store
 from promptcache.cli.exits import UsageMistake
 from promptcache.diagnostics import InvalidValue
+from promptcache.options import OPTIONS, with_sampling
 from promptcache.structured import Tool, read_tools
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
-    from promptcache.language import Repair
 
+_ANSWER = tuple(name for name, option in OPTIONS.items() if option.on_command_line)
 _OPTIONS = (
     options.model_option(),
     options.device_option,
     options.dtype_option,
-    options.max_new_tokens_option,
     options.arguments_option,
-    options.repair_option,
-    options.seed_option,
-    options.temperature_option,
+    *map(options.answer_option, _ANSWER),
     options.store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None),
     options.limit_option,
     options.keep_option,
@@ -45,35 +43,22 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions:
-    """The values of these options; `arg` has the words of `--arg`."""
+    """The values of these options.
+
+    Attributes:
+        arg: The words of `--arg`.
+        answer: The options of answers that are given, with `do_sample` if a temperature is given.
+    """
 
     model: str
     device: str | None
     dtype: str
-    max_new_tokens: int | None
     arg: tuple[str, ...]
-    repair: Repair | None
-    seed: int | None
-    temperature: float | None
+    answer: Mapping[str, Any]
     store: str | None
     limit: int | None
     keep: str
     tools: Path | None
-
-    @property
-    def repair_text(self) -> str | None:
-        """The setting of `--repair` as engines take it."""
-        return None if self.repair is None else str(self.repair)
-
-    def generation(self) -> dict[str, Any]:
-        """Return the options of generation.
-
-        Raises:
-            UsageMistake: `--temperature` is not a temperature.
-        """
-        limit = {} if self.max_new_tokens is None else {"max_new_tokens": self.max_new_tokens}
-        seed = {} if self.seed is None else {"seed": self.seed}
-        return sampling(self.temperature) | limit | seed
 
     def read_tools(self, defined: Iterable[Any]) -> list[Any]:
         """Return the tools of `--tools`, and those with other names that a prompt defines.
@@ -104,8 +89,9 @@ def answer_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def collected(**values: Any) -> None:
-        own = {field.name: values.pop(field.name) for field in fields(AnswerOptions)}
-        command(options=AnswerOptions(**own), **values)
+        answer = {name: value for name in _ANSWER if (value := values.pop(name)) is not None}
+        own = {field.name: values.pop(field.name) for field in fields(AnswerOptions) if field.name != "answer"}
+        command(options=AnswerOptions(**own, answer=with_sampling(answer)), **values)
 
     for option in reversed(_OPTIONS):
         collected = option(collected)

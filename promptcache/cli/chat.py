@@ -69,30 +69,27 @@ def command(
     /help shows the commands of a chat. Questions from a pipe are one line each.
     """
     with ending(as_json=False, context=context) as sources:
-        generation = options.generation()
+        generation = dict(options.answer)
+        repair = generation.pop("repair", None)
         options.read_tools(())  # before anything else is read
         if load is None:
             request = _read(document, schema, options.arg, sources)
             prompt, question = (None, None) if request is None else split_question(request.prompt)
-        elif document is None and not options.arg and options.repair is None:
+        elif document is None and not options.arg and repair is None:
             request, prompt, question = _read_saved(load, schema, sources), None, None
         else:
             raise UsageMistake("--load: a saved chat has its prompt, arguments and repair; leave them out")
         sources.check_context()
         if request is not None and prompt is not None:
             asked = replace(request, prompt=prompt.user(question or "?"))
-            check_lengths(asked, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
+            check_lengths(asked, options.model, options.answer)
         engine = options.load_engine()
         read = files_read(sources)
         if request is not None:
             engine.add_schema(request.schema.source, keep=options.keep)
             read = files_read(sources, request.schema)
         tools = options.read_tools(() if request is None else request.tools)
-        chat = (
-            engine.load_chat(load, tools=tools)
-            if load
-            else engine.chat(prompt, repair=options.repair_text, tools=tools)
-        )
+        chat = engine.load_chat(load, tools=tools) if load else engine.chat(prompt, repair=repair, tools=tools)
         if code := _Conversation(chat, generation, read).hold(question):
             raise Exit(code)
 

@@ -58,21 +58,6 @@ def device_named(name: str | None) -> torch.device | None:
     return device
 
 
-def sampling(temperature: float | None) -> dict[str, Any]:
-    """Return the options of generation for `--temperature`.
-
-    Raises:
-        UsageMistake: It is not a temperature.
-    """
-    if temperature is None:
-        return {}
-    from promptcache.runtime import TEMPERATURE
-
-    if not TEMPERATURE.takes(temperature):
-        raise UsageMistake(f"--temperature {temperature}: {TEMPERATURE.words} is expected")
-    return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-
-
 def optional_store(place: str | None, limit: int | None, *, memory_bytes: int | None = None) -> StoreConfig | None:
     """Return the configuration of a command that can do without a store, or None; arguments as for `store_config`.
 

@@ -91,7 +91,7 @@ def command(
     svg: Path | None,
     html: Path | None,
     prompt: str | None,
-    repair: Repair | None,
+    repair: str | None,
     against: str | None,
 ) -> Output:
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
@@ -118,7 +118,7 @@ def command(
     lengths, plan = prompt_lengths(layout, tokenizer), None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
-        plan = make_plan(selection, layout, states, tokenizer, repair)
+        plan = make_plan(selection, layout, states, tokenizer, None if repair is None else Repair.parse(repair))
         layout, states = with_members(selection, layout, states, tokenizer)
         diagnostics = (*diagnostics, *plan.warnings)
     view = view_layout(layout, states, facts, count_combinations(checked.rules), lengths, plan)

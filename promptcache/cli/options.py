@@ -15,8 +15,8 @@ from click.exceptions import Exit
 
 from promptcache.cli.exits import ExitCode, ending
 from promptcache.cli.output import write_json, write_text
-from promptcache.diagnostics import BYTES, InvalidValue, Kind
-from promptcache.language import Repair
+from promptcache.diagnostics import BYTES, Kind
+from promptcache.options import OPTIONS, type_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path, readable=False)  # reading it reports whether it can be read
@@ -53,17 +53,23 @@ class Size(click.ParamType[int]):
         return size
 
 
-class RepairType(click.ParamType[Repair]):
-    """A setting of repair: "none", "slots", "first-16", "first-20%", "all"."""
+class OptionType(click.ParamType[Any]):
+    """The values of an option of answers."""
 
-    name = "REPAIR"
+    def __init__(self, option: str) -> None:
+        """Create the type of the values of an option of this name."""
+        self.name = option
+        self._parse, self._kind = type_of(option), OPTIONS[option].kind
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Repair:
-        """Return the setting."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value that a text stands for."""
         try:
-            return value if isinstance(value, Repair) else Repair.parse(value)
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
+            parsed = self._parse(value)
+        except ValueError:
+            parsed = None
+        if parsed is None or not self._kind.takes(parsed):
+            self.fail(f"{value!r} is not allowed: {self._kind.words} is expected", param, ctx)
+        return parsed
 
 
 class CommandGroup(click.Group):
@@ -122,27 +128,17 @@ def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[D
     return click.option("--store", metavar="DIR", default=default, envvar="PROMPTCACHE_STORE", help=words)
 
 
+def answer_option(name: str) -> Callable[[Decorated], Decorated]:
+    """Return an option of answers."""
+    metavar = name.upper() if type_of(name) is str else "N"
+    return click.option(f"--{name.replace('_', '-')}", metavar=metavar, type=OptionType(name), help=OPTIONS[name].words)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout instead of text.")
 context_option = click.option(
     "--context", metavar="FILE", type=FILE, help="The values of templates, *.xml.j2: a JSON object."
 )
-repair_option = click.option(
-    "--repair",
-    type=RepairType(),
-    help="What to compute again of cached text: none, slots, first-16, first-20%, all; default: as the schema states.",
-)
-max_new_tokens_option = click.option(
-    "--max-new-tokens", metavar="N", type=click.IntRange(min=1), help="Maximum tokens of the answer."
-)
-seed_option = click.option(
-    "--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), help="Seed of the random numbers in sampling."
-)
-temperature_option = click.option(
-    "--temperature",
-    metavar="T",
-    type=click.FloatRange(min=0.0),
-    help="0 takes the likeliest token; default: as the model declares.",
-)
+repair_option = answer_option("repair")
 schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
 schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)
 prompt_argument = click.argument("prompt", metavar="PROMPT", type=DOCUMENT)

@@ -26,7 +26,6 @@ from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
 from promptcache.diagnostics import Diagnostic, as_data, counted, printable
-from promptcache.language import Repair
 from promptcache.layout import RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer
 
@@ -68,7 +67,7 @@ def command(
     schema: tuple[str, ...],
     model: str,
     arg: tuple[str, ...],
-    repair: Repair | None,
+    repair: str | None,
     tokens: bool,
 ) -> Output:
     """Show exactly what the model will see of a prompt, without loading the model.
@@ -93,7 +92,7 @@ def render_prompt(
     words: Sequence[str],
     model: str,
     sources: Sources,
-    repair: Repair | None = None,
+    repair: str | None = None,
 ) -> Rendered:
     """Check, plan and render a prompt.
 

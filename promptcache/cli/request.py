@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -99,16 +99,14 @@ class TokenLimits:
         if self.max_positions is not None:
             check_length(layout, states, self.max_positions, f"model '{self.model}'")
 
-    def plan(
-        self, selection: Selection, laid_out: LaidOut, max_new_tokens: int = 1, repair: Repair | None = None
-    ) -> Plan:
+    def plan(self, selection: Selection, laid_out: LaidOut, max_new_tokens: int = 1, repair: str | None = None) -> Plan:
         """Plan a prompt as an engine does.
 
         Raises:
             PromptError: An argument is longer than its slot, or the prompt is empty.
             ContextLengthExceeded: The model has too few positions for the prompt and the answer.
         """
-        plan = make_plan(selection, *laid_out, self.tokenizer, repair)
+        plan = make_plan(selection, *laid_out, self.tokenizer, None if repair is None else Repair.parse(repair))
         if self.max_positions is not None:
             check_positions(plan, self.max_positions, max_new_tokens)
         return plan
@@ -161,22 +159,26 @@ def _filled_in(request: CheckedRequest, words: Sequence[str], sources: Sources) 
 
 
 def plan_request(
-    request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1, repair: Repair | None = None
+    request: CheckedRequest, limits: TokenLimits, max_new_tokens: int = 1, repair: str | None = None
 ) -> Plan:
     """Plan a request, which checks all lengths in tokens. Raises the errors of `TokenLimits`."""
     selection = resolve_prompt(request.prompt, request.schema)
     return limits.plan(selection, limits.lay_out(request.schema), max_new_tokens, repair)
 
 
-def check_lengths(request: CheckedRequest, model: str, *, max_new_tokens: int | None, repair: Repair | None) -> None:
+def check_lengths(request: CheckedRequest, model: str, options: Mapping[str, Any]) -> None:
     """Check the lengths of a request in tokens, without loading the model.
+
+    Args:
+        options: Those of its answer.
 
     Raises:
         PromptCacheError: As `plan_request`, or the model was not found.
     """
     folder = model_folder(model)
     if (folder / "tokenizer.json").is_file():  # otherwise transformers makes a tokenizer of other files
-        plan_request(request, TokenLimits.of(model, folder), max_new_tokens or 1, repair)
+        limits = TokenLimits.of(model, folder)
+        plan_request(request, limits, options.get("max_new_tokens", 1), options.get("repair"))
 
 
 def _read_base(file: str, schema_files: Sequence[str], sources: Sources) -> CheckedRequest:

@@ -48,9 +48,9 @@ def command(
 
     PROMPT is a prompt file; - is standard input.
     """
-    generation = options.generation() | {"repair": options.repair_text, "output": _output(json_schema)}
+    generation = {**options.answer, "output": _output(json_schema)}
     request = read_request(prompt, schema, options.arg, sources)
-    check_lengths(request, options.model, max_new_tokens=options.max_new_tokens, repair=options.repair)
+    check_lengths(request, options.model, options.answer)
     generation["tools"] = options.read_tools(request.tools)
     engine = options.load_engine()
     engine.add_schema(request.schema.source, keep=options.keep)

@@ -87,7 +87,7 @@ from promptcache.language.syntax.nodes import (
 )
 from promptcache.language.syntax.patterns import python_pattern
 from promptcache.language.syntax.prompt_nodes import Argument, Message, Reference
-from promptcache.language.syntax.repair import DEFAULT_REPAIR, Repair, RepairKind
+from promptcache.language.syntax.repair import DEFAULT_REPAIR, REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -117,6 +117,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_STEPS",
     "NOT_IN_XML",
+    "REPAIR",
     "RESERVED_MODULES",
     "RESERVED_OUTSIDE_MODULES",
     "RESERVED_PARAMETERS",

@@ -38,7 +38,7 @@ from promptcache.language.syntax.nodes import (
     Union,
     Whitespace,
 )
-from promptcache.language.syntax.repair import REPAIRS, is_repair
+from promptcache.language.syntax.repair import REPAIR
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import MAX_DEPTH
 
@@ -89,7 +89,7 @@ _KIND_OF_FIELD: Mapping[str, Kind] = {
     "modules": Kind('a tuple of one path or more, such as ("a", "b/c"),', _is_some_paths),
     "children": _CHILDREN,
     "listed": Kind("a mapping of names to members", _is_members),
-    "repair": Kind(REPAIRS, is_repair),
+    "repair": REPAIR,
 }
 _KIND_OF_TYPE: Mapping[str, Kind] = {
     "str": TEXT,

@@ -23,20 +23,13 @@ from promptcache.runtime.executor import Executor
 from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefixes
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
-from promptcache.runtime.hf.options import (
-    TEMPERATURE,
-    check_for_batch,
-    check_for_stream,
-    end_ids,
-    read_options,
-    tell_unused,
-)
+from promptcache.runtime.hf.options import read_options, tell_unused
 from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History
 from promptcache.runtime.idle import IdleThread, Interrupted
 from promptcache.runtime.link import link
-from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
+from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
@@ -59,7 +52,7 @@ from promptcache.runtime.reference import (
     visibility,
 )
 from promptcache.runtime.repetition import PromoteMode, Promotions, Repetition
-from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
+from promptcache.runtime.request import Request, RequestBuilder
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
@@ -86,8 +79,6 @@ from promptcache.runtime.warm import warm
 __all__ = [
     "DEFAULT_NEW_TOKENS",
     "DTYPES",
-    "MAX_LOGPROBS",
-    "TEMPERATURE",
     "AnswerReader",
     "AnswerSplit",
     "AsyncService",
@@ -126,7 +117,6 @@ __all__ = [
     "Request",
     "RequestBuilder",
     "RequestPositions",
-    "RequestSettings",
     "SchemaState",
     "Score",
     "Segment",
@@ -153,15 +143,12 @@ __all__ = [
     "as_model",
     "audit",
     "chat_prompt",
-    "check_for_batch",
-    "check_for_stream",
     "check_linking",
     "check_room",
     "checked_cache",
     "choose_placement",
     "compare_predictions",
     "dynamic_cache_inputs",
-    "end_ids",
     "frequent_prefixes",
     "function_schema",
     "link",

@@ -14,11 +14,11 @@ from typing import Self, TypeAlias
 
 from promptcache.diagnostics import Unpicklable
 from promptcache.locks import new_lock
+from promptcache.options import Options
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.hf.options import check_for_stream
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.planner import PromptSource
-from promptcache.runtime.request import RequestBuilder, RequestSettings
+from promptcache.runtime.request import RequestBuilder
 from promptcache.runtime.serving import Listener, Service, ServiceLimits, ServiceState, Ticket
 from promptcache.runtime.stream import AnswerPieces
 
@@ -150,9 +150,9 @@ class AsyncService:
                 self._service = self._open(_LIMITS)
             return self._service
 
-    async def answer(self, prompt: PromptSource, settings: RequestSettings) -> Completion:
+    async def answer(self, prompt: PromptSource, options: Options) -> Completion:
         """Return the answer to a prompt. If the task is cancelled, so is the request."""
-        asked = _Awaited(partial(self._submit, prompt, settings))
+        asked = _Awaited(partial(self._submit, prompt, options))
         try:
             await asked.submitted()
             while not isinstance(item := await asked.next(), Completion):
@@ -161,11 +161,11 @@ class AsyncService:
         finally:
             asked.cancel()
 
-    def stream(self, prompt: PromptSource, settings: RequestSettings) -> AsyncStream:
+    def stream(self, prompt: PromptSource, options: Options) -> AsyncStream:
         """Return the answer to a prompt, piece by piece."""
-        check_for_stream(settings.generation, self._requests.executor.model)
-        return AsyncStream(partial(self._submit, prompt, settings))
+        options.check_stream()
+        return AsyncStream(partial(self._submit, prompt, options))
 
-    def _submit(self, prompt: PromptSource, settings: RequestSettings, listener: Listener) -> Ticket:
+    def _submit(self, prompt: PromptSource, options: Options, listener: Listener) -> Ticket:
         service = self.service
-        return service.submit_request(self._requests.build(prompt, settings), listener)
+        return service.submit_request(self._requests.build(prompt, options), listener)

@@ -153,7 +153,6 @@ class Catalog:
         self._store = store
         self._key = key
         self._states: dict[str, SchemaState] = {}
-        self._placed: dict[str, tuple[SchemaState, SchemaState]] = {}  # a state, and the same with other positions
         self._is_closed = False
         self._lock = new_lock()
 
@@ -171,7 +170,6 @@ class Catalog:
         with self._lock:
             self.check_open()
             name = state.schema.name
-            self._placed.pop(name, None)
             self._states[name] = state
         self.describe(state.schema.name, state.modules)
 
@@ -184,39 +182,21 @@ class Catalog:
         with self._lock:
             self.find(name)
             del self._states[name]
-            self._placed.pop(name, None)
 
     def close(self) -> None:
         """Remove all schemas, and take no others. Requests in flight keep theirs."""
         with self._lock:
             self._is_closed = True
             self._states.clear()
-            self._placed.clear()
 
     def check_open(self) -> None:
         """Raise `EngineClosed` after `close`."""
         if self._is_closed:
             raise EngineClosed("this engine is closed: make another one, Engine(engine.model, engine.tokenizer)")
 
-    def placed(self, state: SchemaState, placement: Placement, make: Callable[[], SchemaState]) -> SchemaState:
-        """Return a state of the same schema with other positions. `make` makes it once; it lasts as long as `state`."""
-        if state.layout.placement is placement:
-            return state
-        name = state.schema.name
-        with self._lock:
-            known = self._placed.get(name)
-            if known is not None and known[0] is state:
-                return known[1]
-            made = make()
-            if self._states.get(name) is state:
-                self._placed[name] = state, made
-        self.describe(made.schema.name, made.modules)
-        return made
-
     def serves(self, state: SchemaState) -> bool:
         """Return whether new requests may use a state: its schema was not replaced or removed."""
-        name = state.schema.name
-        return self._states.get(name) is state or any(each is state for each in self._placed.get(name, ()))
+        return self._states.get(state.schema.name) is state
 
     def set_member(self, schema: str, collection: str, name: str, member: Member | None) -> None:
         """Add a member to a collection, replace it, or remove it with None. Requests in flight keep the old one.

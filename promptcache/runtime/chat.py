@@ -6,11 +6,11 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from promptcache.diagnostics import (
     PATH,
@@ -21,20 +21,18 @@ from promptcache.diagnostics import (
     Kind,
     Unpicklable,
     counted,
-    one_of,
     shown,
     whole,
 )
 from promptcache.kv import expand_home
-from promptcache.language import CHAT_SCHEMA, Placement, Prompt, Repair, Role, open_prompt, split_question
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt, split_question
+from promptcache.options import OptionKeywords
 from promptcache.runtime.answer_reader import AnswerReader
 from promptcache.runtime.call_style import call_style
 from promptcache.runtime.channels import has_channels
 from promptcache.runtime.chat_file import SavedChat, not_a_chat, read_chat, write_chat
 from promptcache.runtime.completion import Completion
-from promptcache.runtime.hf.options import check_for_stream
-from promptcache.runtime.planner import check_template_kwargs
-from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
+from promptcache.runtime.request import Request, RequestBuilder, called_tools
 from promptcache.runtime.serving import answer
 from promptcache.runtime.stream import Stream
 from promptcache.runtime.text import whole_text
@@ -43,9 +41,7 @@ from promptcache.structured import CallStyle, Tool, read_tools
 from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
-_SALT = TEXT | None
-_POSITIONS = one_of(Placement) | None
-_OF_CHAT = ("repair", "positions", "salt", "template_kwargs", "tools")
+_OF_CHAT = ("repair", "salt", "template_kwargs", "tools")
 _RESULTS = Kind(
     "a list of texts, one for each call of the last answer,",
     lambda value: isinstance(value, list | tuple) and all(map(TEXT.takes, value)),
@@ -59,7 +55,7 @@ class Chat(Unpicklable):
         prompt: The prompt below the conversation.
         question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
         turns: The questions with their answers.
-        settings: The settings of every answer: `repair`, `positions`, `salt`, `template_kwargs` and `tools`.
+        options: The options of every answer: `repair`, `salt`, `template_kwargs` and `tools`.
     """
 
     _instead = "use save and Engine.load_chat"
@@ -68,28 +64,23 @@ class Chat(Unpicklable):
         self,
         requests: RequestBuilder,
         prompt: Prompt,
-        settings: RequestSettings,
+        options: OptionKeywords,
         turns: tuple[ChatTurn, ...] = (),
         question: str | None = None,
     ) -> None:
-        if settings.repair is not None:
-            Repair.parse(settings.repair)
-        _POSITIONS.check("positions", settings.positions, InvalidValue)
+        called_tools(requests.read(options))
         if any(message.role is None for message in prompt.messages):
             raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
-        _SALT.check("salt", settings.salt, InvalidValue)
-        check_template_kwargs(settings.template_kwargs)
-        read_tools(settings.tools)
-        self.prompt, self.question, self.turns, self.settings = prompt, question, turns, settings
+        self.prompt, self.question, self.turns, self.options = prompt, question, turns, options
         self._requests = requests
 
     @classmethod
     def over(
-        cls, requests: RequestBuilder, prompt: Prompt, settings: RequestSettings, turns: tuple[ChatTurn, ...] = ()
+        cls, requests: RequestBuilder, prompt: Prompt, options: OptionKeywords, turns: tuple[ChatTurn, ...] = ()
     ) -> Chat:
         """Return a chat over a prompt. Without turns, the user turn or bare text at its end is the first question."""
         prompt, question = (prompt, None) if turns else split_question(prompt)
-        return cls(requests, prompt, settings, turns, question)
+        return cls(requests, prompt, options, turns, question)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
@@ -104,36 +95,38 @@ class Chat(Unpicklable):
         said += turn_messages(self.turns)
         return [*said, *([] if self.question is None else [chat_message(Role.USER, self.question)])]
 
-    def say(self, text: str | None = None, *, results: Sequence[str] = (), **generation: Any) -> Completion:
+    def say(
+        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
+    ) -> Completion:
         """Ask something and return the answer. If this fails, the conversation is as before.
 
         Args:
             text: The question. None is the question at the end of the prompt, which has to be answered first.
             results: What the tools returned that the last answer called, one text for each call, instead of a question.
-            generation: As for `Engine.generate`. `repair`, `positions`, `salt`, `template_kwargs` and `tools` are
-                those of the whole chat.
+            options: As for `Engine.generate`. `repair`, `salt`, `template_kwargs` and `tools` are those of the whole
+                chat.
 
         Raises:
             ContextLengthExceeded: The conversation needs more positions than the model has.
             As `Engine.generate`.
         """
         before, question = self.turns, self._next(text, results)
-        completion = answer(self._request(question, results, generation), self._requests.executor)
+        completion = answer(self._request(question, results, options), self._requests.executor)
         self._add(before, question, results, completion)
         return completion
 
-    def stream(self, text: str | None = None, *, results: Sequence[str] = (), **generation: Any) -> Stream:
+    def stream(
+        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
+    ) -> Stream:
         """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
 
         The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
         """
-        executor = self._requests.executor
-        check_for_stream(generation, executor.model)
-        question = self._next(text, results)
-        before, request = self.turns, self._request(question, results, generation)
-
+        before, question = self.turns, self._next(text, results)
+        request = self._request(question, results, options)
+        request.options.check_stream()
         return Stream(
-            partial(answer, request, executor),
+            partial(answer, request, self._requests.executor),
             request.text,
             request.reader.split(),
             lambda completion: self._add(before, question, results, completion),
@@ -141,7 +134,7 @@ class Chat(Unpicklable):
 
     def fork(self) -> Chat:
         """Return a chat with the same conversation that continues by itself. No KV is copied."""
-        return Chat(self._requests, self.prompt, self.settings, self.turns, self.question)
+        return Chat(self._requests, self.prompt, self.options, self.turns, self.question)
 
     def rewind(self, n: int = 1) -> None:
         """Forget the last `n` questions with their answers.
@@ -162,7 +155,7 @@ class Chat(Unpicklable):
         """
         if not isinstance(prompt, Prompt):
             raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; Prompt.from_file reads documents")
-        return Chat.over(self._requests, prompt, self.settings, self.turns)
+        return Chat.over(self._requests, prompt, self.options, self.turns)
 
     def save(self, path: str | Path) -> None:
         """Write the conversation as JSON to a file, for `Engine.load_chat`. The salt and the KV are not written.
@@ -180,17 +173,15 @@ class Chat(Unpicklable):
             prompt=self.prompt,
             question=self.question,
             turns=self.turns,
-            repair=self.settings.repair,
-            positions=self.settings.positions,
+            repair=self.options.get("repair"),
             tokenizer=self._requests.tokenizer.fingerprint,
         )
         write_chat(expand_home(path), saved)
 
     @classmethod
-    def load(cls, requests: RequestBuilder, path: str | Path, settings: RequestSettings) -> Chat:
-        """Return the chat that `save` wrote, with further settings; `Engine.load_chat` calls this."""
+    def load(cls, requests: RequestBuilder, path: str | Path, options: OptionKeywords) -> Chat:
+        """Return the chat that `save` wrote, with further options; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
-        _SALT.check("salt", settings.salt, InvalidValue)
         file = expand_home(path)
         saved, tokenizer = read_chat(file), requests.tokenizer
         turns = saved.turns
@@ -199,13 +190,12 @@ class Chat(Unpicklable):
         known = requests.executor.model.num_known_tokens
         if any(each >= known for turn in turns for each in turn.token_ids):
             raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
-        tools = read_tools(settings.tools)
+        tools = read_tools(options.get("tools") or ())
         turns = tuple(
             each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
         )
         try:
-            settings = replace(settings, repair=saved.repair, positions=saved.positions)
-            return cls(requests, saved.prompt, settings, turns, saved.question)
+            return cls(requests, saved.prompt, {**options, "repair": saved.repair}, turns, saved.question)
         except InvalidValue as error:
             raise not_a_chat(file, error) from None
 
@@ -226,15 +216,14 @@ class Chat(Unpicklable):
             raise InvalidValue("the prompt of this chat ends with a question: answer it first with say(), without text")
         return text
 
-    def _request(self, text: str, results: Sequence[str], generation: Mapping[str, Any]) -> Request:
+    def _request(self, text: str, results: Sequence[str], options: OptionKeywords) -> Request:
         TEXT.check("text", text, InvalidValue)
         for name in _OF_CHAT:
-            if name in generation:
+            if name in options:
                 raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
-        of_chat = {name: getattr(self.settings, name) for name in _OF_CHAT}
-        settings = replace(RequestSettings.of(generation), **of_chat)
+        asked = self._requests.read({**options, **self.options})
         try:
-            return self._requests.build_chat(self.prompt, self.turns, text, settings, results)
+            return self._requests.build_chat(self.prompt, self.turns, text, asked, results)
         except ContextLengthExceeded as error:
             raise ContextLengthExceeded(
                 f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"

@@ -26,7 +26,7 @@ class SavedChat:
 
     Attributes:
         question: The question that waits for the first answer.
-        repair, positions: As for `Engine.chat`.
+        repair: As for `Engine.chat`.
         tokenizer: Fingerprint of the tokenizer of the answers' tokens.
     """
 
@@ -34,7 +34,6 @@ class SavedChat:
     question: str | None
     turns: tuple[ChatTurn, ...]
     repair: str | None
-    positions: str | None
     tokenizer: str
 
 
@@ -53,7 +52,6 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         "question": chat.question,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
-        "positions": chat.positions,
         "tokenizer": chat.tokenizer,
         "turns": [asdict(turn) for turn in chat.turns],
     }
@@ -93,7 +91,6 @@ def read_chat(path: Path) -> SavedChat:
             question=question,
             turns=_turns(turns),
             repair=data["repair"],
-            positions=data["positions"],
             tokenizer=data["tokenizer"],
         )
     except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:

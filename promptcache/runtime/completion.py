@@ -249,7 +249,7 @@ def completion(
         ),
         timing=timing,
         plan=plan,
-        output_format=request.output,
+        output_format=request.options.output,
     )
 
 

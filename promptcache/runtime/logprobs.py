@@ -9,13 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from promptcache.diagnostics import Short, whole
-
-MAX_LOGPROBS = 20
-"""Limit of the most probable tokens that an answer has for each of its tokens."""
-
-LOGPROBS = whole(0, MAX_LOGPROBS) | None
-"""The kind of the option `logprobs`."""
+from promptcache.diagnostics import Short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -6,20 +6,19 @@ Plans of recent texts are cached, as long as their schema is not replaced.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from promptcache.diagnostics import InvalidValue, Kind, PromptError, Severity, one_of, shown
+from promptcache.diagnostics import InvalidValue, PromptError, Severity, shown
 from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
     ChatMessages,
-    Placement,
     Prompt,
     Repair,
     Schema,
@@ -31,7 +30,8 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions, lay_out
 from promptcache.locks import new_lock
-from promptcache.runtime.catalog import Catalog, SchemaState, schema_state
+from promptcache.options import check_option
+from promptcache.runtime.catalog import Catalog, SchemaState
 from promptcache.runtime.turns import ChatTurn, with_turns
 from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
 
@@ -41,17 +41,6 @@ PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
 TemplateOptions: TypeAlias = Mapping[str, Any] | None
 """Variables of a chat template; None means none."""
 
-_SET_HERE = frozenset({"messages", "add_generation_prompt", "continue_final_message", "documents"})
-_TEMPLATE_KWARGS = (
-    Kind(
-        "a mapping of variables of the chat template, without messages and add_generation_prompt,",
-        lambda value: (
-            isinstance(value, Mapping) and all(isinstance(name, str) and name not in _SET_HERE for name in value)
-        ),
-    )
-    | None
-)
-
 DEFAULT_NEW_TOKENS = 256
 """Default limit of generated tokens; less if the context ends earlier."""
 
@@ -59,17 +48,8 @@ MAX_REMEMBERED_BYTES = 16 * 2**20
 """Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
 
 
-_PlanKey: TypeAlias = tuple[str, Repair | None, Placement | None]
+_PlanKey: TypeAlias = tuple[str, Repair | None]
 """A text with what was asked for it."""
-
-
-def check_template_kwargs(template_kwargs: object) -> None:
-    """Refuse what cannot be variables of a chat template.
-
-    Raises:
-        InvalidValue: Names them.
-    """
-    _TEMPLATE_KWARGS.check("template_kwargs", template_kwargs, InvalidValue)
 
 
 class Planner:
@@ -85,7 +65,6 @@ class Planner:
         context_length: int,
         repair: Repair,
         *,
-        place: Callable[[str], Placement] = Placement,
         strict_template: bool = False,
     ) -> None:
         """Create a planner.
@@ -93,14 +72,12 @@ class Planner:
         Args:
             context_length: Number of positions of the model.
             repair: The setting of prompts and schemas that state none.
-            place: Returns the placement for the text "closed" or "fixed". It raises if the model does not allow it.
             strict_template: Refuse prompts whose text is not what the chat template writes, instead of a warning.
         """
         self._catalog = catalog
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._repair = repair
-        self._place = place
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
@@ -121,10 +98,9 @@ class Planner:
         prompt: PromptSource,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
-        positions: str | None = None,
     ) -> Plan:
         """Return the plan of a prompt; arguments and errors are those of `planned`."""
-        return self.planned(prompt, repair, template_kwargs, positions)[1]
+        return self.planned(prompt, repair, template_kwargs)[1]
 
     def plan_chat(
         self,
@@ -133,12 +109,11 @@ class Planner:
         question: str,
         repair: str | None,
         template_kwargs: TemplateOptions = None,
-        positions: str | None = None,
         results: Sequence[str] = (),
     ) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`, or to `results`."""
         asked = None if repair is None else Repair.parse(repair)
-        state = self._placed(self._state(prompt), self._placement(positions))
+        state = self._state(prompt)
         selection, answers = with_turns(
             resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question, results
         )
@@ -149,36 +124,28 @@ class Planner:
         prompt: PromptSource,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
-        positions: str | None = None,
     ) -> tuple[SchemaState, Plan]:
         """Return the plan of a prompt, and the state of its schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
             template_kwargs: Variables of the chat template, such as `enable_thinking`.
-            positions: Where this request has cached text, "closed" or "fixed"; None means the setting of its schema.
 
         Raises:
             PromptError: The prompt is not valid; lists every fault with its place.
             UnknownSchema: The catalog has no schema of that name.
-            InvalidValue: There is no such repair or placement, or `template_kwargs` is not a mapping of names.
-            UnsupportedModel: Its cached text cannot be moved.
+            InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
         """
-        check_template_kwargs(template_kwargs)
-        placement = self._placement(positions)
+        check_option("template_kwargs", template_kwargs)
         asked = None if repair is None else Repair.parse(repair)
-        if (
-            isinstance(prompt, str)
-            and not template_kwargs
-            and (known := self._recall((prompt, asked, placement))) is not None
-        ):
+        if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
-        state = self._placed(self._state(read), placement)
+        state = self._state(read)
         selection = resolve_prompt(read, state.schema, state.members)
         plan = self._planned(state, selection, asked, template_kwargs)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked, placement), (state, plan))
+            self._remember((prompt, asked), (state, plan))
         return state, plan
 
     def _planned(
@@ -214,18 +181,6 @@ class Planner:
     def _state(self, prompt: Prompt) -> SchemaState:
         self._catalog.check_open()
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
-
-    def _placement(self, positions: str | None) -> Placement | None:
-        (one_of(Placement) | None).check("positions", positions, InvalidValue)
-        return None if positions is None else self._place(positions)
-
-    def _placed(self, state: SchemaState, positions: Placement | None) -> SchemaState:
-        """Return the state with cached text where a request wants it; the empty schema has none."""
-        if positions is None or state.schema.name == CHAT_SCHEMA:
-            return state
-        schema = replace(state.schema, positions=positions)
-        make = partial(schema_state, schema, self._tokenizer, self._context_length, state.codec, positions)
-        return self._catalog.placed(state, positions, make)
 
     def _recall(self, key: _PlanKey) -> tuple[SchemaState, Plan] | None:
         with self._lock:

@@ -1,25 +1,25 @@
-"""Requests: a planned prompt with the settings of its generation, and the builder that makes one.
+"""Requests: a planned prompt with the options of its answer, and the builder that makes one.
 
-A request is complete: answering it needs no XML, no schema and no options of the caller.
+A request is complete: answering it needs no XML and no schema.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from promptcache.diagnostics import FLAG, TEXT, InvalidGeneration, InvalidValue, shown, whole
+from promptcache.diagnostics import InvalidGeneration, shown
 from promptcache.language import CHAT_SCHEMA, Prompt, output_format, text_of
 from promptcache.layout import Plan, render
+from promptcache.options import OptionKeywords, Options
 from promptcache.runtime.answer_reader import AnswerReader, answer_reader
 from promptcache.runtime.encode import Progress
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.options import check_for_logprobs, check_for_output, end_ids, num_sequences, read_options
-from promptcache.runtime.logit_changes import LOGIT_BIAS, PENALTY, LogitChanges
-from promptcache.runtime.logprobs import LOGPROBS
+from promptcache.runtime.hf.model import Model
+from promptcache.runtime.hf.options import read_options
 from promptcache.runtime.planner import Planner, PromptSource, TemplateOptions, check_room
 from promptcache.runtime.prepare import Prepared, Refiner, prepare
 from promptcache.runtime.token_grammars import TokenGrammars, TokenMatcher
@@ -28,103 +28,63 @@ from promptcache.runtime.turns import ChatTurn
 from promptcache.structured import CallsOrText, OutputFormat, Tool, ToolCalls, read_output, read_tools
 from promptcache.tokenizer import Tokenizer
 
-_SALT = TEXT | None
-_SEED = whole(0, 2**64 - 1) | None
 
+def called_tools(options: Options) -> tuple[Tool, ...]:
+    """Return the tools that the answer may call.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSettings:
-    """The settings of a request: the keywords of `Engine.generate`, which describes them.
-
-    Attributes:
-        generation: Options of transformers' `generate`.
+    Raises:
+        InvalidValue: They are no tools, or `tool_choice` names none of them.
     """
-
-    max_new_tokens: int | None = None
-    repair: str | None = None
-    positions: str | None = None
-    logprobs: int | None = None
-    seed: int | None = None
-    salt: str | None = None
-    template_kwargs: TemplateOptions = None
-    deterministic: bool = False
-    output: Any = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    tool_choice: str = "auto"
-    parallel_tool_calls: bool = True
-    generation: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, keywords: Mapping[str, Any]) -> RequestSettings:
-        """Return the settings that keywords give; those with other names are options of transformers' `generate`."""
-        own = {name: value for name, value in keywords.items() if name in _OWN_SETTINGS}
-        return cls(**own, generation={name: value for name, value in keywords.items() if name not in own})
-
-    def logit_changes(self) -> LogitChanges:
-        """Return the changes of logits.
-
-        Raises:
-            InvalidGeneration: A penalty is no number, or the biases are no mapping of token IDs to numbers.
-        """
-        PENALTY.check("presence_penalty", self.presence_penalty, InvalidGeneration)
-        PENALTY.check("frequency_penalty", self.frequency_penalty, InvalidGeneration)
-        bias = {} if self.logit_bias is None else self.logit_bias
-        LOGIT_BIAS.check("logit_bias", bias, InvalidGeneration)
-        return LogitChanges(
-            presence_penalty=float(self.presence_penalty),
-            frequency_penalty=float(self.frequency_penalty),
-            logit_bias=tuple((token, float(value)) for token, value in bias.items()),
+    tools = read_tools(options.tools)
+    choices = ("auto", "none", "required") if tools else ("auto", "none")
+    if options.tool_choice not in (*choices, *(each.name for each in tools)):
+        raise InvalidGeneration(
+            f"tool_choice={shown(options.tool_choice)} is not allowed: {', '.join(choices)} or the name of one of "
+            "`tools` is expected"
         )
+    return () if options.tool_choice == "none" else tools
 
-    def template_options(self, prompt: PromptSource, tools: Sequence[Tool]) -> TemplateOptions:
-        """Return the variables of the chat template; for a plain chat with its tools."""
-        if not tools or not _is_chat(prompt):
-            return self.template_kwargs
-        return {**(self.template_kwargs or {}), "tools": [each.definition for each in tools]}
 
-    def read_tools(self) -> tuple[Tool, ...]:
-        """Return the tools that the answer may call.
+def _template_options(options: Options, prompt: PromptSource, tools: Sequence[Tool]) -> TemplateOptions:
+    """Return the variables of the chat template; for a plain chat with its tools."""
+    if not tools or not _is_chat(prompt):
+        return options.template_kwargs
+    return {**(options.template_kwargs or {}), "tools": [each.definition for each in tools]}
 
-        Raises:
-            InvalidValue: They are no tools, or `tool_choice` names none of them.
-        """
-        tools = read_tools(self.tools)
-        FLAG.check("parallel_tool_calls", self.parallel_tool_calls, InvalidGeneration)
-        choices = ("auto", "none", "required") if tools else ("auto", "none")
-        if self.tool_choice not in (*choices, *(each.name for each in tools)):
-            raise InvalidGeneration(
-                f"tool_choice={shown(self.tool_choice)} is not allowed: {', '.join(choices)} or the name of one of "
-                "`tools` is expected"
-            )
-        return () if self.tool_choice == "none" else tools
 
-    def whole_format(
-        self, output: OutputFormat | None, tools: Sequence[Tool], reader: AnswerReader
-    ) -> OutputFormat | None:
-        """Return the format of a whole answer: of its text, of calls of tools, or either; None if it may be anything.
+def _whole_format(
+    options: Options, output: OutputFormat | None, tools: Sequence[Tool], reader: AnswerReader
+) -> OutputFormat | None:
+    """Return the format of a whole answer: of its text, of calls of tools, or either; None if it may be anything.
 
-        Args:
-            output: The format of its text.
+    Args:
+        output: The format of its text.
 
-        Raises:
-            InvalidGeneration: Text and calls cannot be told apart.
-        """
-        if not tools or (output is None and self.tool_choice == "auto"):
-            return output
-        called = tuple(each for each in tools if self.tool_choice in ("auto", "required", each.name))
-        several = self.parallel_tool_calls and self.tool_choice in ("auto", "required")
-        calls = ToolCalls(called, reader.call_style, several=several)
-        return calls if output is None or self.tool_choice != "auto" else CallsOrText(calls, output, reader.text_start)
+    Raises:
+        InvalidGeneration: Text and calls cannot be told apart.
+    """
+    choice = options.tool_choice
+    if not tools or (output is None and choice == "auto"):
+        return output
+    called = tuple(each for each in tools if choice in ("auto", "required", each.name))
+    several = options.parallel_tool_calls and choice in ("auto", "required")
+    calls = ToolCalls(called, reader.call_style, several=several)
+    return calls if output is None or choice != "auto" else CallsOrText(calls, output, reader.text_start)
 
-    @property
-    def format_reason(self) -> str:
-        """What gives an answer its format, for errors."""
-        if self.tool_choice not in ("auto", "none"):
-            return "'tool_choice'"
-        return "<answer> of the prompt or its schema" if self.output is None else "'output'"
+
+def _check_length_of_format(options: Options, model: Model) -> None:
+    """Refuse a minimum of new tokens, which a format may not have.
+
+    Raises:
+        InvalidGeneration: The options, or the model's generation configuration, have one.
+    """
+    if options.min_new_tokens:
+        is_own = options.min_new_tokens == getattr(model.hf.generation_config, "min_new_tokens", None)
+        where = ", which the model's generation configuration sets" if is_own else ""
+        reason = "<answer> of the prompt or its schema" if options.output is None else "'output'"
+        if options.tool_choice not in ("auto", "none"):
+            reason = "'tool_choice'"
+        raise InvalidGeneration(f"{reason} does not work with 'min_new_tokens'{where}: leave one of them out")
 
 
 def check_tools(tools: Sequence[Tool], prompt: PromptSource, plan: Plan, tokenizer: Tokenizer) -> None:
@@ -155,57 +115,45 @@ def _is_chat(prompt: PromptSource) -> bool:
     return isinstance(prompt, list | tuple) or (isinstance(prompt, Prompt) and prompt.schema == CHAT_SCHEMA)
 
 
-_OWN_SETTINGS = frozenset(each.name for each in fields(RequestSettings)) - {"generation"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A planned prompt and the settings of its generation.
+    """A planned prompt and all that was asked of its answer.
 
     Attributes:
-        eos_ids: Tokens that end the answer.
-        options: Options of transformers' `generate`.
+        options: Complete: with the limit of this answer, and its format as an `OutputFormat`.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without special tokens.
         reader: Splits the text of the answer into its parts.
-        logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
-        seed: Seed of the random generator; None draws one from the random state of torch.
-        salt: Requests share history only with requests of the same salt.
         history: Whether the request reads and keeps history.
         refiners: Choose the plan that is used, by the KV that there is.
-        output: The format of the answer; None if it may be any text.
-        changes: Changes of logits before all other processing.
-        num_sequences: Number of answers. Each is a row of its own.
         matcher: The state of the format at the start of the answer. Not changed.
     """
 
     plan: Plan
-    eos_ids: Sequence[int]
-    max_new_tokens: int
-    options: Mapping[str, Any]
+    options: Options
     started: float
     text: Callable[[Sequence[int]], str]
     reader: AnswerReader = field(default_factory=AnswerReader)
-    logprobs: int | None = None
-    seed: int | None = None
-    salt: str | None = None
     history: bool = True
     refiners: tuple[Refiner, ...] = ()
-    output: OutputFormat | None = None
-    changes: LogitChanges = field(default_factory=LogitChanges)
-    num_sequences: int = 1
     matcher: TokenMatcher | None = None
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Maximum number of generated tokens."""
+        assert self.options.max_new_tokens is not None, "a request has the limit of its answer"
+        return self.options.max_new_tokens
 
     def copies(self, number: int) -> list[Request]:
         """Return a request for each of several sequences. With a seed, each further one has the next seed."""
-        seeds = [None if self.seed is None else self.seed + index for index in range(number)]
-        return [replace(self, num_sequences=1, seed=seed) for seed in seeds]
+        first = self.options.seed
+        seeds = [None if first is None else (first + index) % 2**64 for index in range(number)]
+        return [replace(self, options=replace(self.options, num_return_sequences=1, seed=seed)) for seed in seeds]
 
     def prepare(self, executor: Executor, progress: Progress | None = None) -> Prepared:
         """Return the plan that is used, with its KV; as `prepare`."""
-        return prepare(
-            self.plan, executor, refiners=self.refiners, history=self.history, salt=self.salt, progress=progress
-        )
+        salt = self.options.salt
+        return prepare(self.plan, executor, refiners=self.refiners, history=self.history, salt=salt, progress=progress)
 
     def without_reuse(self) -> Request:
         """Return the request as plain prefill: the same tokens at the same positions, no KV of modules or history."""
@@ -254,90 +202,72 @@ class RequestBuilder:
         """Return what turns the tokens of an answer into text, without the control tokens that end it."""
         return partial(_text, self.tokenizer, self.tokenizer.control_ids.intersection(ends))
 
-    def build(self, prompt: PromptSource, settings: RequestSettings) -> Request:
+    def read(self, keywords: OptionKeywords) -> Options:
+        """Return the options that keywords ask for, completed by the generation configuration of the model.
+
+        Raises:
+            InvalidGeneration: An option is not known, not allowed or not supported.
+        """
+        return read_options(keywords, self.executor.model, self.end_ids, self._hf_tokenizer)
+
+    def build(self, prompt: PromptSource, options: Options) -> Request:
         """Return the request of a prompt.
 
         Raises:
             As `Engine.generate`.
         """
-
-        def plan(tools: Sequence[Tool]) -> Plan:
-            template = settings.template_options(prompt, tools)
-            return self.planner.plan(prompt, settings.repair, template, settings.positions)
-
-        return self._build(prompt, plan, settings)
+        started = time.perf_counter()
+        self.executor.activity.note()
+        tools = called_tools(options)
+        plan = self.planner.plan(prompt, options.repair, _template_options(options, prompt, tools))
+        return self._request(prompt, plan, options, tools, started)
 
     def build_chat(
         self,
         prompt: Prompt,
         turns: Sequence[ChatTurn],
         question: str,
-        settings: RequestSettings,
+        options: Options,
         results: Sequence[str] = (),
     ) -> Request:
-        """Return the request of the answer to a question, or to results, in a conversation on top of a prompt."""
-        return self._build(prompt, lambda _tools: self.plan_chat(prompt, turns, question, settings, results), settings)
+        """Return the request of the answer to a question, or to results, in a conversation on top of a prompt.
 
-    def plan_chat(
-        self,
-        prompt: Prompt,
-        turns: Sequence[ChatTurn],
-        question: str,
-        settings: RequestSettings,
-        results: Sequence[str] = (),
-    ) -> Plan:
-        """Return the plan of the request that `build_chat` builds. The template writes tools whatever may be called."""
-        template = settings.template_options(prompt, read_tools(settings.tools))
-        return self.planner.plan_chat(prompt, turns, question, settings.repair, template, settings.positions, results)
-
-    def _build(
-        self, prompt: PromptSource, make_plan: Callable[[Sequence[Tool]], Plan], settings: RequestSettings
-    ) -> Request:
+        The template writes the tools, whatever may be called.
+        """
         started = time.perf_counter()
-        options = read_options(settings.generation, settings.max_new_tokens)
         self.executor.activity.note()
-        tools = settings.read_tools()
-        plan, model = make_plan(tools), self.executor.model
+        tools = called_tools(options)
+        template = _template_options(options, prompt, read_tools(options.tools))
+        plan = self.planner.plan_chat(prompt, turns, question, options.repair, template, results)
+        return self._request(prompt, plan, options, tools, started)
+
+    def _request(
+        self, prompt: PromptSource, plan: Plan, options: Options, tools: Sequence[Tool], started: float
+    ) -> Request:
+        model = self.executor.model
         check_tools(tools, prompt, plan, self.tokenizer)
-        FLAG.check("deterministic", settings.deterministic, InvalidGeneration)
-        LOGPROBS.check("logprobs", settings.logprobs, InvalidGeneration)
-        if settings.logprobs is not None:
-            check_for_logprobs(options, model)
-        _SEED.check("seed", settings.seed, InvalidGeneration)
-        _SALT.check("salt", settings.salt, InvalidValue)
-        limit = check_room(plan, options.pop("max_new_tokens", None), model.context_length)
-        changes = settings.logit_changes()
-        changes.check(model.num_known_tokens)
+        limit = check_room(plan, options.max_new_tokens, model.context_length)
         reader = answer_reader(self.tokenizer, plan, tools)
-        output = _format_of(plan) if settings.output is None else read_output(settings.output)
-        form = settings.whole_format(output, tools, reader)
+        output = _format_of(plan) if options.output is None else read_output(options.output)
+        form = _whole_format(options, output, tools, reader)
         if form is not None:
-            check_for_output(options, model, settings.format_reason)
+            _check_length_of_format(options, model)
         return Request(
             plan=plan,
-            eos_ids=self.end_ids,
-            max_new_tokens=limit,
-            options=options if self._hf_tokenizer is None else {"tokenizer": self._hf_tokenizer, **options},
+            options=replace(options, max_new_tokens=limit, output=output),
             started=started,
-            text=self.text(end_ids(options, self.end_ids)),
+            text=self.text(options.end_ids),
             reader=reader,
-            changes=changes,
-            num_sequences=num_sequences(options, model),
-            logprobs=settings.logprobs,
-            seed=settings.seed,
-            salt=settings.salt,
-            refiners=() if settings.deterministic else self._refiners,
-            output=output,
-            matcher=None if form is None else self._matcher(form, options, reader),
+            refiners=() if options.deterministic else self._refiners,
+            matcher=None if form is None else self._matcher(form, options.end_ids, reader),
         )
 
     @cached_property
     def _grammars(self) -> TokenGrammars:
         return token_grammars(self.tokenizer, self.executor.model.num_known_tokens)
 
-    def _matcher(self, output: OutputFormat, options: Mapping[str, Any], reader: AnswerReader) -> TokenMatcher:
+    def _matcher(self, output: OutputFormat, ends: Sequence[int], reader: AnswerReader) -> TokenMatcher:
         """Return the state of a format at the start of an answer."""
-        ends = end_ids(options, self.end_ids)
         return self._grammars.matcher(
             output,
             ends,

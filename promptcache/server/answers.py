@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -22,13 +22,8 @@ from promptcache.runtime import (
     Completion,
     IncrementalText,
     PromptSource,
-    RequestSettings,
     SplitText,
-    TemplateOptions,
     Ticket,
-    answer_reader,
-    check_room,
-    read_options,
 )
 from promptcache.runtime import Request as PlannedRequest
 from promptcache.server.answer_form import AnswerForm, AnswerRow, EventStream, ServedAnswer
@@ -62,12 +57,8 @@ class ServerRequest:
         prompts: One prompt, or several of completions, each of which has `n` answers.
         make_form: Returns the form in which the client gets the answer.
         schema: The name of their schema, or None.
-        positions: Where cached text stands, as for `Engine.generate`.
-        logprobs: Number of the most probable tokens to report for each token; None reports no log-probabilities.
+        options: The options of the answers, without their limit and salt.
         reuse: Whether it uses KV of modules and history.
-        deterministic: Whether its answer does not depend on promotions.
-        template_kwargs: Variables of the chat template.
-        form: Options of `Service.submit` that give the answer a form: `output`, and `tools` with their settings.
     """
 
     endpoint: Endpoint
@@ -75,27 +66,24 @@ class ServerRequest:
     make_form: Callable[[ServedAnswer], AnswerForm]
     schema: str | None
     body: GenerationBody
-    repair: str | None = None
-    positions: str | None = None
-    logprobs: int | None = None
+    options: Mapping[str, Any]
     reuse: bool = True
-    deterministic: bool = False
-    template_kwargs: TemplateOptions = None
-    form: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
         """The number of answers."""
         return len(self.prompts) * self.body.num_choices
 
-    def plans(self, state: ServerState) -> Iterator[Plan]:
-        """Yield the plans of the prompts; errors are those of `Engine.plan`."""
-        settings = self.settings
-        tools = settings.read_tools()
+    def requests(self, state: ServerState, salt: str | None = None) -> Iterator[PlannedRequest]:
+        """Yield the requests of the prompts. Each is planned once, so all of its answers are of one schema.
+
+        Errors are those of `Service.submit`.
+        """
+        body, most = self.body, state.settings.max_new_tokens
+        own = body.limit is not None or most >= DEFAULT_NEW_TOKENS
+        limit = body.limit if own else most  # None means the default, or less if the context ends earlier
         for prompt in self.prompts:
-            template = settings.template_options(prompt, tools)
-            made = state.engine.plan(prompt, repair=self.repair, positions=self.positions, template_kwargs=template)
-            yield made if self.reuse else made.plain()
+            yield state.service.request(prompt, reuse=self.reuse, max_new_tokens=limit, salt=salt, **self.options)
 
     def check_format(self) -> None:
         """Refuse a format that is not supported. The event loop does not wait for this.
@@ -103,22 +91,12 @@ class ServerRequest:
         Raises:
             ApiError: Names the field.
         """
-        output, place = self.form.get("output"), self.body.format_name
+        output, place = self.options["output"], self.body.format_name
         try:
             if output is not None:
                 check_format(output)
         except InvalidGeneration as error:
             raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
-
-    @property
-    def settings(self) -> RequestSettings:
-        """The settings that decide about the text of the prompts and of the answers."""
-        return RequestSettings(template_kwargs=self.template_kwargs, **self.form)
-
-    def limit(self, plan: Plan, state: ServerState) -> int:
-        """Return the maximum number of tokens of an answer; errors are those of `check_room`."""
-        options = read_options(self.body.generation, _max_new_tokens(self.body, state))
-        return check_room(plan, options.get("max_new_tokens"), state.engine.model.context_length)
 
 
 async def respond(request: Request, question: ServerRequest) -> Response:
@@ -159,15 +137,8 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
     """
     _check(question, state)
     question.check_format()
-    (plan,) = question.plans(state)
-    question.limit(plan, state)
-    return plan
-
-
-def _max_new_tokens(body: GenerationBody, state: ServerState) -> int | None:
-    """Return the limit of an answer. None means the default, or less if the context ends earlier."""
-    most = state.settings.max_new_tokens
-    return body.limit if body.limit is not None or most >= DEFAULT_NEW_TOKENS else most
+    (request,) = question.requests(state)
+    return request.plan
 
 
 def _check(question: ServerRequest, state: ServerState) -> None:
@@ -208,7 +179,7 @@ class _Responder:
             )
             for _ in range(question.num_rows)
         )
-        self._reads_tokens = question.body.stream or question.logprobs is not None
+        self._reads_tokens = question.body.stream or question.options.get("logprobs") is not None
         schema = f"@{question.schema}" if question.schema else ""
         self._answer = ServedAnswer(
             model=f"{state.settings.model}{schema}",
@@ -224,15 +195,21 @@ class _Responder:
         tickets: list[Ticket] = []
 
         def submit_all() -> None:
-            self._read_answers()
+            question, service = self._question, self._state.service
             try:
-                for row, each in enumerate(self._rows()):  # a refused row cancels those before it
-                    tickets.append(self._state.service.submit_request(each, self.events.listener(row)))
-            except QueueFull:
-                self._check_waiting_tokens()
-                raise
+                requests = [*question.requests(self._state, self._salt)]
             except InvalidGeneration:
-                self._question.check_format()  # an error that names the field
+                question.check_format()  # an error that names the field
+                raise
+            if question.endpoint is not Endpoint.COMPLETIONS:
+                for row in self._answer.rows:
+                    row.split = requests[0].reader.split(streams_calls=True)
+            rows = [row for each in requests for row in each.copies(question.body.num_choices)]
+            try:
+                for index, each in enumerate(rows):  # a refused row cancels those before it
+                    tickets.append(service.submit_request(each, self.events.listener(index)))
+            except QueueFull:
+                self._check_waiting_tokens(rows)
                 raise
 
         try:
@@ -241,47 +218,13 @@ class _Responder:
         finally:
             self.events.watch(tickets, request.receive)
 
-    def _read_answers(self) -> None:
-        """Let the rows take reasoning and calls of tools apart, if there may be any."""
-        question, tokenizer = self._question, self._state.engine.tokenizer
-        tools = question.settings.read_tools()
-        if question.endpoint is Endpoint.COMPLETIONS or not (tokenizer.reasoning_tags is not None or tools):
-            return
-        (plan,) = question.plans(self._state)
-        reader = answer_reader(tokenizer, plan, tools)
-        for row in self._answer.rows:
-            row.split = reader.split(streams_calls=True)
-
-    def _check_waiting_tokens(self) -> None:
+    def _check_waiting_tokens(self, rows: Sequence[PlannedRequest]) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
-        question, state = self._question, self._state
-        most, num = state.settings.limits.max_waiting_tokens, question.num_rows
-        if num == 1:
-            return
-        tokens = [plan.num_new_tokens + question.limit(plan, state) for plan in question.plans(state)]
-        if (total := sum(tokens) * question.body.num_choices) > most:
-            message = f"{num} answers of {total} tokens, with their prompts, are more than {most} that may wait"
-            raise ApiError(400, "invalid_value", message, param="n" if len(tokens) == 1 else "prompt")
-
-    def _rows(self) -> Iterator[PlannedRequest]:
-        """Yield the request of each row. A prompt is planned once, so all of its answers are of one schema."""
-        question, body = self._question, self._question.body
-        for prompt in question.prompts:
-            request = self._state.service.request(
-                prompt,
-                max_new_tokens=_max_new_tokens(body, self._state),
-                repair=question.repair,
-                positions=question.positions,
-                salt=self._salt,
-                logprobs=question.logprobs,
-                reuse=question.reuse,
-                deterministic=question.deterministic,
-                template_kwargs=question.template_kwargs,
-                seed=body.seed,
-                **question.form,
-                **body.generation,
-            )
-            yield from request.copies(body.num_choices)
+        most = self._state.settings.limits.max_waiting_tokens
+        total = sum(row.plan.num_new_tokens + row.max_new_tokens for row in rows)
+        if len(rows) > 1 and total > most:
+            message = f"{len(rows)} answers of {total} tokens, with their prompts, are more than {most} that may wait"
+            raise ApiError(400, "invalid_value", message, param="n" if len(self._question.prompts) == 1 else "prompt")
 
     async def whole(self) -> Response:
         """Return the answer as one JSON object."""

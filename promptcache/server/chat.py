@@ -15,18 +15,17 @@ from starlette.responses import Response
 
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
+from promptcache.options import Body
 from promptcache.runtime import PromptSource, TemplateOptions
 from promptcache.server.answer_form import AnswerForm, ServedAnswer
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
 from promptcache.server.choices import ChatForm, TextForm
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, GenerationBody, ModuleArguments, ModuleBody, PlainBody
+from promptcache.server.models import ChatBody, GenerationBody, ModuleArguments, ModuleBody, PlainBody, given_options
 from promptcache.server.state import ServerState
 
 router = APIRouter()
-
-_OF_CHATS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 @router.post("/v1/chat/completions")
@@ -62,11 +61,8 @@ def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
         prompts=tuple(Prompt(schema or CHAT_SCHEMA, span=_place(place)).text(text) for place, text in texts.items()),
         schema=schema,
         body=body,
-        repair=body.repair,
-        positions=body.positions,
-        logprobs=body.logprobs,
-        make_form=choices_form(TextForm, body, body.logprobs),
-        form={name: value for name, value in body.form.items() if name not in _OF_CHATS},
+        options={**body.options, **given_options(body, Body.PROMPT_CACHE)},
+        make_form=choices_form(TextForm, body, has_logprobs=body.logprobs is not None),
     )
 
 
@@ -81,15 +77,16 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
     return ServerRequest(
         endpoint=Endpoint.CHAT,
         prompts=(prompt,),
-        make_form=choices_form(ChatForm, body, body.num_logprobs),
+        make_form=choices_form(ChatForm, body, has_logprobs=bool(body.logprobs)),
         schema=schema,
         body=body,
-        repair=body.prompt_cache.repair,
-        positions=body.prompt_cache.positions,
-        deterministic=body.prompt_cache.deterministic,
-        logprobs=body.num_logprobs,
-        template_kwargs=template_options(body.chat_template_kwargs, body.reasoning_effort, state, "reasoning_effort"),
-        form=body.form,
+        options={
+            **body.options,
+            **given_options(body.prompt_cache, Body.PROMPT_CACHE),
+            "template_kwargs": template_options(
+                body.chat_template_kwargs, body.reasoning_effort, state, "reasoning_effort"
+            ),
+        },
     )
 
 
@@ -160,11 +157,11 @@ def chat_prompt(
 
 
 def choices_form(
-    kind: type[ChatForm] | type[TextForm], body: GenerationBody, num_logprobs: int | None
+    kind: type[ChatForm] | type[TextForm], body: GenerationBody, *, has_logprobs: bool
 ) -> Callable[[ServedAnswer], AnswerForm]:
     """Return what makes the form of the answers to a body of OpenAI."""
     has_usage = body.stream_options is not None and body.stream_options.include_usage
-    return partial(kind, has_logprobs=num_logprobs is not None, has_usage=has_usage)
+    return partial(kind, has_logprobs=has_logprobs, has_usage=has_usage)
 
 
 def _references(asked: ModuleBody) -> tuple[Reference, ...]:

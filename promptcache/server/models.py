@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,12 +19,12 @@ from pydantic import (
     Field,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    create_model,
     model_validator,
 )
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.language import Repair
-from promptcache.runtime import MAX_LOGPROBS
+from promptcache.options import MAX_LOGPROBS, OPTIONS, Body, type_of, with_sampling
 from promptcache.server.errors import ApiError
 from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
@@ -63,16 +64,6 @@ _IGNORED = (
 """Parameters that never change an answer."""
 
 
-def _repair(value: str) -> str:
-    try:
-        Repair.parse(value)
-    except InvalidValue as error:
-        raise ValueError(str(error).rpartition(" is not allowed: ")[2]) from None  # pydantic adds the place
-    return value
-
-
-_Repair: TypeAlias = Annotated[str, AfterValidator(_repair)]
-_Positions: TypeAlias = Literal["closed", "fixed"]
 StopString: TypeAlias = Annotated[str, Field(min_length=1)]
 """A text that ends an answer."""
 
@@ -83,11 +74,6 @@ MAX_STOP_STRINGS = 16
 def _whole(value: Any) -> Any:
     """Return a whole number that is written with a point, such as 12.0, as an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _unless(neutral: int) -> BeforeValidator:
-    """Return a validator for a number that some clients write for "not set"."""
-    return BeforeValidator(lambda value: None if value == neutral and not isinstance(value, bool) else _whole(value))
 
 
 WholeNumber: TypeAlias = Annotated[int, BeforeValidator(_whole)]
@@ -104,6 +90,46 @@ class StrictBody(BaseModel):
     def _without_nulls(cls, data: Any) -> Any:
         """Drop fields that are null: clients write it for what was not set."""
         return {name: each for name, each in data.items() if each is not None} if isinstance(data, dict) else data
+
+
+_Part = TypeVar("_Part", bound=StrictBody)
+
+
+def with_options(part: Body) -> Callable[[type[_Part]], type[_Part]]:
+    """Return a decorator that adds the options of a part of a body to it, as fields."""
+
+    def decorate(base: type[_Part]) -> type[_Part]:
+        added: dict[str, Any] = {
+            wire: (Annotated[Any, AfterValidator(partial(_option_value, name))], None)
+            for name, wire in _wire_names(part).items()
+        }
+        made = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
+        made.__doc__ = base.__doc__
+        return made
+
+    return decorate
+
+
+def _option_value(name: str, value: Any) -> Any:
+    """Return the value of an option from JSON; None if the client wrote that it is not set."""
+    kind, unset = OPTIONS[name].kind, OPTIONS[name].unset
+    if value is None or (unset is not None and value == unset and not isinstance(value, bool)):
+        return None
+    value = _whole(value) if type_of(name) is int else value
+    if not kind.takes(value):
+        raise ValueError(f"{kind.words} is expected")  # pydantic adds the place
+    return value
+
+
+def _wire_names(part: Body) -> dict[str, str]:
+    """Return the names of the options of a part of a body, with their names there."""
+    return {name: option.wire or name for name, option in OPTIONS.items() if option.body is part}
+
+
+def given_options(body: StrictBody, part: Body) -> dict[str, Any]:
+    """Return the options that a part of a body gives."""
+    values = {name: getattr(body, wire) for name, wire in _wire_names(part).items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class StreamOptions(StrictBody):
@@ -162,22 +188,14 @@ def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored
     return {name: value for name, value in data.items() if name not in refused and name not in ignored}
 
 
+@with_options(Body.ANSWER)
 class GenerationBody(StrictBody):
     """The part of a body that all answers have."""
 
     model: str | None = None
     max_tokens: WholeNumber | None = Field(None, ge=1)
     max_completion_tokens: WholeNumber | None = Field(None, ge=1)
-    min_tokens: WholeNumber | None = Field(None, ge=0)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Annotated[int | None, Field(ge=0), _unless(-1)] = None
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: Annotated[dict[str, float], _OneByOne] | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
-    seed: Annotated[int | None, Field(ge=0, lt=2**63), _unless(-1)] = None
     n: WholeNumber | None = Field(None, ge=1, le=MAX_CHOICES)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
     stream: bool | None = None
@@ -185,7 +203,6 @@ class GenerationBody(StrictBody):
     response_format: ResponseFormatBody | None = None
     tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -224,60 +241,47 @@ class GenerationBody(StrictBody):
         return "response_format"
 
     @property
-    def form(self) -> dict[str, Any]:
-        """The options of `Service.submit` that give the answer a form: its format, and its tools."""
-        choice: Any = self.tool_choice or "auto"
-        if isinstance(choice, dict):
-            function = choice.get("function")
-            choice = function.get("name") if isinstance(function, dict) and choice.get("type") == "function" else None
-            if not isinstance(choice, str):
-                message = 'tool_choice is not supported: {"type": "function", "function": {"name": …}} is expected'
-                raise ApiError(400, "invalid_value", message, param="tool_choice")
-        try:
-            read_tools(tools := self.tools or ())
-        except InvalidValue as error:
-            raise ApiError(400, "invalid_value", str(error), param="tools") from None
-        if choice not in ("auto", "none", "required", *(each["function"]["name"] for each in tools)):
-            message = f"tool_choice names '{choice}', which is none of the tools"
-            raise ApiError(400, "invalid_value", message, param="tool_choice")
+    def options(self) -> dict[str, Any]:
+        """The options of the answer, without its limit. Without a temperature the settings of the model apply.
+
+        Raises:
+            ApiError: `tool_choice` or `logit_bias` is not allowed.
+        """
         bias = self.logit_bias or {}
         if (wrong := next((each for each in bias if not (each.isascii() and each.isdigit())), None)) is not None:
             raise ApiError(400, "invalid_value", f"logit_bias: {shown(wrong)} is no token ID", param="logit_bias")
         return {
-            "presence_penalty": self.presence_penalty or 0.0,
-            "frequency_penalty": self.frequency_penalty or 0.0,
+            **with_sampling(given_options(self, Body.ANSWER)),
+            "stop_strings": list(self.stop_strings),
             "logit_bias": {int(token): value for token, value in bias.items()},
             "output": None if self.response_format is None else self.response_format.output,
-            "tools": tools,
-            "tool_choice": choice,
-            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "tools": self.tools or (),
+            "tool_choice": self._chosen_tool,
         }
+
+    @property
+    def _chosen_tool(self) -> str:
+        choice = self.tool_choice or "auto"
+        if isinstance(choice, dict):
+            function = choice.get("function")
+            name = function.get("name") if isinstance(function, dict) and choice.get("type") == "function" else None
+            if not isinstance(name, str):
+                message = 'tool_choice is not supported: {"type": "function", "function": {"name": …}} is expected'
+                raise ApiError(400, "invalid_value", message, param="tool_choice")
+            choice = name
+        try:
+            tools = read_tools(self.tools or ())
+        except InvalidValue as error:
+            raise ApiError(400, "invalid_value", str(error), param="tools") from None
+        if choice not in ("auto", "none", "required", *(each.name for each in tools)):
+            message = f"tool_choice names '{choice}', which is none of the tools"
+            raise ApiError(400, "invalid_value", message, param="tool_choice")
+        return choice
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The texts that end an answer."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """Options of `Service.submit`. Without a temperature the generation settings of the model apply."""
-        options: dict[str, Any] = {}
-        if self.temperature == 0:
-            options["do_sample"] = False
-        elif (self.temperature, self.top_p, self.top_k, self.min_p or None) != (None, None, None, None):
-            sampling = {
-                "temperature": self.temperature,
-                "top_p": self.top_p,
-                "top_k": self.top_k,
-                "min_p": self.min_p or None,
-            }
-            options = {"do_sample": True, **{name: value for name, value in sampling.items() if value is not None}}
-        others = {
-            "repetition_penalty": self.repetition_penalty,
-            "min_new_tokens": self.min_tokens,
-            "stop_strings": list(self.stop_strings) or None,
-        }
-        return {**options, **{name: value for name, value in others.items() if value is not None}}
 
 
 class FunctionBody(StrictBody):
@@ -308,6 +312,7 @@ def definitions(tools: Sequence[FunctionBody]) -> list[dict[str, Any]] | None:
     return found or None
 
 
+@with_options(Body.PROMPT_CACHE)
 class ModuleBody(StrictBody):
     """`prompt_cache` of a chat: the schema and what a prompt uses of it."""
 
@@ -316,9 +321,6 @@ class ModuleBody(StrictBody):
         default_factory=dict
     )
     fill: ModuleArguments = Field(default_factory=dict)
-    repair: _Repair | None = None
-    positions: _Positions | None = None
-    deterministic: bool = False
 
 
 class _LogprobsBody(GenerationBody):
@@ -335,9 +337,10 @@ class _LogprobsBody(GenerationBody):
         return self
 
     @property
-    def num_logprobs(self) -> int | None:
-        """The number of the most probable tokens to report for each token; None reports none."""
-        return self.top_logprobs or 0 if self.logprobs else None
+    def options(self) -> dict[str, Any]:
+        """The options of the answer, with the number of log-probabilities and the variables of the chat template."""
+        num_logprobs = self.top_logprobs or 0 if self.logprobs else None
+        return {**super().options, "logprobs": num_logprobs, "template_kwargs": self.chat_template_kwargs}
 
 
 class ChatBody(_LogprobsBody):
@@ -351,16 +354,21 @@ class ChatBody(_LogprobsBody):
     )
 
 
+@with_options(Body.PROMPT_CACHE)
 class PlainBody(GenerationBody):
     """The body of `/v1/completions`."""
 
     model: str
     prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
-    repair: _Repair | None = None
-    positions: _Positions | None = None
     logprobs: WholeNumber | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the answer, with the number of log-probabilities."""
+        return {**super().options, "logprobs": self.logprobs}
 
+
+@with_options(Body.PROMPT_CACHE)
 class PromptBody(_LogprobsBody):
     """The body of `/v1/prompts` as JSON: a prompt document and options.
 
@@ -370,10 +378,7 @@ class PromptBody(_LogprobsBody):
 
     prompt: str
     messages: list[Any] = Field(default_factory=list)
-    repair: _Repair | None = None
-    positions: _Positions | None = None
     reuse: bool = True
-    deterministic: bool = False
 
 
 class CheckBody(StrictBody):

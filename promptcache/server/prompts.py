@@ -35,6 +35,7 @@ from promptcache.language import (
     tool_definitions,
 )
 from promptcache.layout import Plan, check_positions, context_length_fault
+from promptcache.options import Body
 from promptcache.picture import layout_svg
 from promptcache.runtime import SchemaState, schema_state
 from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
@@ -43,7 +44,7 @@ from promptcache.server.chat import chat_request, choices_form
 from promptcache.server.choices import ChatForm
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody
+from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody, given_options
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -109,17 +110,12 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return ServerRequest(
         endpoint=Endpoint.PROMPTS,
-        make_form=choices_form(ChatForm, body, body.num_logprobs),
+        make_form=choices_form(ChatForm, body, has_logprobs=bool(body.logprobs)),
         prompts=(parsed,),
         schema=parsed.schema,
         body=body,
-        repair=body.repair,
-        positions=body.positions,
-        logprobs=body.num_logprobs,
+        options={**body.options, **given_options(body, Body.PROMPT_CACHE)},
         reuse=body.reuse,
-        deterministic=body.deterministic,
-        template_kwargs=body.chat_template_kwargs,
-        form=body.form,
     )
 
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
+from promptcache.options import Body
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import checked_part, read_body, unsupported_type
 from promptcache.server.chat import chat_prompt, template_options
@@ -23,6 +24,8 @@ from promptcache.server.models import (
     StrictBody,
     WholeNumber,
     definitions,
+    given_options,
+    with_options,
     without_others,
 )
 from promptcache.server.response_form import ResponseForm
@@ -124,6 +127,7 @@ class _ResponseStreamOptions(StrictBody):
     include_obfuscation: bool = False
 
 
+@with_options(Body.ANSWER)
 class ResponsesBody(StrictBody):
     """The body of `/v1/responses`."""
 
@@ -133,12 +137,9 @@ class ResponsesBody(StrictBody):
     previous_response_id: str | None = None
     store: bool = True
     max_output_tokens: WholeNumber | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
     text: _TextOptions = Field(default_factory=_TextOptions)
     tools: Annotated[list[Any], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
-    parallel_tool_calls: bool = True
     reasoning: _ReasoningOptions = Field(default_factory=_ReasoningOptions)
     stream: bool | None = None
     stream_options: _ResponseStreamOptions | None = None
@@ -178,19 +179,14 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
     messages = [*head.values(), *earlier, *given.values()]
     places = [*head, *(["previous_response_id"] * len(earlier)), *given]
     prompt, schema = chat_prompt(body.model, body.prompt_cache, messages, state, places)
-    options = {
+    fields = {
+        **{name: getattr(body, name) for name in ResponsesBody.model_fields if name in GenerationBody.model_fields},
         "max_tokens": body.max_output_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "stream": body.stream,
         "tools": definitions([_tool(each, f"tools[{index}]") for index, each in enumerate(body.tools)]),
         "tool_choice": _chat_choice(body.tool_choice),
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "user": body.user,
-        "safety_identifier": body.safety_identifier,
-        "prompt_cache_key": body.prompt_cache_key,
+        "stream_options": None,
     }
-    generation = _ResponseSettings.model_validate(options)
+    generation = _ResponseSettings.model_validate(fields)
 
     def keep(response_id: str, answer: Mapping[str, Any]) -> None:
         if body.store:
@@ -205,20 +201,22 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
         make_form=partial(ResponseForm, echo=_echo(body), keep=keep, num_tokens=num_tokens),
         schema=schema,
         body=generation,
-        repair=body.prompt_cache.repair,
-        positions=body.prompt_cache.positions,
-        deterministic=body.prompt_cache.deterministic,
-        template_kwargs=template_options(None, body.reasoning.effort, state, "reasoning.effort"),
-        form={**generation.form, "output": body.text.format.output},
+        options={
+            **generation.options,
+            **given_options(body.prompt_cache, Body.PROMPT_CACHE),
+            "template_kwargs": template_options(None, body.reasoning.effort, state, "reasoning.effort"),
+            "output": body.text.format.output,
+        },
     )
 
 
 def _echo(body: ResponsesBody) -> dict[str, Any]:
     """Return the fields of a request that its response repeats."""
-    names = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "store")
+    names = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "store")
     more = ("temperature", "tool_choice", "tools", "top_p", "user")
     return {
         **{name: getattr(body, name) for name in (*names, *more)},
+        "parallel_tool_calls": given_options(body, Body.ANSWER).get("parallel_tool_calls", True),
         "reasoning": {"effort": body.reasoning.effort, "summary": None},
         "text": {"format": body.text.format.model_dump(by_alias=True, exclude_unset=True) or {"type": "text"}},
         "truncation": "disabled",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcache.cli.answer_options import AnswerOptions
+from promptcache.cli import answer_options
 from promptcache.demo import MODEL_FOLDER
 from promptcache.retrieval import tool_member
 from tests.cli.conftest import Command
@@ -26,12 +27,11 @@ def _calling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = f"<system>Call <![CDATA[{tool_member(TOOLS[0])[1]}]]></system>"
     (folder / "agent.xml").write_text(f'<schema name="agent">{system}</schema>')
     (folder / "prompts" / "oslo.xml").write_text('<prompt schema="agent"><user>How warm is it in Oslo?</user></prompt>')
-    usual = AnswerOptions.generation
 
-    def forced(options: AnswerOptions) -> dict[str, Any]:
-        return usual(options) | {"tool_choice": "weather", "max_new_tokens": 60}
+    def forced(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**given, "tool_choice": "weather", "max_new_tokens": 60}
 
-    monkeypatch.setattr(AnswerOptions, "generation", forced)
+    monkeypatch.setattr(answer_options, "with_sampling", forced)
 
 
 ON_CPU = ("--model", "model", "--device", "cpu")

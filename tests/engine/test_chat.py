@@ -69,7 +69,7 @@ PLAIN = engine(history=False)
 
 def check_as_plain(made: Engine, chat: Chat, text: str | None, **options: Any) -> Completion:
     """Ask in a chat and compare with the same chat without history."""
-    without = Chat(PLAIN._requests, chat.prompt, replace(chat.settings, salt=None), chat.turns, chat.question)
+    without = Chat(PLAIN._requests, chat.prompt, {**chat.options, "salt": None}, chat.turns, chat.question)
     given = {**GREEDY, "logprobs": 20, **options}
     expected, found = without.say(text, **given), chat.say(text, **given)
     assert found.token_ids == expected.token_ids
@@ -183,8 +183,8 @@ class Conversations(RuleBasedStateMachine):
             told.chat.save(Path(folder) / "chat.json")
             if clear:
                 self.engine.clear_history()
-            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=told.chat.settings.salt)
-        assert (loaded.turns, loaded.settings) == (told.chat.turns, told.chat.settings)
+            loaded = self.engine.load_chat(Path(folder) / "chat.json", salt=told.chat.options["salt"])
+        assert (loaded.turns, loaded.options) == (told.chat.turns, told.chat.options)
         self.chats.append(told.copied(loaded))
 
     @rule(number=st.integers(0, 9), turn=st.integers(0, 9), field=st.sampled_from(("question", "answer")))
@@ -199,7 +199,7 @@ class Conversations(RuleBasedStateMachine):
                 data = json.loads(path.read_text())
                 data["turns"][turn % num_turns][field] = "Edited."
                 path.write_text(json.dumps(data))
-                edited = told.copied(self.engine.load_chat(path, salt=told.chat.settings.salt))
+                edited = told.copied(self.engine.load_chat(path, salt=told.chat.options["salt"]))
             place = 2 * (turn % num_turns - num_turns) + (field == "answer")
             edited.messages[place] = {**edited.messages[place], "content": "Edited."}
             self.chats.append(edited)

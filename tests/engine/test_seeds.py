@@ -9,7 +9,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.runtime import Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -85,18 +84,3 @@ def test_several_sequences_of_one_seed() -> None:
 
     assert (first.token_ids, first.alternatives) == (again.token_ids, again.alternatives)
     assert len({first.text, *first.alternatives}) > 1
-
-
-@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1", True])
-def test_what_is_no_seed_is_refused(seed: Any) -> None:
-    """In every way, before anything is computed."""
-    with ENGINE.service() as service:
-        for ask in (
-            lambda: ENGINE.generate(PROMPT, seed=seed),
-            lambda: ENGINE.generate_batch([PROMPT], seed=seed),
-            lambda: ENGINE.stream(PROMPT, seed=seed),
-            lambda: ENGINE.chat(PROMPT).say(seed=seed),
-            lambda: service.submit(PROMPT, print, seed=seed),
-        ):
-            with pytest.raises(InvalidGeneration, match="seed"):
-                ask()

@@ -224,7 +224,6 @@ def test_bad_calls_of_a_message_are_refused(function: dict[str, str], words: str
             "'tool_choice' does not work with 'min_new_tokens'",
         ),
         ({"tools": TOOLS, "output": int, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
-        ({"tools": TOOLS, "parallel_tool_calls": 3}, "parallel_tool_calls=3 is not allowed"),
     ],
 )
 def test_what_is_not_possible_is_refused(options: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ import torch
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
+from promptcache.options import Options
 from promptcache.runtime import (
     Executor,
     Model,
@@ -66,9 +67,7 @@ class ServedSchema:
         """Return the tokens of a greedy answer, as an engine generates it."""
         request = Request(
             plan=self.plan(selection),
-            eos_ids=(),
-            max_new_tokens=num_tokens,
-            options={"do_sample": False},
+            options=Options(max_new_tokens=num_tokens),
             started=time.perf_counter(),
             text=self.tokenizer.decode,
         )

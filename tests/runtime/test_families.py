@@ -12,6 +12,7 @@ import torch
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.language import Placement, Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, Origin, Plan
+from promptcache.options import Options
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.hf.model import Model
@@ -64,9 +65,7 @@ def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
     """Return the tokens of a greedy answer, without an end."""
     request = Request(
         plan=plan,
-        eos_ids=(),
-        max_new_tokens=num_tokens,
-        options={"do_sample": False},
+        options=Options(max_new_tokens=num_tokens),
         started=time.perf_counter(),
         text=ByteTokenizer().decode,
     )

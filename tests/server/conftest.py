@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import httpx
@@ -289,12 +288,13 @@ class ScriptedService:
         self.counts = type("Counts", (), {"num_running": 0, "num_waiting": 0, "num_waiting_tokens": 0, "tail_bytes": 0})
         self.cancelled = threading.Event()
         self.prompts: list[Any] = []
+        self.requests: Any = None
         self._script = script
 
-    def request(self, prompt: object, **_options: object) -> Any:
-        """Keep the prompt, and return a request of it."""
+    def request(self, prompt: object, *, reuse: bool, **options: object) -> Any:
+        """Keep the prompt, and return the request of it."""
         self.prompts.append(prompt)
-        return SimpleNamespace(copies=lambda number: [prompt] * number)
+        return self.requests.build(prompt, self.requests.read(options))
 
     def submit_request(self, _request: object, listener: Callable[[Any], None]) -> Any:
         """Run the script."""
@@ -322,6 +322,7 @@ class ScriptedService:
 
 def scripted(engine: Engine, service: ScriptedService, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> FastAPI:
     """Return an application over a scripted service."""
+    service.requests = engine._requests
     monkeypatch.setattr(type(engine), "service", lambda *_, **__: service)
     return create_app(engine, ServerSettings(model="demo", **settings))
 

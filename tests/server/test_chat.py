@@ -139,7 +139,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
         "max_completion_tokens": 2,
         "parallel_tool_calls": True,
     },
-    "unset": {"top_k": -1, "seed": -1, "min_p": 0, "stream_options": {"include_usage": None}},
+    "unset": {"stream_options": {"include_usage": None}},
     "null": {"reasoning_effort": None, "tools": None, "stop": None, "user": None},
     "null in modules": {"prompt_cache": {"use": ["miami"], "repair": None, "deterministic": None}},
     "points": {"max_tokens": 2.0, "n": 1.0},

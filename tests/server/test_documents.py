@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from promptcache import Engine, Prompt
+from promptcache import Engine
 from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, XML, Served, answers, choices
@@ -223,24 +223,3 @@ def test_a_prompt_opens_no_file(served: Served, endpoint: str, text: str) -> Non
         assert answer.json()["error"]["code"].startswith("PC002" if text == DTD else "PC0")
         assert "root:" not in answer.text
         assert "Blue Harbour" not in answer.text
-
-
-@pytest.mark.parametrize("positions", ["closed", "fixed"])
-def test_plans_and_answers_are_those_of_the_engine(served: Served, engine: Engine, positions: str) -> None:
-    """Plans and answers of documents and of chats stand where their bodies say, and other positions are refused."""
-    expected = engine.plan(PROMPT, positions=positions)
-    answer = engine.generate(PROMPT, positions=positions, max_new_tokens=6, do_sample=False).text
-    body = {"prompt": PROMPT, "positions": positions}
-    of_chat = {"schema": "travel", "use": ["miami"], "positions": positions}
-    made = served.post("/v1/plan", body).json()
-    answered = served.post("/v1/prompts", {**body, "max_tokens": 6, "temperature": 0})
-    chat = served.post("/v1/plan", {"model": "demo", "messages": [QUESTION], "prompt_cache": of_chat}).json()
-    refused = served.post("/v1/plan", {**body, "positions": "open"})
-
-    assert (made["num_reused_tokens"], made["num_new_tokens"]) == (expected.num_reused_tokens, expected.num_new_tokens)
-    assert sum(each["num_tokens"] for each in made["modules"]) == expected.num_reused_tokens
-    assert made["next_position"] == expected.stop
-    assert choices(answered)[0][0] == answer
-    chat_prompt = Prompt("travel").use("miami").user(QUESTION["content"])
-    assert chat["next_position"] == engine.plan(chat_prompt, positions=positions).stop
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "positions")

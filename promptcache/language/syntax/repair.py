@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from promptcache.diagnostics import InvalidValue, shown
+from promptcache.diagnostics import InvalidValue, Kind
 
 REPAIRS: Final = "none, slots, all, first-16 (tokens of each run) or first-20% (of its tokens)"
 """The values of `repair`, for messages."""
@@ -45,8 +45,7 @@ class Repair:
         Raises:
             InvalidValue: There is no such repair.
         """
-        if not is_repair(text):
-            raise InvalidValue(f"repair={shown(text)} is not allowed: {REPAIRS} is expected")
+        REPAIR.check("repair", text, InvalidValue)
         found = _FIRST.fullmatch(text)
         return cls(RepairKind(text)) if found is None else cls(RepairKind.FIRST, int(found[1]), bool(found[2]))
 
@@ -72,5 +71,8 @@ def is_repair(value: object) -> bool:
         return value in (RepairKind.NONE, RepairKind.SLOTS, RepairKind.ALL)
     return not found[2] or int(found[1]) <= 100
 
+
+REPAIR: Final = Kind(REPAIRS, is_repair)
+"""The kind of the texts that `Repair.parse` takes."""
 
 DEFAULT_REPAIR: Final = Repair(RepairKind.SLOTS)

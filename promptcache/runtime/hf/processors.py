@@ -1,43 +1,43 @@
-"""Logits processors of transformers, for the options that rows do not implement themselves.
+"""Logits processors and stopping criteria of transformers, for the options that rows do not implement themselves.
 
-The list is that of transformers' `generate` for these options, in its order. It serves one row, and gets all tokens of
-the prompt and its answer in position order.
+The processors are those of transformers' `generate` for these options, in its order. They serve one row, and get all
+tokens of the prompt and its answer in position order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, MaxTimeCriteria
 
+from promptcache.diagnostics import InvalidGeneration, first_line
+from promptcache.options import OPTIONS, Options
 from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.hf.options import FORCED, is_refusal, refused, setting
-
-_NO_SETTINGS = frozenset({"logits_processor", "prefix_allowed_tokens_fn", "stopping_criteria", "streamer", "tokenizer"})
-"""Arguments of `generate` that are no settings of a generation configuration."""
+from promptcache.runtime.hf.options import FORCED
+from promptcache.runtime.hf.stop_strings import StopStrings
 
 
 def logits_processors(
-    options: Mapping[str, Any], model: Model, prompt_ids: Sequence[int], ends: Sequence[int], max_new_tokens: int
+    options: Options, model: Model, prompt_ids: Sequence[int], max_new_tokens: int
 ) -> LogitsProcessorList:
-    """Return the processors that options and the model's generation configuration ask for; samplers' filters included.
+    """Return the processors that options ask for; samplers' filters included.
 
     Each takes tokens `[1, T]` and scores `[1, V]`, and returns scores.
 
     Args:
-        options: Options of `generate`, as `read_options` returns them.
         prompt_ids: All tokens of the prompt.
-        ends: Tokens that end the answer.
+        max_new_tokens: Maximum number of tokens of the answer.
 
     Raises:
         InvalidGeneration: transformers does not take the options.
     """
-    chosen = {name: value for name, value in options.items() if name not in _NO_SETTINGS}
-    if setting("temperature", options, model) == 0:  # greedy; transformers refuses this temperature
+    named = {name: getattr(options, name) for name, option in OPTIONS.items() if option.is_configured}
+    chosen = {name: value for name, value in named.items() if value is not None}
+    if not options.is_sampled:  # transformers refuses a temperature of 0
         chosen |= {"do_sample": False, "temperature": 1.0}
-    chosen |= {**FORCED, "eos_token_id": list(ends) or None}
+    chosen |= {**FORCED, "stop_strings": None, "eos_token_id": list(options.end_ids) or None}
     chosen |= {"max_new_tokens": max_new_tokens, "max_length": len(prompt_ids) + max_new_tokens}
     hf: Any = model.hf
     prompt = token_tensor(prompt_ids, model.device)
@@ -48,13 +48,33 @@ def logits_processors(
             generation_config=config,
             input_ids_seq_length=len(prompt_ids),
             encoder_input_ids=prompt,
-            prefix_allowed_tokens_fn=options.get("prefix_allowed_tokens_fn"),
-            logits_processor=LogitsProcessorList(options.get("logits_processor") or ()),
+            prefix_allowed_tokens_fn=options.prefix_allowed_tokens_fn,
+            logits_processor=LogitsProcessorList(options.logits_processor),
             device=model.device,
             model_kwargs={"attention_mask": torch.ones_like(prompt)},
         )
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
-        if not is_refusal(error):
+        if not _is_refusal(error):
             raise
-        raise refused(error) from error
+        message = f"transformers does not take these options of generate(): {first_line(error)}"
+        raise InvalidGeneration(message) from error
     return made
+
+
+def stopping_criteria(options: Options) -> list[Callable[..., Any]]:
+    """Return the stopping criteria of options, with those for `stop_strings` and `max_time`, whose time begins now."""
+    criteria = list(options.stopping_criteria)
+    if options.max_time is not None:
+        criteria.append(MaxTimeCriteria(options.max_time))
+    if options.stop_strings:
+        criteria.append(StopStrings(options.tokenizer, options.stop_strings))
+    return criteria
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether an error was raised by transformers, or by torch for it, and not by the caller's code."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return raised_in.partition(".")[0] in ("transformers", "torch", "huggingface_hub")

@@ -79,7 +79,7 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
         elif isinstance(item, BaseException):
             errors.append(item)
 
-    rows = [row for request in requests for row in request.copies(request.num_sequences)]
+    rows = [row for request in requests for row in request.copies(request.options.num_return_sequences)]
     if not rows:
         return ()
     limits = ServiceLimits(
@@ -100,7 +100,7 @@ def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: i
     finally:  # after an error or an interrupt
         scheduler.fail_all(Cancelled("another request of the batch failed"))
     made = iter([completions[index] for index in range(len(rows))])
-    return tuple(_joined([next(made) for _ in range(request.num_sequences)]) for request in requests)
+    return tuple(_joined([next(made) for _ in range(request.options.num_return_sequences)]) for request in requests)
 
 
 def _joined(completions: Sequence[Completion]) -> Completion:

@@ -21,7 +21,7 @@ from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
-from promptcache.runtime.serving.sampling import SampledRow, sample
+from promptcache.runtime.serving.sampling import SampledRow, change_logits_, sample
 from promptcache.runtime.token_grammars import Mask
 from promptcache.runtime.token_masks import masked
 
@@ -59,8 +59,8 @@ class Decoder:
         if job.reads_tokens:
             seen_ids = [*tokens.used_ids, *[0] * job.request.max_new_tokens]
             job.seen_ids = token_tensor(seen_ids, self._executor.model.device)
-        if job.streamer is not None:
-            job.streamer.put(torch.tensor([tokens.used_ids]))
+        if (streamer := job.request.options.streamer) is not None:
+            streamer.put(torch.tensor([tokens.used_ids]))
         job.row = self._batch.join(tokens, prepared.fetched.handles, prepared.recalled)
         job.pending.extend(job.row.tokens.token_ids)
         job.joined_at = time.perf_counter()
@@ -122,7 +122,7 @@ class Decoder:
         masks, good, processed = list[Mask | None](), list[bool](), dict[int, torch.Tensor]()
         for index, (job, is_finite) in enumerate(zip(jobs, has_finite_logits(logits).tolist(), strict=True)):
             try:
-                if not is_finite and not job.request.options.get("remove_invalid_values"):
+                if not is_finite and not job.request.options.remove_invalid_values:
                     raise self._executor.model.not_finite("the logits of this request")
                 mask = None if job.matcher is None else job.matcher.mask()
                 if job.processors:
@@ -143,7 +143,7 @@ class Decoder:
             scores = torch.stack([processed.get(row, each).to(dtype) for row, each in enumerate(scores)])
         rows = [
             SampledRow(
-                settings=job.settings,
+                options=job.sampling,
                 generator=job.generator,
                 seen=job.seen[0],
                 num_new=len(job.token_ids),
@@ -154,12 +154,13 @@ class Decoder:
             if token_id < 0:
                 self.end(job, InvalidGeneration("under these options, no token has a probability above 0"))
                 continue
-            if job.request.logprobs is not None:
-                job.logprobs.append(token_logprobs(logits[index], token_id, job.request.logprobs))
+            if (num_top := job.request.options.logprobs) is not None:
+                job.logprobs.append(token_logprobs(logits[index], token_id, num_top))
             self._take(job, token_id, logits[index : index + 1])
 
     def _take(self, job: Job, token_id: int, scores: torch.Tensor) -> None:
         """Add a token to the answer of a job, and end it if the answer is complete."""
+        options = job.request.options
         job.first_token_at = job.first_token_at or time.perf_counter()
         job.token_ids.append(token_id)
         if job.matcher is not None:
@@ -167,14 +168,14 @@ class Decoder:
         if job.reads_tokens:
             job.seen[0, -1] = token_id
         try:
-            job.listener(token_id if job.request.logprobs is None else job.logprobs[-1])
-            if job.streamer is not None:
-                job.streamer.put(torch.tensor([token_id]))
+            job.listener(token_id if options.logprobs is None else job.logprobs[-1])
+            if options.streamer is not None:
+                options.streamer.put(torch.tensor([token_id]))
             stopped = any(bool(torch.as_tensor(each(job.seen, scores)).all()) for each in job.criteria)
-            ended = token_id in job.ends or stopped
+            ended = token_id in options.end_ids or stopped
             is_complete = ended or len(job.token_ids) >= job.request.max_new_tokens
-            if is_complete and job.streamer is not None:
-                job.streamer.end()
+            if is_complete and options.streamer is not None:
+                options.streamer.end()
         except Exception as error:  # noqa: BLE001 - an error of the caller's code ends its request only
             self.end(job, error)
             return
@@ -210,7 +211,7 @@ class Decoder:
             ended,
             timing,
         )
-        self.end(job, made if request.logprobs is None else replace(made, logprobs=tuple(job.logprobs)))
+        self.end(job, made if request.options.logprobs is None else replace(made, logprobs=tuple(job.logprobs)))
 
     def _keep(self, job: Job) -> int:
         """Copy the KV that a job has computed to history; return the number of bytes."""
@@ -230,7 +231,7 @@ def _processed(job: Job, scores: torch.Tensor) -> torch.Tensor:
     """Return the scores `[V]` of the next token after the changes and processors of a job, from `[1, V]`."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32), copy=True)
     answer = job.seen[0, job.seen.shape[1] - len(job.token_ids) :]
-    job.request.changes.apply_(scores[0], answer)
+    change_logits_(scores[0], answer, job.request.options)
     for processor in job.processors:
         scores = processor(job.seen, scores)
     return scores[0]

@@ -7,23 +7,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from promptcache.diagnostics import InvalidGeneration
+from promptcache.options import Options
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.options import end_ids, stopping_criteria
-from promptcache.runtime.hf.processors import logits_processors
+from promptcache.runtime.hf.options import needs_processors
+from promptcache.runtime.hf.processors import logits_processors, stopping_criteria
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
 from promptcache.runtime.serving.batch import Row
-from promptcache.runtime.serving.sampling import SamplingSettings, needs_processors, sampling_settings
 from promptcache.runtime.token_grammars import TokenMatcher
 
 _log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ class Job:
     """A request that is being answered.
 
     Attributes:
-        settings: How the next token is chosen: from the scores that the processors return, if there are any.
-        processors: Logits processors of transformers for options that `settings` cannot express.
+        sampling: How the next token is chosen: from the scores that the processors return, if there are any.
+        processors: Logits processors of transformers, if an option needs them.
         seen_ids: Memory `[1, T]` for all tokens of prompt and answer, if a penalty, processor or criterion reads them.
         pending: Prompt tokens that are not computed yet.
         is_cancelled: Set by any thread. The scheduler reads it between steps, and threads that encode between passes.
@@ -52,11 +52,10 @@ class Job:
 
     request: Request
     listener: Listener
-    settings: SamplingSettings
+    sampling: Options
     processors: Sequence[Callable[..., torch.Tensor]]
     generator: torch.Generator
     criteria: Sequence[Callable[..., Any]]
-    ends: tuple[int, ...]
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
     preparing: Future[Prepared] | None = None
@@ -85,13 +84,9 @@ class Job:
     @property
     def reads_tokens(self) -> bool:
         """Whether a penalty, a processor or a criterion reads the tokens."""
-        penalties = self.settings.repetition_penalty != 1.0 or self.request.changes.reads_answer
-        return bool(self.criteria or self.processors) or penalties
-
-    @property
-    def streamer(self) -> Any:
-        """The streamer that the caller gave; None if there is none."""
-        return self.request.options.get("streamer")
+        options = self.request.options
+        penalties = options.repetition_penalty != 1.0 or options.presence_penalty or options.frequency_penalty
+        return bool(self.criteria or self.processors or penalties)
 
     @property
     def reserved(self) -> int:
@@ -112,35 +107,30 @@ def job_of(request: Request, listener: Listener, executor: Executor) -> Job:
     Raises:
         InvalidGeneration: It has several sequences, or transformers does not take its options.
     """
-    if request.num_sequences > 1:
+    options, model = request.options, executor.model
+    if options.num_return_sequences > 1:
         raise InvalidGeneration(
             "'num_return_sequences' above 1 works in generate() and generate_batch(); elsewhere ask several times"
         )
-    model, options = executor.model, request.options
-    ends = end_ids(options, request.eos_ids)
-    settings = sampling_settings(options, model, ends)
     processors: Sequence[Callable[..., torch.Tensor]] = ()
+    sampling = options
     if needs_processors(options, model):
-        prompt_ids = request.plan.tokens.used_ids
-        processors = logits_processors(options, model, prompt_ids, ends, request.max_new_tokens)
-        settings = SamplingSettings(temperature=1.0 if settings.temperature else 0.0)
-    else:
-        settings = replace(settings, changes=request.changes)
+        processors = logits_processors(options, model, request.plan.tokens.used_ids, request.max_new_tokens)
+        sampling = Options(do_sample=options.is_sampled)
     return Job(
         request=request,
         listener=listener,
-        settings=settings,
+        sampling=sampling,
         processors=processors,
-        generator=_generator(settings, request.seed),
-        criteria=stopping_criteria(options, model),
-        ends=ends,
+        generator=_generator(options),
+        criteria=stopping_criteria(options),
         matcher=None if request.matcher is None else request.matcher.copy(),
     )
 
 
-def _generator(settings: SamplingSettings, seed: int | None) -> torch.Generator:
+def _generator(options: Options) -> torch.Generator:
     """Return a random generator. Greedy decoding draws no seed, so it does not change torch's random state."""
-    generator = torch.Generator()
-    if seed is None and settings.temperature:
+    generator, seed = torch.Generator(), options.seed
+    if seed is None and options.is_sampled:
         seed = int(torch.randint(2**62, ()))
     return generator if seed is None else generator.manual_seed(seed)

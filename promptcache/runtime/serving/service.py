@@ -7,7 +7,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self, Unpack
 
 from promptcache.diagnostics import (
     FLAG,
@@ -19,8 +19,9 @@ from promptcache.diagnostics import (
     number,
 )
 from promptcache.locks import new_rlock
+from promptcache.options import OptionKeywords
 from promptcache.runtime.planner import PromptSource
-from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
+from promptcache.runtime.request import Request, RequestBuilder
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.job import Job, Listener, job_of
 from promptcache.runtime.serving.metrics import ServiceObserver
@@ -124,7 +125,7 @@ class Service(Unpicklable):
         listener: Listener,
         *,
         reuse: bool = True,
-        **settings: Any,
+        **options: Unpack[OptionKeywords],
     ) -> Ticket:
         """Submit a request. It is planned and checked in the calling thread, before anything is queued.
 
@@ -134,7 +135,7 @@ class Service(Unpicklable):
                 given, then with the `Completion` or an error. It must not block.
             reuse: False prefills all tokens at their positions, without KV of modules or history, and keeps none. This
                 is for comparisons.
-            settings: As for `Engine.generate`: `max_new_tokens`, `seed`, options of transformers' `generate`, ….
+            options: As for `Engine.generate`.
 
         Raises:
             QueueFull: Too many requests or tokens wait.
@@ -142,13 +143,13 @@ class Service(Unpicklable):
             As `Engine.generate`, for requests that are not valid.
         """
         FUNCTION.check("listener", listener, InvalidValue)
-        return self.submit_request(self.request(prompt, reuse=reuse, **settings), listener)
+        return self.submit_request(self.request(prompt, reuse=reuse, **options), listener)
 
-    def request(self, prompt: PromptSource, *, reuse: bool = True, **settings: Any) -> Request:
+    def request(self, prompt: PromptSource, *, reuse: bool = True, **options: Unpack[OptionKeywords]) -> Request:
         """Return the planned request of a prompt, for `submit_request`. Arguments and errors are those of `submit`."""
         FLAG.check("reuse", reuse, InvalidValue)
         self._loop.check_open()
-        request = self._requests.build(prompt, RequestSettings.of(settings))
+        request = self._requests.build(prompt, self._requests.read(options))
         return request if reuse else request.without_reuse()
 
     def submit_request(self, request: Request, listener: Listener) -> Ticket:

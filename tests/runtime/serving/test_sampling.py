@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from promptcache.engine import Engine
-from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, sample
+from promptcache.options import Options
+from promptcache.runtime.serving.sampling import SampledRow, sample
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
 from tests.runtime.serving.test_service import ask
@@ -19,7 +20,8 @@ from tests.runtime.serving.test_service import ask
 _NUM_DRAWS = 8
 
 SETTINGS = st.builds(
-    SamplingSettings,
+    Options,
+    do_sample=st.just(True),
     temperature=st.sampled_from((0.3, 1.0, 2.5)),
     top_k=st.sampled_from((0, 1, 3, 50)),
     top_p=st.sampled_from((0.0, 0.3, 0.8, 0.95, 1.0)),
@@ -37,7 +39,7 @@ SETTINGS = st.builds(
     num_others=st.integers(0, 4),
 )
 def test_equal_scores_and_rounding_do_not_choose_the_token(
-    seed: int, size: int, num_levels: int, rule: SamplingSettings, num_others: int
+    seed: int, size: int, num_levels: int, rule: Options, num_others: int
 ) -> None:
     """A row with many equal logits gets the same tokens beside other rows, and if its logits are rounded otherwise."""
     noise = torch.Generator().manual_seed(seed)
@@ -48,7 +50,7 @@ def test_equal_scores_and_rounding_do_not_choose_the_token(
     def drawn(logits: torch.Tensor) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
         generators = [generator, *(torch.Generator().manual_seed(each) for each in range(num_others))]
-        rows = [SampledRow(settings=rule, generator=each, seen=torch.tensor([]), num_new=0) for each in generators]
+        rows = [SampledRow(options=rule, generator=each, seen=torch.tensor([]), num_new=0) for each in generators]
         return [sample(logits, rows[: len(logits)])[0] for _ in range(_NUM_DRAWS)]
 
     assert drawn(row[None]) == drawn(torch.cat([rounded[None], others]))

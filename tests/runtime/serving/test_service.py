@@ -40,6 +40,7 @@ from promptcache.diagnostics import (
 from promptcache.engine import Engine
 from promptcache.kv import FileTier, MemoryStore, Store, TieredStore
 from promptcache.layout import Encoding
+from promptcache.options import Options
 from promptcache.runtime import (
     Completion,
     Service,
@@ -56,7 +57,7 @@ from promptcache.runtime.encode import Chain
 from promptcache.runtime.history import History
 from promptcache.runtime.serving import Batch, decoder
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
-from promptcache.runtime.serving.sampling import SampledRow, SamplingSettings, candidates, penalized, sample
+from promptcache.runtime.serving.sampling import SampledRow, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
 from promptcache.runtime.serving.service import MAX_FAILED_STEPS
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -269,15 +270,16 @@ def test_sampling_has_the_distribution_of_transformers(
     logits = (3 * 64 * torch.randn((2, size), generator=generator, dtype=torch.float64)).round() / 64
     seen = torch.randint(size, (2, 6), generator=generator)
     ends = (1, 3)
-    row = SamplingSettings(
+    row = Options(
+        do_sample=True,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         repetition_penalty=penalty,
         min_new_tokens=min_new_tokens,
-        end_ids=ends,
+        eos_token_id=ends,
     )
-    rows = [SampledRow(settings=row, generator=generator, seen=each, num_new=1) for each in seen]
+    rows = [SampledRow(options=row, generator=generator, seen=each, num_new=1) for each in seen]
 
     expected = RepetitionPenaltyLogitsProcessor(penalty)(seen, logits.clone())
     expected = MinNewTokensLengthLogitsProcessor(5, min_new_tokens, list(ends), device="cpu")(seen, expected)
@@ -299,7 +301,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     """The shares of 4,000 draws are the probabilities, within four standard deviations."""
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(4000, -1)
     generator = torch.Generator().manual_seed(0)
-    row = SampledRow(settings=SamplingSettings(temperature=1.0), generator=generator, seen=torch.tensor([]), num_new=0)
+    row = SampledRow(options=Options(do_sample=True), generator=generator, seen=torch.tensor([]), num_new=0)
 
     drawn = torch.bincount(torch.tensor(sample(logits, [row] * 4000)), minlength=4) / 4000
 
