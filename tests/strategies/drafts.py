@@ -24,6 +24,7 @@ _REPAIRS = ("none", "slots", "first-2", "first-30%", "all")
 _SEPARATORS = ("", " ", "\n", r"\n\n", "; ")
 _MAX_SLOT = 6
 _LEVELS = st.integers(0, 4)
+_DOCS = st.sampled_from(("a", "b < c", "</s>"))
 
 
 TYPES: Mapping[str, tuple[Mapping[str, str], str]] = MappingProxyType(
@@ -66,24 +67,17 @@ class TextForm(Enum):
     ANONYMOUS = "anonymous"
     ELEMENT = "element"
     CDATA = "cdata"
+    DOC = "doc"
+    COMMENT = "comment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDraft:
-    """Anonymous text or a `text` element, which may hold its text as CDATA."""
+    """Text of the schema, or about it: a `doc` element or a comment."""
 
     level: int
     text: str
     form: TextForm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocDraft:
-    """A `doc` element, or a comment."""
-
-    level: int
-    text: str
-    comment: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +130,7 @@ class TurnDraft:
     text: str
 
 
-ItemDraft: TypeAlias = TextDraft | DocDraft | ParameterDraft | ModuleDraft | UnionDraft | TurnDraft
+ItemDraft: TypeAlias = TextDraft | ParameterDraft | ModuleDraft | UnionDraft | TurnDraft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +164,12 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
 def _items(elements: Elements) -> SearchStrategy[ItemDraft]:
     """Draw one item; the kind that takes the fewest choices comes first, since examples shrink to it."""
     weights: list[tuple[int, SearchStrategy[ItemDraft]]] = [
-        (3, st.builds(TextDraft, level=_LEVELS, text=texts(), form=st.sampled_from(TextForm))),
+        (3, st.builds(TextDraft, level=_LEVELS, text=texts(), form=st.sampled_from([*TextForm][:3]))),
         (2, _parameters(elements)),
         (6, _modules(elements)),
         (0 if elements.complete else 3, _unions(elements)),
         (2, st.builds(TurnDraft, level=_LEVELS, role=st.sampled_from(Role), text=texts())),
-        (1, st.builds(DocDraft, level=_LEVELS, text=st.sampled_from(("a", "b < c", "</s>")), comment=st.booleans())),
+        (1, st.builds(TextDraft, level=_LEVELS, text=_DOCS, form=st.sampled_from([*TextForm][3:]))),
     ]
     kinds = [kind for weight, kind in weights for _ in range(weight)]
     return st.integers(0, len(kinds) - 1).flatmap(kinds.__getitem__)

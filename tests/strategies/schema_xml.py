@@ -5,8 +5,8 @@ All selections that nesting, unions and `required` allow are returned with it, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from lxml import etree
 
@@ -15,7 +15,6 @@ from promptcache.testing.prompt_xml import append_text
 from promptcache.testing.texts import fit
 from tests.strategies.drafts import (
     TYPES,
-    DocDraft,
     ItemDraft,
     ModuleDraft,
     ParameterDraft,
@@ -53,7 +52,7 @@ class SchemaTree:
 
 def grow(draft: SchemaDraft) -> SchemaTree:
     """Return the document of a draft; parts beyond the limits above are left out."""
-    growth = _Growth(etree.Element("schema", _attributes("s", draft.attributes)))
+    growth = _Growth(etree.Element("schema", {"name": "s", **draft.attributes}))
     if draft.answer is not None:
         etree.SubElement(growth.stack[0].element, "answer", dict(draft.answer))
     for item in draft.items:
@@ -108,14 +107,7 @@ class _Place:
 
     def within(self, element: etree._Element, choices: list[_Choice]) -> _Place:
         """Return the current position inside a turn or union."""
-        return _Place(
-            element=element,
-            choices=choices,
-            path=self.path,
-            cached=self.cached,
-            modules=self.modules,
-            parameters=self.parameters,
-        )
+        return replace(self, element=element, choices=choices)
 
 
 class _Growth:
@@ -140,8 +132,6 @@ class _Growth:
         match item:
             case TextDraft():
                 self._add_text(place, item)
-            case DocDraft():
-                _add_doc(place, item)
             case ParameterDraft():
                 self._add_parameter(place, item)
             case TurnDraft():
@@ -164,13 +154,18 @@ class _Growth:
         return taken
 
     def _add_text(self, place: _Place, item: TextDraft) -> None:
+        if item.form is TextForm.COMMENT:
+            place.element.append(etree.Comment(item.text))
+            return
+        if item.form is TextForm.DOC:
+            etree.SubElement(place.element, "doc").text = item.text
+            return
         text = self._take_text(item.text)
         if item.form is TextForm.ANONYMOUS:
             append_text(place.element, text)
-        elif item.form is TextForm.CDATA and text and "]]>" not in text:
-            etree.SubElement(place.element, "text").text = etree.CDATA(text)
         else:
-            etree.SubElement(place.element, "text").text = text
+            is_cdata = item.form is TextForm.CDATA and text and "]]>" not in text
+            etree.SubElement(place.element, "text").text = etree.CDATA(text) if is_cdata else text
 
     def _add_parameter(self, place: _Place, item: ParameterDraft) -> None:
         if item.length > self._bytes_left:
@@ -230,7 +225,7 @@ class _Growth:
             return
         name = _free(item.name, place.modules)
         required = item.required and not place.is_union
-        element = etree.SubElement(place.element, "module", _attributes(name, item.attributes))
+        element = etree.SubElement(place.element, "module", {"name": name, **item.attributes})
         if required:
             element.set("required", "true")
         append_text(element, self._take_text(item.text))
@@ -240,17 +235,6 @@ class _Growth:
         self.modules.append(PlacedModule(path=path, parent=place.path, bit=choice.bit, cached=cached, element=element))
         place.choices.append(choice)
         self.stack.append(_Place(element=element, choices=choice.parts, path=path, cached=cached))
-
-
-def _add_doc(place: _Place, item: DocDraft) -> None:
-    if item.comment:
-        place.element.append(etree.Comment(item.text))
-    else:
-        etree.SubElement(place.element, "doc").text = item.text
-
-
-def _attributes(name: str, others: Mapping[str, str]) -> dict[str, str]:
-    return {"name": name, **others}
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -13,6 +13,7 @@ from promptcache.language import CheckedSchema, open_solver
 from promptcache.testing import ByteTokenizer, all_prompts, covering
 from promptcache.testing.cover import Choices, covering_selections, valid_tuples
 from promptcache.testing.selection import list_selections
+from promptcache.testing.subject import read_schema
 from tests.conftest import law_examples
 from tests.strategies import schemas
 from tests.testing.samples import RICH, WIDE, checked
@@ -50,7 +51,7 @@ def test_every_pair_is_covered(schema: CheckedSchema) -> None:
 )
 def test_coverings_are_small(source: str | Path, most: int) -> None:
     """Few prompts show every valid pair: ten for shipped schemas, two dozen for more than three billion selections."""
-    schema = checked(source if isinstance(source, str) else source.read_text("utf-8"))
+    schema = read_schema(source)
 
     found = [shown_by(schema, modules) for modules in covering_selections(schema)]
 
