@@ -100,17 +100,19 @@ def test_a_list_of_prompts_has_the_answers_of_each(served: Served) -> None:
 
 @pytest.mark.parametrize("field", ["key", "user", "safety_identifier", "prompt_cache_key"])
 def test_callers_share_history_only_with_themselves(served: Served, field: str) -> None:
-    """`cached_tokens` tells no key, and no end user behind one, what another one has asked, and tells each their own."""
+    """`cached_tokens` tells no key, and no end user behind one, what another one has asked, also under one name."""
     secret = {"role": "user", "content": f"My PIN is 4711, and this is about {field}. What is the best dish of Miami?"}
 
-    def cached(who: str) -> int:
-        given = {} if field == "key" else {field: who}
-        answer = served.post(CHATS, {**CHAT, "messages": [secret], "max_tokens": 2, **given}, "alice" if given else who)
+    def cached(who: str, key: str = "alice") -> int:
+        body = {**CHAT, "messages": [secret], "max_tokens": 2}
+        answer = served.post(CHATS, body, who) if field == "key" else served.post(CHATS, {**body, field: who}, key)
         return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-    first, other, again = cached("alice"), cached("bob"), cached("alice")
+    first, others = cached("alice"), [cached("bob")]
+    others += [cached("alice", "bob")] if field != "key" else []
+    again = cached("alice")
 
-    assert again - first > 15 > 5 > abs(other - first)  # other tests share the frame of a first turn
+    assert all(again - first > 15 > 5 > abs(other - first) for other in others)  # other tests share the frame of a turn
 
 
 def test_models_are_the_base_and_one_for_each_schema(served: Served) -> None:
