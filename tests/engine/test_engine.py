@@ -86,8 +86,9 @@ def test_timing_adds_up(engine: Engine) -> None:
     """Every step takes some time, and the time to first token is the sum of the steps before decoding."""
     timing = engine.generate(PROMPT, **GREEDY).timing
 
-    phases = (timing.plan_s, timing.fetch_s, timing.link_s, timing.prefill_s)
+    phases = (timing.plan_s, timing.refine_s, timing.fetch_s, timing.link_s, timing.prefill_s)
     assert all(phase > 0 for phase in (*phases, timing.decode_s))
+    phases = (*phases, timing.wait_s, timing.encode_s)
     assert timing.ttft_s == pytest.approx(sum(phases))
 
 
