@@ -239,9 +239,11 @@ SUB_ROOMS = {
         *(
             f"promptcache.runtime.{name}"
             for name in (
+                "batch",
+                "forward_pass",
                 "logit_changes",
-                "packed_rows",
                 "request",
+                "tails",
                 "segments",
                 "serving",
                 "step_graphs",

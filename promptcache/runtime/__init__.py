@@ -12,6 +12,7 @@ from promptcache.runtime.attention import (
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -31,7 +32,6 @@ from promptcache.runtime.hf.options import (
     read_options,
     tell_unused,
 )
-from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.idle import IdleThread, Interrupted
@@ -62,7 +62,6 @@ from promptcache.runtime.request import Request, RequestBuilder, RequestSettings
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
-    Batch,
     Listener,
     Score,
     Service,
@@ -133,7 +132,6 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "SplitText",
-    "StopCheck",
     "Stream",
     "TemplateOptions",
     "Ticket",
@@ -154,7 +152,6 @@ __all__ = [
     "check_for_stream",
     "check_linking",
     "check_room",
-    "checked_cache",
     "choose_placement",
     "compare_predictions",
     "dynamic_cache_inputs",

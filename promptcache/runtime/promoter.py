@@ -28,7 +28,7 @@ from promptcache.layout import (
 from promptcache.locks import new_lock
 from promptcache.runtime.catalog import Catalog
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.segmented import StopCheck
+from promptcache.runtime.forward_pass import StopCheck
 from promptcache.runtime.idle import IdleThread, Interrupted
 
 DEFAULT_PROMOTE_BYTES = 2**30

@@ -9,7 +9,7 @@ import torch
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.runtime.executor import Executor, Fetched
-from promptcache.runtime.link import Linked, link, request_logits, segments_of
+from promptcache.runtime.link import Linked, segments_of
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.service import serve
@@ -91,7 +91,7 @@ def test_runs_in_other_slabs_are_not_joined() -> None:
     )
 
     assert [len(segments_of(tokens.parts, handles)) for handles in (scattered, joined)] == [4, 1]
-    logits = [request_logits(MODEL, link(tokens, handles, MODEL)) for handles in (scattered, joined)]
+    logits = [executor.logits(tokens) for executor in (unreserved, service.executor)]
     assert torch.allclose(*logits, atol=1e-11)
 
 

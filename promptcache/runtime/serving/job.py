@@ -16,13 +16,13 @@ import torch
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor, Fetched
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.options import end_ids, stopping_criteria
 from promptcache.runtime.hf.processors import logits_processors
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
-from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.serving.sampling import SamplingSettings, needs_processors, sampling_settings
 from promptcache.runtime.token_grammars import TokenMatcher
 
