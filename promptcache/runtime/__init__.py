@@ -35,9 +35,8 @@ from promptcache.runtime.hf.options import (
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History, open_history
 from promptcache.runtime.idle import IdleThread, Interrupted
-from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import MAX_LOGPROBS, TokenLogprobs
-from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
+from promptcache.runtime.own_loop import dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
     Planner,
@@ -108,7 +107,6 @@ __all__ = [
     "KVView",
     "Listener",
     "Model",
-    "ModelInputs",
     "PlainPrefill",
     "Planner",
     "Pool",
@@ -158,7 +156,6 @@ __all__ = [
     "end_ids",
     "frequent_prefixes",
     "function_schema",
-    "link",
     "linked_inputs",
     "load_model",
     "logits_batch",
