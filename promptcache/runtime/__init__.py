@@ -12,6 +12,7 @@ from promptcache.runtime.attention import (
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -24,13 +25,11 @@ from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefi
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import read_options, tell_unused
-from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History
 from promptcache.runtime.idle import IdleThread, Interrupted
-from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import TokenLogprobs
-from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
+from promptcache.runtime.own_loop import dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
     Planner,
@@ -56,7 +55,6 @@ from promptcache.runtime.request import Request, RequestBuilder
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
-    Batch,
     Listener,
     Score,
     Service,
@@ -101,7 +99,6 @@ __all__ = [
     "KVView",
     "Listener",
     "Model",
-    "ModelInputs",
     "PlainPrefill",
     "Planner",
     "Pool",
@@ -126,7 +123,6 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "SplitText",
-    "StopCheck",
     "Stream",
     "TemplateOptions",
     "Ticket",
@@ -145,13 +141,11 @@ __all__ = [
     "chat_prompt",
     "check_linking",
     "check_room",
-    "checked_cache",
     "choose_placement",
     "compare_predictions",
     "dynamic_cache_inputs",
     "frequent_prefixes",
     "function_schema",
-    "link",
     "linked_inputs",
     "load_model",
     "logits_batch",

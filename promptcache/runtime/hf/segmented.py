@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
@@ -12,9 +12,6 @@ from promptcache.runtime.attention import Append, AttentionCall, Positions, Segm
 from promptcache.runtime.hf.hook import AttendingLayer
 
 _FIRST_CAPACITY = 64
-
-StopCheck: TypeAlias = Callable[[], None]
-"""Raises an error to end a forward pass early."""
 
 
 class SegmentedLayer(AttendingLayer):
@@ -62,23 +59,20 @@ class SegmentedLayer(AttendingLayer):
         return self._tail_keys[:, :, : self.num_own], self._tail_values[:, :, : self.num_own]
 
     def get_seq_length(self) -> int:
-        """Return the number of the request's own tokens so far.
-
-        Tokens of modules do not count: `generate` knows the own tokens only, and takes this number of them as computed.
-        """
-        return self.num_own
+        """Return the number of stored and own tokens so far."""
+        return self.attention.positions.num_cached + self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
-        return self.unmasked(self.attention.positions.num_cached + self.num_own + query_length), 0
+        return self.unmasked(self.get_seq_length() + query_length), 0
 
     def crop(self, tokens: int) -> None:
-        """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` own tokens.
+        """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` of all tokens.
 
         Assisted decoding removes rejected candidates: with a negative number (transformers 5.23), or with the length
-        of its IDs less one (5.4). That length counts own tokens only, because `generate` receives no others.
+        of its IDs less one (5.4).
         """
-        kept = self.num_own + tokens if tokens <= 0 else tokens
+        kept = self.num_own + tokens if tokens <= 0 else tokens - self.attention.positions.num_cached
         self.num_own = max(0, min(self.num_own, kept))
 
     def reset(self) -> None:
@@ -106,26 +100,6 @@ def segmented_cache(positions: Positions, num_layers: int) -> Cache:
     """Return a transformers cache over the segments of `positions` with an empty tail."""
     attention = SegmentedAttention(positions)
     return Cache(layers=[SegmentedLayer(attention, index) for index in range(num_layers)])
-
-
-class _CheckedCache(Cache):
-    """A cache that calls a function before each layer writes its KV. The function may raise to end the forward pass."""
-
-    def __init__(self, layers: list[Any], check: StopCheck) -> None:
-        super().__init__(layers=layers)
-        self._check = check
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Check, then add the KV of new tokens to a layer."""
-        self._check()
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
-
-
-def checked_cache(cache: Cache, check: StopCheck | None) -> Cache:
-    """Return a cache that calls `check` in each layer; the same cache without one."""
-    return cache if check is None else _CheckedCache(cache.layers, check)
 
 
 def _resized(states: torch.Tensor, capacity: int, kept: int) -> torch.Tensor:

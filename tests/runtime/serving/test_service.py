@@ -53,9 +53,10 @@ from promptcache.runtime import (
     executor,
     plain_logits,
 )
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.encode import Chain
 from promptcache.runtime.history import History
-from promptcache.runtime.serving import Batch, decoder
+from promptcache.runtime.serving import decoder
 from promptcache.runtime.serving.admission import num_admitted, reserved_tokens
 from promptcache.runtime.serving.sampling import SampledRow, candidates, penalized, sample
 from promptcache.runtime.serving.scheduler import Scheduler
