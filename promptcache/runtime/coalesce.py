@@ -33,8 +33,8 @@ MAX_COMBINATIONS = 10_000
 """Limit of the combinations whose uses are counted, by last use."""
 
 _COPY_COST = 1 / 64
-"""Cost of copying a token in token equivalents. It is more than the time: about a thousandth on two CPU cores. A copy
-shortens the first token of each request with its combination, and most history is never used again."""
+"""Cost of copying a token in token equivalents, a choice: more than a copy takes, because most history is never used
+again, and far less than computing, so that no copy takes the room of modules in use."""
 
 _Content: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Digest, start, stop and shift of each part."""

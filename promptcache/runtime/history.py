@@ -298,6 +298,8 @@ class History:
             own = sum(step.num_tokens for step in path if step.node.salt == stretch.salt) + num_copied
             room = int(self._growth * own) if is_at_end else 0
             num_added = self._add_node(stretch, branch, offset, max(len(rest), room), rest, own_kv, at + num_copied)
+            if not all(self._memory.find(step.node) for step in reversed(path)):  # the new node took their room
+                return 0
             if num_added and last is None:
                 self._trees[stretch.key] = branch
             num_copied += num_added

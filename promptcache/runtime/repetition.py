@@ -79,7 +79,7 @@ class Repetition:
             raise InvalidValue('promote="auto" keeps KV in history, and history=False has none')
         self._executor = executor
         self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
-        self._waiting: OrderedDict[_Combination, None] = OrderedDict()
+        self._waiting: OrderedDict[_Combination, int] = OrderedDict()  # number of computed tokens
         self._num_promoted = self._num_hits = 0
         self._lock = new_lock()
         self._working = new_lock()
@@ -131,13 +131,13 @@ class Repetition:
         with self._executor.activity, self._working:  # ends work in idle time within a layer
             while not self._is_known(combination):
                 num_kept = self._executor.extend_history(combination.tokens, combination.salt, go_on)
-                if num_kept == 0:
+                num_tokens += num_kept
+                if num_kept == 0 or num_tokens > len(combination.tokens.token_ids):  # memory evicts what was kept
                     nbytes = len(combination.tokens.token_ids) * self._executor.model.shape.token_bytes
                     raise PromptCacheError(
                         f"memory has no room to promote this prompt, {nbytes} bytes of KV: give the store more "
                         "memory_bytes, or put fewer modules into the prompt"
                     )
-                num_tokens += num_kept
             with self._lock:
                 self._waiting.pop(combination, None)
                 self._num_promoted += num_tokens > 0
@@ -176,8 +176,12 @@ class Repetition:
             _log.exception("a combination of modules could not be promoted")
             return False
         is_known = self._is_known(combination)
-        self._num_promoted += is_known
-        return num_kept > 0 and not is_known
+        with self._lock:
+            self._num_promoted += is_known
+            num_computed = self._waiting.get(combination, 0) + num_kept
+            if combination in self._waiting:
+                self._waiting[combination] = num_computed
+        return num_kept > 0 and not is_known and num_computed <= len(combination.tokens.token_ids)
 
     def _is_known(self, combination: _Combination) -> bool:
         found = self._executor.recall(combination.tokens, combination.salt, is_whole=True)
@@ -196,7 +200,7 @@ class Repetition:
                         self._came_once.popitem(last=False)
                     return
                 del self._came_once[number]
-                self._waiting[combination] = None
+                self._waiting[combination] = 0
                 if len(self._waiting) > MAX_COMBINATIONS:
                     self._waiting.popitem(last=False)
         self._thread.start()

@@ -147,6 +147,25 @@ def test_a_promotion_serves_every_beginning() -> None:
     assert is_promoted(engine, "b", "c")
 
 
+@pytest.mark.parametrize("positions", ["closed", "fixed"])
+def test_a_combination_that_evicts_itself_ends(positions: str) -> None:
+    """A combination that memory has no room for is given up, at once and in idle time."""
+    model = tiny_model()
+    store = StoreConfig(memory_bytes=400 * model.shape.token_bytes)
+    engine = engine_of(model, store=store, positions=positions)
+    texts = "".join(f'<module name="{name}">{name * 300}</module>' for name in "abcd")
+    engine.add_schema(f'<schema name="long" context="guaranteed">{texts}</schema>')
+    asked = '<prompt schema="long"><a/><b/><d/>Well?</prompt>'
+
+    with pytest.raises(PromptCacheError, match="no room"):
+        engine.promote(asked)
+    for _ in range(2):
+        engine.generate(asked, **GREEDY)
+    work(engine)
+
+    assert engine.stats().promotions.num_waiting == 0
+
+
 def test_off_is_the_default() -> None:
     """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
     engine = Engine(tiny_model(), ByteTokenizer())
