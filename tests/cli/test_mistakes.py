@@ -45,7 +45,7 @@ CASES = """
 2  | check --json |
 2  | check --jsn x | No such option
 2  | check --jsn x --json |
-2  | run x --seed y | not a valid integer
+2  | run x --seed y | 'y' is not allowed: a whole number from 0
 2  | run x --seed y --json |
 2  | bench x | No such command
 2  | bench x --json |

@@ -67,7 +67,7 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
     pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
     assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
     assert set(rooms.split()) <= {
-        f"promptcache.{room}" for room in ("atomic", "cli", "diagnostics", "language", "lazy", "locks")
+        f"promptcache.{room}" for room in ("atomic", "cli", "diagnostics", "language", "lazy", "locks", "options")
     }
 
 
