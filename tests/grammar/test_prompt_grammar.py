@@ -56,49 +56,26 @@ TOWN = checked("""<schema name="town">
 </schema>""")
 
 ACCEPTED = {
-    "elements in any order": '<trip days="1"><fast/><sea/></trip><base/>',
-    "a default left out": '<base/><trip days="1"><sea/></trip>',
     "rules across the tree broken": '<base/><trip days="1"><hill/></trip>',
-    "a path in the place of a required module": '<use module="/base"/>',
-    "a path below an element": '<base/><trip days="1"><use module="sea"/></trip>',
-    "a path from the root": '<base/><trip days="1"><use module="/trip/sea"/></trip>',
-    "a path with arguments and references": '<base/><use module="trip" days="1"><sea/><use module="slow"/></use>',
-    "arguments as elements": '<base/><trip who="I"><arg name="days">1</arg><sea/></trip>',
     "all arguments as elements": '<base/><trip><arg name="who"/><sea/><arg name="days"> </arg></trip>',
     "many arguments": '<base/><extra a="" d="1"><arg name="c"/></extra>',
-    "an argument of the prompt": '<base/><arg name="mood">good</arg>',
     "a format of the answer": '<base/><answer type="int" pattern="[1-5]"/><trip days="1"><sea/></trip> How many?',
     "any text as the answer": "<answer/><base/><user>Go.</user>",
-    "bare text": '<base/> and <text> then </text>',
-    "turns": '<base/> <user>Go. <text/></user><assistant/>',
-}  # fmt: skip
+    "turns": "<base/> <user>Go. <text/></user><assistant/>",
+}
 REJECTED = {
     "two formats of the answer": "<answer/><base/><answer/>",
     "a format behind a turn": "<base/><user/><answer/>",
     "a format in a module": "<base><answer/></base>",
     "a type that there is not": '<base/><answer type="bool"/>',
     "text in a format": "<base/><answer>3</answer>",
-    "an unknown module": "<base/><trap/>",
-    "a module elsewhere": "<base/><sea/>",
-    "an unknown path": '<base/><use module="trip/see"/>',
     "a path from elsewhere": '<base/><trip days="1"><use module="trip/sea"/><sea/></trip>',
-    "a missing module": "",
-    "a missing member": '<base/><trip days="1"/>',
-    "two members": '<base/><trip days="1"><sea/><hill/></trip>',
     "two members behind a path": '<use module="/base"/><trip days="1"><sea/><hill/></trip>',
-    "a module twice": "<base/><base/>",
-    "a missing argument": "<base/><trip><sea/></trip>",
-    "a missing argument beside another": '<base/><trip><arg name="who"/><sea/></trip>',
     "a missing argument of many": '<base/><extra a=""/>',
-    "an argument twice": '<base/><trip days="1"><arg name="days"/><sea/></trip>',
-    "an empty argument": '<base/><trip days=""><sea/></trip>',
-    "an empty argument as an element": '<base/><trip><sea/><arg name="days"/></trip>',
     "an empty argument of many": '<base/><extra d=""/>',
-    "an unknown argument": '<base mood="x"/>',
-    "text between references": '<base/>and<trip days="1"><sea/></trip>',
-    "a reference behind a turn": '<base/><user/><trip days="1"><sea/></trip>',
     "text beside a turn": "<base/>and<user/>",
 }
+"""What the laws over prompts with one fault in tests/laws do not draw."""
 
 
 @pytest.mark.parametrize("prompt", ACCEPTED.values(), ids=ACCEPTED)

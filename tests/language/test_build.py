@@ -14,6 +14,7 @@ from promptcache.language import (
     Assert,
     CheckedSchema,
     Choose,
+    Collection,
     Context,
     Exclude,
     ParameterType,
@@ -205,6 +206,7 @@ def test_values_that_no_document_could_hold_are_refused(content, said):
         Schema("s").module("a").rule(Choose(modules=(), minimum=1)),
         Schema("s").module("a").rule(Choose(modules=("a",))),
         Schema("s").module("a").scaffold(),
+        Schema("s", children=(Collection(name="k", children=(), span=IN_PYTHON, listed={"a": "A"}),)),
         Schema("s").module("a").rule("a"),
     ],
 )
