@@ -12,12 +12,11 @@ import transformers
 
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
 from promptcache.runtime.self_test import COPY_TOLERANCE
 from tests.families import FAMILIES, REFUSED, random_model
 from tests.models_survey import TYPES, Finding, Outcome, survey
-from tests.runtime.test_families import PROMPT, distance, linked, model_of, plan_for
+from tests.runtime.test_families import PROMPT, cached_logits, distance, model_of, plan_for
 
 HEAD = """# Models
 
@@ -105,7 +104,7 @@ def main() -> None:
         distances = []
         for dtype in (torch.float32, torch.float64):
             model = model_of(family, dtype)
-            far = distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model))
+            far = distance(cached_logits(plan, model), reference_logits(plan.tokens, model))
             distances.append(f"{far:.1e}")
         sys.stdout.write(f"| {family} | {' | '.join(distances)} |\n")
     sys.stdout.write(TAIL)

@@ -242,8 +242,10 @@ SUB_ROOMS = {
         *(
             f"promptcache.runtime.{name}"
             for name in (
-                "packed_rows",
+                "batch",
+                "forward_pass",
                 "request",
+                "tails",
                 "segments",
                 "serving",
                 "step_graphs",

@@ -11,7 +11,7 @@ import os
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import fields
 from enum import Enum, StrEnum
 from functools import partial
@@ -19,7 +19,6 @@ from numbers import Real
 from typing import Any, NamedTuple, TypeGuard
 
 from promptcache.diagnostics.records import Span
-from promptcache.diagnostics.suggest import did_you_mean
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 _LENGTH = 60
@@ -102,17 +101,6 @@ class Kind(NamedTuple):
         """
         if not self.takes(value):
             raise error(f"{name}={shown(value)} is not allowed: {self.words} is expected")
-
-
-def refuse_unknown(function: str, names: Iterable[str], known: Sequence[str], error: type[Exception]) -> None:
-    """Refuse keywords that a function does not have.
-
-    Raises:
-        Exception: Of the class `error`. It names the first one, and the keyword that is meant or all of them.
-    """
-    if (name := next(iter(names), None)) is not None:
-        meant = did_you_mean(name, known, "{}") or f"it has {', '.join(known)}"
-        raise error(f"{function} has no {name}=…: {meant}")
 
 
 def is_text(value: object) -> TypeGuard[str]:

@@ -12,6 +12,7 @@ from promptcache.runtime.attention import (
     register_backend,
     unregister_backend,
 )
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.catalog import Catalog, SchemaState, choose_placement, schema_state
 from promptcache.runtime.chat import Chat, chat_prompt
 from promptcache.runtime.chat_file import read_chat
@@ -24,7 +25,6 @@ from promptcache.runtime.frequent_prefixes import FrequentPrefix, frequent_prefi
 from promptcache.runtime.hf.load import DTYPES, adapt_tokenizer, load_model
 from promptcache.runtime.hf.model import Model, as_model, token_tensor
 from promptcache.runtime.hf.options import read_options, tell_unused
-from promptcache.runtime.hf.segmented import StopCheck, checked_cache
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History
 from promptcache.runtime.idle import IdleThread, Interrupted
@@ -56,7 +56,6 @@ from promptcache.runtime.request import Request, RequestBuilder
 from promptcache.runtime.segments import Segment
 from promptcache.runtime.self_test import check_linking
 from promptcache.runtime.serving import (
-    Batch,
     Listener,
     Score,
     Service,
@@ -126,7 +125,6 @@ __all__ = [
     "ServiceObserver",
     "ServiceState",
     "SplitText",
-    "StopCheck",
     "Stream",
     "TemplateOptions",
     "Ticket",
@@ -145,7 +143,6 @@ __all__ = [
     "chat_prompt",
     "check_linking",
     "check_room",
-    "checked_cache",
     "choose_placement",
     "compare_predictions",
     "dynamic_cache_inputs",

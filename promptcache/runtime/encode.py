@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 
 from promptcache.diagnostics import StoreError
 from promptcache.kv import Codec, KVHandle, Recipe, Store, apply_codec
-from promptcache.layout import Encoding, KVPart
-from promptcache.runtime.attention import RequestPositions
-from promptcache.runtime.coalesce import views_only
+from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.finite import are_finite
-from promptcache.runtime.hf.model import Model, token_tensor
-from promptcache.runtime.hf.segmented import StopCheck, checked_cache
-from promptcache.runtime.history import OwnKV
-from promptcache.runtime.packed_rows import NewTokens, PackedRows
-from promptcache.runtime.segments import Segment, segments_of
+from promptcache.runtime.forward_pass import StopCheck
+from promptcache.runtime.hf.model import Model
 
 CHUNK_TOKENS = 2048
 """Maximum number of new tokens in one forward pass, over all rows; limits the memory of activations."""
@@ -51,6 +45,11 @@ class Chain:
     def position_ids(self) -> tuple[int, ...]:
         """The positions of all tokens."""
         return tuple(position for link in self.links for position in link.position_ids)
+
+    @property
+    def tokens(self) -> RequestTokens:
+        """The chain as a request without a prompt."""
+        return RequestTokens(parts=self.context, token_ids=self.token_ids, position_ids=self.position_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -139,33 +138,24 @@ def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]
 def compute(
     model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], check: StopCheck | None = None
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
-    """Run one batch of chains through the model; yield each encoding with keys and values, each `[L, Hkv, T, D]`.
+    """Compute one batch of chains; yield each encoding with views of its keys and values `[L, Hkv, T, D]`.
 
     Args:
         held: KV of all encodings in the context of the batch.
-        check: Called in each layer of each forward pass over one chain. What it raises ends the computation.
+        check: Called in each layer of each forward pass. What it raises ends the computation.
 
     Raises:
         NotFinite: Some of the KV is not finite. In one causal pass, a NaN may reach the tokens before it.
     """
-    for chain in batch:
-        model.check_vocabulary(chain.token_ids)
-    pool = views_only(model)
-    contexts = [pool.move(segments_of(chain.context, held))[0] for chain in batch]
-    if len(batch) == 1:
-        computed = [_chain_kv(model, batch[0], contexts[0], check)]
-    else:
-        packed = PackedRows(
-            [
-                NewTokens(segments=context, token_ids=chain.token_ids, positions=np.array(chain.position_ids))
-                for chain, context in zip(batch, contexts, strict=True)
-            ],
-            model,
-        )
-        packed.encode()
-        computed = [packed.own_kv(row) for row in range(len(batch))]
+    rows = Batch(model)
+    joined = [rows.join(chain.tokens, held) for chain in batch]
+    chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
+    for start in range(0, max(chain.num_tokens for chain in batch), chunk_tokens):
+        chunks = ((row, row.tokens.token_ids[start : start + chunk_tokens]) for row in joined)
+        rows.encode([(row, token_ids) for row, token_ids in chunks if token_ids], check)
+    computed = [rows.own_kv(row) for row in joined]
     for chain, own in zip(batch, computed, strict=True):
-        if not are_finite(states for layer in own for states in layer):
+        if not are_finite((own.keys, own.values)):
             raise model.not_finite(
                 f"the keys or values of the text at positions {chain.position_ids[0]} to {chain.position_ids[-1]}"
             )
@@ -173,24 +163,8 @@ def compute(
         start = 0
         for encoding in chain.links:
             stop = start + encoding.num_tokens
-            keys, values = (
-                torch.stack([layer[:, start:stop] for layer in states]) for states in zip(*own, strict=True)
-            )
-            yield encoding, (keys, values)  # [L, Hkv, T, D]
+            yield encoding, (own.keys[:, :, start:stop], own.values[:, :, start:stop])
             start = stop
-
-
-def _chain_kv(model: Model, chain: Chain, context: Sequence[Segment], check: StopCheck | None) -> OwnKV:
-    """Return the KV of the tokens of one chain, which may take several forward passes."""
-    positions = RequestPositions(context, chain.position_ids)
-    token_ids, position_ids = (token_tensor(each, model.device) for each in (chain.token_ids, chain.position_ids))
-    chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
-    cache: Any = checked_cache(model.cache(positions), check)
-    for start in range(0, chain.num_tokens, chunk_tokens):
-        stop = start + chunk_tokens
-        model.encode(token_ids[:, start:stop], position_ids[:, start:stop], cache)
-    own = (layer.tail() for layer in cache.layers)
-    return [(keys[0], values[0]) for keys, values in own]
 
 
 def stored(
@@ -205,4 +179,4 @@ def stored(
     except StoreError as fault:
         on_fault(str(fault))
         keys, values = apply_codec(recipe, *kv)
-        return KVHandle.over(keys, values)
+        return KVHandle.over(keys.contiguous(), values.contiguous())

@@ -17,6 +17,7 @@ from promptcache.diagnostics import NotFinite
 from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.encode import (
     CHECKED_TOKENS,
@@ -27,11 +28,11 @@ from promptcache.runtime.encode import (
     missing_encodings,
     stored,
 )
+from promptcache.runtime.forward_pass import StopCheck
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.segmented import StopCheck
 from promptcache.runtime.history import History, OwnKV, Recalled, Salt
 from promptcache.runtime.idle import Activity
-from promptcache.runtime.link import Linked, link, request_logits
+from promptcache.runtime.link import Linked, link
 from promptcache.runtime.step_graphs import StepGraphs
 
 PATIENCE_S = 60.0
@@ -184,7 +185,10 @@ class Executor:
         Args:
             num_last: Return those of the last tokens only, so many; None means all.
         """
-        return request_logits(self.model, self.link(tokens), num_last)
+        fetched = self.fetch(part.encoding for part in tokens.parts)
+        batch = Batch(self.model, self.pool)
+        row = batch.join(tokens, fetched.handles)
+        return batch.step([(row, tokens.token_ids)], num_last=num_last)
 
     def fetch(
         self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from promptcache.diagnostics import InvalidValue, Short, is_text, refuse_unknown, shown, whole
+from promptcache.diagnostics import InvalidValue, Short, is_text, shown, whole
 from promptcache.runtime.hf.load import AnyTokenizer, text_of_tokens, tokens_of_texts
 from promptcache.runtime.history import num_shared
 
@@ -44,7 +44,6 @@ def frequent_prefixes(
     min_tokens: int = DEFAULT_MIN_TOKENS,
     min_lists: int = 2,
     max_prefixes: int | None = None,
-    **unknown: Any,
 ) -> tuple[FrequentPrefix, ...]:
     """Return the longest common prefixes of all groups of token lists, those that save most first.
 
@@ -58,12 +57,10 @@ def frequent_prefixes(
         min_tokens: The fewest tokens of a prefix.
         min_lists: The fewest lists that begin with it.
         max_prefixes: The most prefixes to return; None returns all.
-        unknown: Refused.
 
     Raises:
         InvalidValue: The lists are not lists of token IDs, or not texts for the tokenizer; or a limit is not allowed.
     """
-    refuse_unknown("frequent_prefixes", unknown, ("tokenizer", "min_tokens", "min_lists", "max_prefixes"), InvalidValue)
     _MIN_TOKENS.check("min_tokens", min_tokens, InvalidValue)
     _MIN_LISTS.check("min_lists", min_lists, InvalidValue)
     _MAX_PREFIXES.check("max_prefixes", max_prefixes, InvalidValue)
@@ -101,13 +98,6 @@ def _tokenized(token_lists: Any, tokenizer: AnyTokenizer) -> Any:
             f"token_lists={shown(token_lists)} is not allowed: a list of texts, or of token IDs, is expected"
         )
     return tokens_of_texts(token_lists, tokenizer)
-
-
-def shared_prefixes(token_lists: Sequence[tuple[int, ...]], min_tokens: int) -> list[tuple[int, ...]]:
-    """Return the longest common prefixes of all groups of token lists, the shortest first."""
-    pairs = pairwise(sorted(token_lists))
-    prefixes = {first[: num_shared(first, second)] for first, second in pairs}
-    return sorted((each for each in prefixes if len(each) >= min_tokens), key=len)
 
 
 def _branches(ordered: Sequence[Sequence[int]], min_tokens: int) -> Iterator[tuple[int, int, int, int]]:

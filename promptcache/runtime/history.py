@@ -235,20 +235,6 @@ class History:
             self._forget_evicted()
         return num_copied
 
-    def add(self, stretch: OwnStretch, token_ids: Sequence[int], own_kv: OwnKV) -> int:
-        """Copy the KV of the first tokens of a stretch; return the number of tokens that were not known before.
-
-        Args:
-            stretch: As `recall` returned it.
-            token_ids: From its start.
-            own_kv: KV of at least these tokens. Copying stops at the first one that is not finite.
-        """
-        token_ids = token_ids[: num_finite(own_kv)]
-        with self._lock:
-            num_copied = self._extend(stretch, token_ids, own_kv, stretch.num_found)
-            self._forget_evicted()
-        return num_copied
-
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
         handles: dict[Encoding, KVHandle] = {}

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from promptcache.locks import new_lock
-from promptcache.runtime.hf.segmented import StopCheck
+from promptcache.runtime.forward_pass import StopCheck
 
 QUIET_S = 0.05
 """Seconds without a request after which work begins."""

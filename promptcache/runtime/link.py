@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.runtime.attention import RequestPositions
 from promptcache.runtime.coalesce import Pool, views_only
-from promptcache.runtime.hf.model import Model, token_tensor
+from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.segments import Segment, segments_of
 
@@ -98,19 +97,6 @@ def linked_segments(
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
     stored = segments_of(parts, {**handles, **recalled.handles}, new_positions)
     return stored, segments_of(last.parts[last.num_shared_parts :], last.handles)
-
-
-@torch.no_grad()
-def request_logits(model: Model, linked: Linked, num_last: int | None = None) -> torch.Tensor:
-    """Return logits `[N, V]` of a linked request's new tokens, in position order. Consumes its cache.
-
-    Args:
-        num_last: Return those of the last tokens only, so many; None means all.
-    """
-    num_new = len(linked.token_ids)
-    keep = None if num_last is None else torch.arange(num_new - num_last, num_new)
-    token_ids, position_ids = (token_tensor(each, model.device) for each in (linked.token_ids, linked.position_ids))
-    return model.forward(token_ids, position_ids, linked.cache, keep=keep)[0]
 
 
 class SharedSegment(NamedTuple):

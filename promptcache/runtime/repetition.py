@@ -17,7 +17,7 @@ from promptcache.kv import go_on
 from promptcache.layout import Level, Origin, Plan, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.segmented import StopCheck
+from promptcache.runtime.forward_pass import StopCheck
 from promptcache.runtime.history import SHARED, Salt
 from promptcache.runtime.idle import IdleThread, Interrupted
 

@@ -8,28 +8,27 @@ requests. Other steps run as before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from promptcache.diagnostics import first_line
-from promptcache.kv import Slab
 from promptcache.locks import new_lock
 from promptcache.runtime.attention import (
+    AttentionCall,
     AttentionSpec,
     FixedStep,
     StepTokens,
     has_kernels,
-    to_device,
     uses_kernels,
     write_to_device,
 )
+from promptcache.runtime.forward_pass import Pass
 from promptcache.runtime.hf.additions import runs_own_code
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.step_layer import step_cache
-from promptcache.runtime.packed_rows import PackedTokens
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of tokens of which graphs are recorded. A step takes the next larger one."""
@@ -97,14 +96,10 @@ class StepGraphs:
                 self._graph(size)
 
     @torch.no_grad()
-    def compute(
-        self, step: PackedTokens, places: Iterable[tuple[Slab, int]], keep: Sequence[int]
-    ) -> torch.Tensor | None:
+    def compute(self, step: Pass, keep: Sequence[int]) -> torch.Tensor | None:
         """Compute a step, and return logits `[K, V]`; None if there is no graph for it, and nothing was computed.
 
         Args:
-            step: It has tails for all tokens of its rows.
-            places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there.
             keep: Indices of the K tokens whose logits are wanted.
 
         Raises:
@@ -116,7 +111,7 @@ class StepGraphs:
         self._model.check_pass()
         with self._lock:
             graph = self._graph(size)
-            return None if graph is None else graph.compute(step, places, keep)
+            return None if graph is None else graph.compute(step, keep)
 
     def _graph(self, size: int) -> _StepGraph | None:
         if self._can_record and size not in self._graphs:
@@ -155,16 +150,14 @@ class _StepGraph:
         cache = step_cache(self, model.shape.num_layers)
         self._graph, self._logits = record(lambda: model.forward(token_ids[None], position_ids[None], cache, keep=keep))
 
-    def compute(
-        self, step: PackedTokens, places: Iterable[tuple[Slab, int]], keep: Sequence[int]
-    ) -> torch.Tensor | None:
+    def compute(self, step: Pass, keep: Sequence[int]) -> torch.Tensor | None:
         """As `StepGraphs.compute`."""
-        if not self.attention.load(step.tokens, places):
+        if not self.attention.load(step.tokens, step.places):
             return None
         inputs = np.zeros(len(self._inputs), dtype=np.int64)
         num_tokens = len(step.token_list)
         inputs[:num_tokens] = step.token_list
-        inputs[self.attention.num_tokens :][:num_tokens] = step.tokens.positions
+        inputs[self.attention.num_tokens :][:num_tokens] = step.positions
         inputs[2 * self.attention.num_tokens :][: len(keep)] = keep
         write_to_device(self._inputs, torch.from_numpy(inputs))
         self._graph.replay()
@@ -176,8 +169,21 @@ class _StepGraph:
         return keys, values
 
 
-class _Trial(PackedTokens):
-    """Tokens of no request, at one position. Nothing keeps their KV."""
+class _Trial:
+    """The attention of tokens of no request: it notes the properties of each layer, by window."""
+
+    def __init__(self) -> None:
+        self.specs: dict[int | None, AttentionSpec] = {}
+
+    @property
+    def attention(self) -> _Trial:
+        return self
+
+    def run(self, _layer: int, call: AttentionCall) -> torch.Tensor:
+        """Note a layer. The queries stand for its result."""
+        by_token = call.query.transpose(0, 2)  # T rows of one token each
+        self.specs[call.window] = AttentionSpec.of(by_token, call.keys.shape[1], call.softcap)
+        return call.query.transpose(1, 2)
 
     def write(self, _layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of one layer."""
@@ -186,14 +192,11 @@ class _Trial(PackedTokens):
 
 def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, AttentionSpec]:
     """Return the properties of a step's attention by window. A step shows them: they depend on the model's code."""
-    positions = np.zeros(num_tokens, dtype=np.int64)
-    trial = _Trial([([0] * num_tokens, positions)], (), np.zeros((0, 1), dtype=np.bool_), model.device)
-    cache = step_cache(trial, model.shape.num_layers)
-    model.forward(trial.token_ids, trial.position_ids, cache, keep=to_device(torch.tensor([0]), model.device))
-    specs = trial.attention.specs
-    if not all(map(uses_kernels, specs.values())):
+    trial, tokens = _Trial(), torch.zeros((1, num_tokens), dtype=torch.long, device=model.device)
+    model.encode(tokens, tokens, step_cache(trial, model.shape.num_layers))
+    if not all(map(uses_kernels, trial.specs.values())):
         raise RuntimeError("the Triton kernels do not compute the attention of this model")
-    return specs
+    return trial.specs
 
 
 def _no_tokens(device: torch.device) -> StepTokens:

@@ -11,14 +11,13 @@ from promptcache.engine import Engine
 from promptcache.kv import StoreConfig, Tier
 from promptcache.runtime import KVSource
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from tests.devices import DEVICES
 from tests.families import random_model
 from tests.runtime.serving.test_batch import largest_distance_of_steps, usual_plans
-from tests.runtime.test_families import PROMPT, SCHEMA, linked, plan_for
+from tests.runtime.test_families import PROMPT, SCHEMA, cached_logits, plan_for
 
 OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>'
 TOLERANCE = {  # RMSNorm rounds float64 to float32
@@ -56,7 +55,7 @@ def test_cached_logits_are_the_reference_on_each_device(device: str, dtype: torc
     """Cached logits equal the reference on the same device, with windows, soft caps, sinks and grouped heads."""
     model, plan = model_on(device, family, dtype), plan_for(PROMPT)
 
-    cached = request_logits(model, linked(plan, model))
+    cached = cached_logits(plan, model)
 
     assert cached.device.type == device
     assert distance(cached, reference_logits(plan.tokens, model)) < TOLERANCE[dtype]

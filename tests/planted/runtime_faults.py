@@ -28,17 +28,17 @@ from promptcache.runtime.attention import (
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.hf.segmented import SegmentedLayer
 from promptcache.runtime.request import Request, RequestBuilder
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
 encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
-batch, step = module_of("promptcache.runtime.serving.batch"), module_of("promptcache.runtime.attention.step")
-tails, scheduler, decoder = (
-    module_of(f"promptcache.runtime.serving.{name}") for name in ("tails", "scheduler", "decoder")
+step = module_of("promptcache.runtime.attention.step")
+batch, coalesce, forward_pass, tails = (
+    module_of(f"promptcache.runtime.{name}") for name in ("batch", "coalesce", "forward_pass", "tails")
 )
+scheduler, decoder = (module_of(f"promptcache.runtime.serving.{name}") for name in ("scheduler", "decoder"))
 job = module_of("promptcache.runtime.serving.job")
 guard, tiered = module_of("promptcache.runtime.hf.guard"), module_of("promptcache.kv.tiered")
 history = module_of("promptcache.runtime.history")
@@ -54,10 +54,9 @@ MOVED = "moved keys are the model's"
 def _late_positions(patch: Patch) -> None:
     original = Model.forward
 
-    def forward(self: Any, token_ids: Any, position_ids: Any, cache: Any, mask: Any = None, **options: Any) -> Any:
-        layer = cache.layers[0]
-        is_linked = isinstance(layer, SegmentedLayer) and layer.attention.positions.num_cached > 0
-        return original(self, token_ids, position_ids + is_linked, cache, mask, **options)
+    def forward(self: Any, token_ids: Any, position_ids: Any, *args: Any, keep: Any = None) -> Any:
+        is_cached = keep is not None  # the reference returns all logits
+        return original(self, token_ids, position_ids + is_cached, *args, keep=keep)
 
     patch.setattr(Model, "forward", forward)
 
@@ -121,8 +120,10 @@ def _shifted(views: Any) -> Any:
 
 @fault("a context misses a run while a module is encoded", law=REFERENCE)
 def _context_missing(patch: Patch) -> None:
-    original = encode.segments_of
-    patch.setattr(encode, "segments_of", lambda parts, runs: original(parts[1:], runs))
+    original = encode.Chain.tokens.fget
+    patch.setattr(
+        encode.Chain, "tokens", property(lambda self: replace(original(self), parts=original(self).parts[1:]))
+    )
 
 
 @fault("runs are chained that do not see each other", law=REFERENCE)
@@ -139,23 +140,24 @@ def _chained_strangers(patch: Patch) -> None:
 
 @fault("a chain is cut one token late", law=REFERENCE)
 def _cut_late(patch: Patch) -> None:
-    original = encode._chain_kv
+    original = encode.Batch.own_kv
 
-    def chain_kv(*args: Any) -> Any:
-        return [(keys.roll(-1, dims=1), values.roll(-1, dims=1)) for keys, values in original(*args)]
+    def own_kv(self: Any, row: Any) -> Any:
+        found = original(self, row)
+        return replace(found, keys=found.keys.roll(-1, dims=2), values=found.values.roll(-1, dims=2))
 
-    patch.setattr(encode, "_chain_kv", chain_kv)
+    patch.setattr(encode.Batch, "own_kv", own_kv)
 
 
 @fault("rows of a pass are swapped", law=REFERENCE)
 def _swapped_rows(patch: Patch) -> None:
-    original = encode.PackedRows.own_kv
+    original = forward_pass._RowWrite.__init__
 
-    def own_kv(self: Any, row: int) -> Any:
-        """The states of the row, each token with those of the token before it in the pass."""
-        return [(keys.roll(row, dims=1), values.roll(row, dims=1)) for keys, values in original(self, row)]
+    def init(self: Any, tokens: Any, memory: Any) -> None:
+        """Write the states of the token before each token in the pass."""
+        original(self, replace(tokens, start=max(0, tokens.start - 1)), memory)
 
-    patch.setattr(encode.PackedRows, "own_kv", own_kv)
+    patch.setattr(forward_pass._RowWrite, "__init__", init)
 
 
 @fault("runs are encoded as if they stood at the start", law=REFERENCE)
@@ -208,14 +210,11 @@ def _keys_stay(patch: Patch) -> None:
 
 @fault("a context stays where it was encoded", law="cached is the reference")
 def _context_stays(patch: Patch) -> None:
-    views = module_of("promptcache.runtime.coalesce").Pool
-    encode = module_of("promptcache.runtime.encode")
-
-    class Lazy(views):  # type: ignore[valid-type, misc]
-        def move(self, segments: Any) -> Any:
+    class Lazy(coalesce.Pool):  # type: ignore[name-defined, misc]
+        def coalesce(self, segments: Any, new_positions: Any) -> Any:
             return tuple(segments), 0
 
-    patch.setattr(encode, "views_only", lambda model: Lazy(model))
+    patch.setattr(batch, "views_only", Lazy)
 
 
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
@@ -225,21 +224,6 @@ def _old_tail_lost(patch: Patch) -> None:
         return run(layer, call._replace(keys=call.keys[:, :, -newest:], values=call.values[:, :, -newest:]))
 
     _register(patch, _WrongRun(forgetful))
-
-
-@fault("a growing tail loses its last token", law="generation is the reference")
-def _tail_loses(patch: Patch) -> None:
-    original = SegmentedLayer.update
-
-    def update(self: Any, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-        num_own, before = self.num_own, self.tail()[0].data_ptr()
-        keys, values = original(self, key_states, value_states, *args, **kwargs)
-        if num_own and keys.data_ptr() != before:
-            keys[:, :, num_own - 1] = values[:, :, num_own - 1] = 0
-        return keys, values
-
-    patch.setattr(SegmentedLayer, "update", update)
-    patch.setattr(module_of("promptcache.runtime.hf.segmented"), "_FIRST_CAPACITY", 1)  # short answers grow, too
 
 
 class _WrongScores(CpuBackend):
@@ -285,22 +269,13 @@ def _register(patch: Patch, backend: AttentionBackend) -> None:
 
 @fault("generated tokens repeat the last position", law="generation is the reference")
 def _decode_position(patch: Patch) -> None:
-    def before(module: Any, args: Any, kwargs: Any) -> Any:
-        positions = kwargs.get("position_ids")
-        if positions is not None and positions.shape[-1] == 1 and kwargs.get("past_key_values") is not None:
-            kwargs["position_ids"] = (positions - 1).clamp(min=0)
-        return args, kwargs
+    original = Model.forward
 
-    original = Model.cache
+    def forward(self: Any, token_ids: Any, position_ids: Any, *args: Any, **options: Any) -> Any:
+        repeats = int(token_ids.shape[1] == 1 and "keep" in options)
+        return original(self, token_ids, (position_ids - repeats).clamp(min=0), *args, **options)
 
-    def cache(self: Any, positions: Any) -> Any:
-        if not getattr(self, "_late", None):
-            handle = self.hf.register_forward_pre_hook(before, with_kwargs=True)
-            patch.setattr(self, "_late", handle, raising=False)
-            _on_undo(patch, handle.remove)
-        return original(self, positions)
-
-    patch.setattr(Model, "cache", cache)
+    patch.setattr(Model, "forward", forward)
 
 
 class _Undo:
@@ -465,19 +440,18 @@ def _lost_when_moved(patch: Patch) -> None:
 
 @fault("a chunk does not attend to the tokens of its row before it", law=STEPS)
 def _chunk_forgets(patch: Patch) -> None:
-    original = batch._chunk
-    patch.setattr(batch, "_chunk", lambda place, memory: replace(original(place, memory), older=None))
+    patch.setattr(forward_pass.Pass, "_older", lambda self, row: None)
 
 
 @fault("a row attends to the modules of other rows", law=STEPS)
 def _modules_of_others(patch: Patch) -> None:
-    original = batch._Shared.__init__
+    original = forward_pass.SharedKV.__init__
 
     def shared(self: Any, *args: Any) -> None:
         original(self, *args)
         self.users[:] = True
 
-    patch.setattr(batch._Shared, "__init__", shared)
+    patch.setattr(forward_pass.SharedKV, "__init__", shared)
 
 
 @fault("the logits of a step are in the order of its kernel calls", law=STEPS)
@@ -639,4 +613,5 @@ def _interruption_ends(patch: Patch) -> None:
 
 @fault("a forward pass in idle time does not check for requests", law=PROMOTED)
 def _unchecked(patch: Patch) -> None:
-    patch.setattr(encode, "checked_cache", lambda cache, check: cache)
+    original = batch.Batch.open
+    patch.setattr(batch.Batch, "open", lambda self, work, check=None: original(self, work))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from promptcache.runtime.batch import Batch
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.serving import Batch
-from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.cached import distance
 from tests.families import random_model

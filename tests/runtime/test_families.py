@@ -16,7 +16,7 @@ from promptcache.options import Options
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked, request_logits
+from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
 from promptcache.runtime.request import Request
 from promptcache.runtime.self_test import check_linking
@@ -61,6 +61,11 @@ def linked(plan: Plan, model: Model) -> Linked:
     return serve(plan.layout.schema, model).executor.link(plan.tokens)
 
 
+def cached_logits(plan: Plan, model: Model) -> torch.Tensor:
+    """Return the logits of a plan with a fresh store."""
+    return serve(plan.layout.schema, model).executor.logits(plan.tokens)
+
+
 def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
     """Return the tokens of a greedy answer, without an end."""
     request = Request(
@@ -86,7 +91,7 @@ def test_cached_logits_are_the_reference(family: str, placement: Placement | Non
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT, family=family, placement=placement)
 
-    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", usual_families())
@@ -97,7 +102,7 @@ def test_modules_longer_than_a_chunk_are_the_reference(family: str, monkeypatch:
     plan = plan_for(PROMPT, family=family)
     assert max(part.encoding.num_tokens for part in plan.tokens.parts) > 3 * 5
 
-    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("repair", ["none", "first-2", "first-50%"])
@@ -107,7 +112,7 @@ def test_repaired_logits_are_the_reference(family: str, repair: str) -> None:
     model = model_of(family, torch.float32)
     plan = plan_for(PROMPT, repair)
 
-    assert distance(request_logits(model, linked(plan, model)), reference_logits(plan.tokens, model)) < 1e-5
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", usual_families())
@@ -118,7 +123,7 @@ def test_a_full_repair_is_plain_prefill(family: str) -> None:
 
     assert plan.level is Level.EXACT
     assert plan.num_repaired_tokens > 0
-    assert distance(request_logits(model, linked(plan, model)), plain_logits(plan.tokens, model)) < 1e-5
+    assert distance(cached_logits(plan, model), plain_logits(plan.tokens, model)) < 1e-5
 
 
 @pytest.mark.parametrize("family", usual_families())
@@ -184,11 +189,11 @@ def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
     """A long request between two short ones changes nothing: frequencies are pinned."""
     model = model_of(family, torch.float64)
     plan = plan_for(PROMPT, family=family)
-    before = request_logits(model, linked(plan, model))
+    before = cached_logits(plan, model)
 
     plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)).tokens, model)
 
-    assert distance(request_logits(model, linked(plan, model)), before) < 1e-12
+    assert distance(cached_logits(plan, model), before) < 1e-12
 
 
 @pytest.mark.parametrize("family", REFUSED)

@@ -22,7 +22,6 @@ from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.kv import MemoryStore
 from promptcache.runtime import PrefixHit
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.packed_rows import PackedRows
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
@@ -123,13 +122,14 @@ def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
 
 def late_positions(patch: pytest.MonkeyPatch) -> None:
     """New tokens behind known ones stand one position late."""
-    original = PackedRows.inputs
+    prefix_cache = module_of("promptcache.runtime.prefix_cache")
+    original = prefix_cache._inputs
 
-    def inputs(self: Any) -> dict[str, Any]:
-        made = original(self)
-        return {**made, "position_ids": made["position_ids"] + bool(self.attention.tokens.segments)}
+    def inputs(opened: Any, model: Model) -> dict[str, Any]:
+        opened.positions = opened.positions + bool(opened.tokens.segments)
+        return original(opened, model)
 
-    patch.setattr(PackedRows, "inputs", inputs)
+    patch.setattr(prefix_cache, "_inputs", inputs)
 
 
 def wrong_key(patch: pytest.MonkeyPatch) -> None:
@@ -438,7 +438,9 @@ def test_kv_of_another_shape_is_refused() -> None:
     row = tuple(range(10, 20))
     made: Any = filled(row)
 
-    with pytest.raises(InvalidValue, match=r"\[1, 2, 10, 8\] of torch.float64: \[1, 2, 9, 8\]"):
+    with pytest.raises(
+        InvalidValue, match=r"with \(1, 2, 10, 8, torch.float64\): .* tensors \[1, 2, 9, 8\] of torch.float64"
+    ):
         prefixes.add(torch.tensor([row[:-1]]), made)
     with pytest.raises(InvalidValue, match="float32"):
         prefixes.add(torch.tensor([row]), [(layer.keys.float(), layer.values.float()) for layer in made.layers])
@@ -452,19 +454,23 @@ def test_kv_of_another_shape_is_refused() -> None:
     [
         ([5, 6], None, "a tensor of token IDs"),
         (torch.tensor([5, 6]), None, r"input_ids\[None\]"),
-        (torch.tensor([[0.5]]), None, "float32: token IDs"),
-        (torch.zeros((0, 2), dtype=torch.long), None, "at least one token"),
+        (torch.tensor([[0.5]]), None, "as int64"),
+        (torch.zeros((0, 2), dtype=torch.long), None, r"\[0, 2\]: at least one token"),
         (torch.tensor([[5, 6], [5, 10_000]]), None, r"input_ids\[1\]\[1\]=10000"),
         (torch.tensor([[5, -1]]), None, r"input_ids\[0\]\[1\]=-1"),
         (torch.tensor([[5, 6]]), [[1, 1]], "a tensor"),
-        (torch.tensor([[5, 6]]), torch.ones(2), r"\[1, 2\] are expected"),
-        (torch.tensor([[5, 6, 7]]), torch.tensor([[1, 0, 1]]), r"attention_mask\[0\]\[1\] is 0 between tokens"),
-        (torch.tensor([[5, 6], [5, 6]]), torch.tensor([[0, 1], [0, 0]]), r"attention_mask\[1\] has no 1"),
-        (torch.tensor([[5, 6]]), torch.tensor([[1, 2]]), r"attention_mask\[0\]\[1\]=2"),
+        (torch.tensor([[5, 6]]), torch.ones(2), r"a tensor \[1, 2\] of zeros and ones"),
+        (torch.tensor([[5, 6, 7]]), torch.tensor([[1, 0, 1]]), r"attention_mask\[0\]=\[1, 0, 1\] is not allowed"),
+        (
+            torch.tensor([[5, 6], [5, 6]]),
+            torch.tensor([[0, 1], [0, 0]]),
+            r"attention_mask\[1\]=\[0, 0\] is not allowed",
+        ),
+        (torch.tensor([[5, 6]]), torch.tensor([[1, 2]]), r"attention_mask\[0\]=\[1, 2\] is not allowed"),
     ],
 )
 def test_wrong_batches_are_refused(ids: Any, mask: Any, message: str) -> None:
-    """The message names the row and the column."""
+    """The message names the row."""
     with pytest.raises(InvalidValue, match=message):
         PrefixCache(ENGINE).get(ids, mask)
 
@@ -559,14 +565,8 @@ def test_limits_hold() -> None:
     assert small.get(torch.tensor([[0, *row]])).num_cached == (0,)
 
 
-def test_names_and_values_of_limits_are_checked() -> None:
-    """The message has the limit that is meant, or all of them."""
-    with pytest.raises(InvalidValue, match=r"PrefixCache has no max_rows_tokens=…: did you mean max_row_tokens\?"):
-        PrefixCache(ENGINE, max_rows_tokens=5)
-    with pytest.raises(InvalidValue, match="has no block_size=…: it has max_row_tokens"):
-        PrefixCache(ENGINE, block_size=64)
-    with pytest.raises(InvalidValue, match="frequent_prefixes has no max_results=…"):
-        frequent_prefixes([], max_results=1)
+def test_values_of_limits_are_checked() -> None:
+    """The message has the limit and the value."""
     with pytest.raises(InvalidValue, match="max_row_tokens=0 is not allowed"):
         PrefixCache(ENGINE, max_row_tokens=0)
     for name, value in (("min_lists", 1), ("max_prefixes", 0)):
@@ -588,7 +588,7 @@ def test_gradients_do_not_reach_the_cache() -> None:
         for _ in range(2):
             check(prefixes, [row], [True], ENGINE.model)
 
-    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.attention.tokens.segments
+    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.tokens.segments
     assert [each.slab.keys.requires_grad for each in segments] == [False]
 
 
@@ -602,7 +602,7 @@ def test_hits_are_freed_without_the_garbage_collector() -> None:
             hit = prefixes.get(ids)
             out = ENGINE.model.hf(**hit.inputs)
             prefixes.update(hit, out)
-            packed = weakref.ref(hit._packed)
+            packed = weakref.ref(hit._pass)
             del hit, out
             assert packed() is None
     finally:

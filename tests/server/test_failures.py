@@ -21,7 +21,7 @@ from promptcache import Engine
 from promptcache.diagnostics import QueueFull, ServiceClosed
 from promptcache.kv import StoreConfig, open_store
 from promptcache.runtime import Service, ServiceLimits
-from promptcache.runtime.serving import Batch
+from promptcache.runtime.batch import Batch
 from promptcache.server import ServerSettings, create_app
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model

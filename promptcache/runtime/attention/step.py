@@ -78,15 +78,10 @@ class StepKernelAttention(KernelAttention):
 
 
 class StepAttention:
-    """Attention over the tokens of one step, in all layers. It is prepared once for each window.
-
-    Attributes:
-        specs: Properties of the layers that have run, by window.
-    """
+    """Attention over the tokens of one step, in all layers. It is prepared once for each window."""
 
     def __init__(self, tokens: StepTokens) -> None:
         self.tokens = tokens
-        self.specs: dict[int | None, AttentionSpec] = {}
         self._prepared: dict[int | None, PreparedAttention] = {}
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
@@ -95,7 +90,6 @@ class StepAttention:
         if prepared is None:
             # T rows of one token each
             spec = AttentionSpec.of(call.query.transpose(0, 2), call.keys.shape[1], call.softcap)
-            self.specs[call.window] = spec
             prepared = self._prepared[call.window] = _prepare(self.tokens, call.window, spec)
         return prepared.run(layer, call)
 

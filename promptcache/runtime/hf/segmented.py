@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
@@ -12,9 +12,6 @@ from promptcache.runtime.attention import Append, AttentionCall, Positions, Segm
 from promptcache.runtime.hf.hook import AttendingLayer
 
 _FIRST_CAPACITY = 64
-
-StopCheck: TypeAlias = Callable[[], None]
-"""Raises an error to end a forward pass early."""
 
 
 class SegmentedLayer(AttendingLayer):
@@ -106,26 +103,6 @@ def segmented_cache(positions: Positions, num_layers: int) -> Cache:
     """Return a transformers cache over the segments of `positions` with an empty tail."""
     attention = SegmentedAttention(positions)
     return Cache(layers=[SegmentedLayer(attention, index) for index in range(num_layers)])
-
-
-class _CheckedCache(Cache):
-    """A cache that calls a function before each layer writes its KV. The function may raise to end the forward pass."""
-
-    def __init__(self, layers: list[Any], check: StopCheck) -> None:
-        super().__init__(layers=layers)
-        self._check = check
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Check, then add the KV of new tokens to a layer."""
-        self._check()
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
-
-
-def checked_cache(cache: Cache, check: StopCheck | None) -> Cache:
-    """Return a cache that calls `check` in each layer; the same cache without one."""
-    return cache if check is None else _CheckedCache(cache.layers, check)
 
 
 def _resized(states: torch.Tensor, capacity: int, kept: int) -> torch.Tensor:

@@ -2,16 +2,13 @@
 
 from promptcache.runtime.serving.admission import ServiceLimits
 from promptcache.runtime.serving.answer import answer, answer_batch
-from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Listener
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.score import Score, logits_batch, score
 from promptcache.runtime.serving.service import Service, ServiceCounts, ServiceState, Ticket
 
 __all__ = [
-    "Batch",
     "Listener",
-    "Row",
     "Score",
     "Service",
     "ServiceCounts",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from promptcache.diagnostics import ABOVE_0, BYTES_ABOVE_0, InvalidValue, whole
 from promptcache.runtime.encode import CHUNK_TOKENS
-from promptcache.runtime.serving.tails import tail_size
+from promptcache.runtime.tails import tail_size
 
 _KINDS = {
     "max_rows": whole(1, unit="rows"),

@@ -11,14 +11,15 @@ import torch
 
 from promptcache.diagnostics import InvalidGeneration, ModelChanged
 from promptcache.runtime.attention import to_device
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.completion import Completion, CopiedBytes, Timing, completion
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.finite import has_finite_logits
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.model import token_tensor
 from promptcache.runtime.logprobs import token_logprobs
 from promptcache.runtime.prepare import Prepared
-from promptcache.runtime.serving.batch import Batch, Row
 from promptcache.runtime.serving.job import Job
 from promptcache.runtime.serving.metrics import ServiceObserver
 from promptcache.runtime.serving.sampling import SampledRow, change_logits_, sample

@@ -17,13 +17,13 @@ from promptcache.diagnostics import InvalidGeneration
 from promptcache.options import Options
 from promptcache.runtime.completion import Completion
 from promptcache.runtime.executor import Executor
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.options import needs_processors
 from promptcache.runtime.hf.processors import logits_processors, stopping_criteria
 from promptcache.runtime.logprobs import TokenLogprobs
 from promptcache.runtime.prepare import Prepared
 from promptcache.runtime.request import Request
 from promptcache.runtime.serving.admission import reserved_tokens
-from promptcache.runtime.serving.batch import Row
 from promptcache.runtime.token_grammars import TokenMatcher
 
 _log = logging.getLogger(__name__)

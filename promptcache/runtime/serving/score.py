@@ -14,9 +14,9 @@ import torch
 from promptcache.diagnostics import Short
 from promptcache.kv import KVHandle
 from promptcache.layout import Encoding, RequestTokens
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.encode import CHUNK_TOKENS
 from promptcache.runtime.executor import Executor
-from promptcache.runtime.serving.batch import Batch
 
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
@@ -136,7 +136,7 @@ def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator
         longest = max(len(row.tokens.token_ids) for row in rows)
         for start in range(0, longest, limit):
             work = [(row, row.tokens.token_ids[start : start + limit]) for row in rows]
-            logits = batch.step(work, all_tokens=True)
+            logits = batch.step(work, num_last=None)
             sizes = [len(token_ids) for _, token_ids in work]
             yield from enumerate(logits.split_with_sizes(sizes), start=index)
         for row in rows:

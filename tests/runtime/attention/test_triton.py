@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from promptcache.kv import KVShape, Slab
+from promptcache.runtime import tails
 from promptcache.runtime.attention import (
     AttentionCall,
     AttentionSpec,
@@ -38,10 +39,8 @@ from promptcache.runtime.attention import (
 from promptcache.runtime.attention.segment_lists import make_lists, request_ranges
 from promptcache.runtime.attention.triton_backend import append, computes_rightly
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import request_logits
 from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.serving import tails
-from promptcache.runtime.serving.tails import Tails
+from promptcache.runtime.tails import Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
 from tests.families import FAMILIES, random_model
@@ -49,7 +48,7 @@ from tests.runtime.attention.dense import dense_attention
 from tests.runtime.attention.triton_interpreter import InterpretedBackend, interpreted
 from tests.runtime.attention.views import View, random_slab
 from tests.runtime.serving.test_batch import largest_distance_of_steps
-from tests.runtime.test_families import PROMPT, linked, plan_for
+from tests.runtime.test_families import PROMPT, cached_logits, plan_for
 
 USUAL = pytest.mark.parametrize(
     "family", ["gpt-oss", *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES if each != "gpt-oss")]
@@ -267,7 +266,7 @@ def test_a_request_computes_with_it(family: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(InterpretedBackend, "prepare", _noting(InterpretedBackend.prepare, used))
 
     with interpreted():
-        found = request_logits(model, linked(plan, model))
+        found = cached_logits(plan, model)
 
     assert distance(found, reference_logits(plan.tokens, model)) < 1e-5
     assert bool(used) is not model.facts.softcap

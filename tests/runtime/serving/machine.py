@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from promptcache.kv import MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import RequestTokens
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.serving import Batch, Row
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
@@ -82,19 +83,19 @@ class StepMachine(RuleBasedStateMachine):
         self.answered[self.batch.join(tokens, fetched.handles)] = Answered()
 
     @precondition(lambda self: self.answered)
-    @rule(data=st.data(), all_tokens=st.booleans())
-    def step(self, data: st.DataObject, all_tokens: bool) -> None:
+    @rule(data=st.data(), num_last=st.sampled_from([1, 2, None]))
+    def step(self, data: st.DataObject, num_last: int | None) -> None:
         """Some rows compute their next tokens: planned ones, then any."""
         sizes = {row: data.draw(st.sampled_from([1, 0, 2, 5, 40])) for row in self.answered}
         order = data.draw(st.permutations([row for row, size in sizes.items() if size]))
         if order:
-            self._step([(row, self._next_ids(row, sizes[row], data)) for row in order], all_tokens)
+            self._step([(row, self._next_ids(row, sizes[row], data)) for row in order], num_last)
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
     def decode(self, data: st.DataObject) -> None:
         """Every row computes one token."""
-        self._step([(row, self._next_ids(row, 1, data)) for row in self.answered], False)
+        self._step([(row, self._next_ids(row, 1, data)) for row in self.answered], 1)
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
@@ -124,9 +125,9 @@ class StepMachine(RuleBasedStateMachine):
         planned = list(row.tokens.token_ids[done : done + num_tokens])
         return planned + [data.draw(st.integers(5, 250)) for _ in range(num_tokens - len(planned))]
 
-    def _step(self, work: list[tuple[Row, list[int]]], all_tokens: bool) -> None:
-        logits = self.batch.step(work, all_tokens=all_tokens)
-        parts = logits.split([len(token_ids) if all_tokens else 1 for _, token_ids in work])
+    def _step(self, work: list[tuple[Row, list[int]]], num_last: int | None) -> None:
+        logits = self.batch.step(work, num_last=num_last)
+        parts = logits.split([min(num_last or len(token_ids), len(token_ids)) for _, token_ids in work])
         for (row, token_ids), part in zip(work, parts, strict=True):
             answered = self.answered[row]
             answered.token_ids += token_ids

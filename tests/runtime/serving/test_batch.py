@@ -17,13 +17,13 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.runtime.attention import PortableBackend, RequestPositions, StepTokens, segmented_attention
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.coalesce import Pool
+from promptcache.runtime.forward_pass import Row
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, Recalled
 from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.serving import Batch
-from promptcache.runtime.serving.batch import Row
-from promptcache.runtime.serving.tails import _SMALLEST_TAIL, Tails
+from promptcache.runtime.tails import _SMALLEST_TAIL, Tails
 from promptcache.testing.cached import distance
 from tests.conftest import law_examples
 from tests.families import WINDOW, random_model, usual_families
@@ -38,7 +38,7 @@ PROMPTS = (
     '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><two/>What?</prompt>',
     '<prompt schema="families"><trip/></prompt>',
 )
-batches = module_of("promptcache.runtime.serving.batch")
+batches = module_of("promptcache.runtime.batch")
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def largest_distance_of_steps(
         while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
             sizes = {row: chance.choice([1, 1, 1, 6]) for row in unfinished}
             work = [(row, wanted[row][row.num_own : row.num_own + size]) for row, size in sizes.items()]
-            parts = batch.step(work, all_tokens=True).split([len(token_ids) for _, token_ids in work])
+            parts = batch.step(work, num_last=None).split([len(token_ids) for _, token_ids in work])
             for (row, _), part in zip(work, parts, strict=True):
                 found[row].append(part)
 

@@ -124,17 +124,3 @@ class Tails:
         slab = self.slabs[size]
         keys, values = (states[:, first : last + 1, :, :num_tokens].unbind(0) for states in (slab.keys, slab.values))
         return LayerViews(tuple(zip(keys, values, strict=True)))
-
-    def write(
-        self,
-        layer: int,
-        size: int,
-        slots: torch.Tensor,
-        places: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> None:
-        """Write keys and values `[N, Hkv, D]` of one layer into tails of one size, each at its slot and place."""
-        slab = self.slabs[size]
-        slab.keys[layer][slots, :, places] = keys
-        slab.values[layer][slots, :, places] = values
