@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import psutil
 import torch
@@ -17,7 +18,7 @@ import torch
 from benchmarks.common import BenchReport, CharacterTokenizer, Sizes, documents
 from promptcache.engine import Engine
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Model, ModelInputs
+from promptcache.runtime import Model
 
 MIB = 2**20
 
@@ -63,7 +64,7 @@ def compare_memory(
     )
 
 
-def _live_requests(model: Model, make: Callable[[], ModelInputs], num_requests: int) -> tuple[int, list[float]]:
+def _live_requests(model: Model, make: Callable[[], dict[str, Any]], num_requests: int) -> tuple[int, list[float]]:
     """Return the bytes of resident memory that live requests add, and the seconds to make each of their caches."""
     process = psutil.Process()
     _prefill(model, make())  # the first forward of a process allocates memory that it keeps
@@ -81,7 +82,7 @@ def _live_requests(model: Model, make: Callable[[], ModelInputs], num_requests: 
 
 
 @torch.no_grad()
-def _prefill(model: Model, inputs: ModelInputs) -> None:
+def _prefill(model: Model, inputs: dict[str, Any]) -> None:
     model.hf(**inputs, logits_to_keep=1)
 
 

@@ -42,7 +42,6 @@ from promptcache.runtime import (
     Executor,
     History,
     Model,
-    ModelInputs,
     Planner,
     Progress,
     PromptSource,
@@ -650,18 +649,19 @@ class Engine(Unpicklable):
         """
         return reference_logits(self._fitting(prompt, repair).tokens, self.model)
 
-    def link(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
-        """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)` or `model(**inputs)`.
+    def link(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
+        """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)`.
 
-        Stored KV is attended to where it is, and the cache is private to the inputs. They serve one generation.
+        The new tokens are prefilled, but for the last one. Stored KV is attended to where it is, and the cache is
+        private to the inputs. They serve one generation.
 
         Args:
             prompt: As for `plan`.
             repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Returns:
-            A mapping with `input_ids`, `position_ids`, `attention_mask` and `past_key_values`. Its `next_position` is
-            that of the first generated token.
+            `input_ids` of the whole prompt, its `attention_mask`, and `past_key_values` with all its tokens but the
+            last.
 
         Raises:
             PromptError: The prompt is not valid.
@@ -670,10 +670,10 @@ class Engine(Unpicklable):
         """
         return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
 
-    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> ModelInputs:
+    def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
         """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
 
-        All KV is copied, and all tokens but the last are in the cache. Arguments and errors are those of `link`.
+        All KV is copied. Arguments and errors are those of `link`.
 
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.

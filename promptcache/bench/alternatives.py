@@ -23,7 +23,6 @@ from promptcache.runtime import (
     Pool,
     RequestPositions,
     Segment,
-    link,
     open_graphs,
     open_pool,
     token_tensor,
@@ -40,17 +39,16 @@ _A = ord("a")
 def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]:
     """Return ways to compute the first token, by the name that tables show. docs/benchmarks.md explains each."""
     tokens = request.tokens
-    linked = link(tokens, request.handles, model)
-    segments = linked.positions.segments
+    segments = _segments(model, request)
     views: _Views = list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
     filled = _concatenated(views)
-    own, in_place, linking = (open_pool(model, MemoryStore(model.shape)) for _ in range(3))
+    own, in_place = (open_pool(model, MemoryStore(model.shape)) for _ in range(2))
     positions = tuple(int(each) for segment in segments for each in segment.position_array())
     contiguous = _contiguous(views, positions)
     all_ids = [token_id for part in tokens.parts for token_id in part.token_ids] + [*tokens.token_ids]
 
     def after(make_cache: Callable[[], Cache]) -> Alternative:
-        return lambda: _last_logits(model, tokens.token_ids, linked.position_ids, make_cache())
+        return lambda: _last_logits(model, tokens.token_ids, tokens.position_ids, make_cache())
 
     return {
         BASELINE: lambda: _last_logits(model, all_ids, range(len(all_ids)), DynamicCache()),
@@ -59,15 +57,14 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
         "prompt cache": _row(model, request, lambda: own),
         "first use": _first_use(model, request),
         "in place": _row(model, _in_place(request, segments), lambda: in_place),
-        "link": after(lambda: link(tokens, request.handles, model, linking).cache),
-        "floor": after(lambda: model.cache(RequestPositions((contiguous,), linked.position_ids))),
+        "floor": after(lambda: model.cache(RequestPositions((contiguous,), tokens.position_ids))),
     }
 
 
 def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> dict[str, Alternative]:
     """Return ways to decode tokens one by one. Each call starts behind the prompt."""
     tokens = request.tokens
-    segments = link(tokens, request.handles, model).positions.segments
+    segments = _segments(model, request)
     cache = _concatenated(list(zip(*(segment.layers().by_layer for segment in segments), strict=True)))
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
@@ -88,6 +85,12 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
         return logits
 
     return {"concatenate": concatenated, "prompt cache": linked}
+
+
+def _segments(model: Model, request: PlannedRequest) -> tuple[Segment, ...]:
+    """Return the stored KV of a request at its positions."""
+    batch = Batch(model)
+    return batch.segments(batch.join(request.tokens, request.handles))
 
 
 def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alternative:

@@ -28,9 +28,8 @@ from promptcache.runtime.hf.options import read_options, tell_unused
 from promptcache.runtime.hf.tools import function_schema
 from promptcache.runtime.history import History
 from promptcache.runtime.idle import IdleThread, Interrupted
-from promptcache.runtime.link import link
 from promptcache.runtime.logprobs import TokenLogprobs
-from promptcache.runtime.own_loop import ModelInputs, dynamic_cache_inputs, linked_inputs
+from promptcache.runtime.own_loop import dynamic_cache_inputs, linked_inputs
 from promptcache.runtime.planner import (
     DEFAULT_NEW_TOKENS,
     Planner,
@@ -100,7 +99,6 @@ __all__ = [
     "KVView",
     "Listener",
     "Model",
-    "ModelInputs",
     "PlainPrefill",
     "Planner",
     "Pool",
@@ -148,7 +146,6 @@ __all__ = [
     "dynamic_cache_inputs",
     "frequent_prefixes",
     "function_schema",
-    "link",
     "linked_inputs",
     "load_model",
     "logits_batch",

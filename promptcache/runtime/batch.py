@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from promptcache.runtime.hf.model import Model
 from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.link import coalesced_segments, linked_segments, shared_segments
+from promptcache.runtime.segments import Segment
 from promptcache.runtime.step_graphs import StepGraphs
 from promptcache.runtime.tails import Tails
 
@@ -95,6 +97,12 @@ class Batch:
         """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""
         memory = self.tails.memory(row.tail)
         return Slab(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
+
+    def segments(self, row: Row) -> tuple[Segment, ...]:
+        """Return the segments of a row's stored KV, in position order, as passes attend to them."""
+        shared = self._pool.with_room(self._shared_kv)
+        used = shared.users[:, shared.index_of[row]]
+        return tuple(sorted(compress(shared.segments, used), key=lambda segment: segment.first))
 
     def step(self, work: Work, *, num_last: int | None = 1) -> torch.Tensor:
         """Compute tokens of some rows in one forward pass, and return logits.

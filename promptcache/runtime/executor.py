@@ -32,7 +32,6 @@ from promptcache.runtime.forward_pass import StopCheck
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.history import History, OwnKV, Recalled, Salt
 from promptcache.runtime.idle import Activity
-from promptcache.runtime.link import Linked, link
 from promptcache.runtime.step_graphs import StepGraphs
 
 PATIENCE_S = 60.0
@@ -146,11 +145,6 @@ class Executor:
             last_position=encoding.position_ids[-1],
             codec=Codec(encoding.codec),
         )
-
-    def link(self, tokens: RequestTokens) -> Linked:
-        """Fetch the KV of a request's parts and link it with the new tokens."""
-        fetched = self.fetch(part.encoding for part in tokens.parts)
-        return link(tokens, fetched.handles, self.model, self.pool)
 
     def recall(self, tokens: RequestTokens, salt: Salt, *, is_whole: bool = False) -> Recalled | None:
         """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""

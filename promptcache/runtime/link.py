@@ -9,74 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime.attention import RequestPositions
-from promptcache.runtime.coalesce import Pool, views_only
-from promptcache.runtime.hf.model import Model
+from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.history import Recalled
 from promptcache.runtime.segments import Segment, segments_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Linked:
-    """Stored KV and new tokens of one request. The cache is private to the request; its segments are shared.
-
-    Attributes:
-        cache: A transformers cache that holds `positions.num_cached` tokens.
-        tokens: The request. Generation continues after its last token.
-        copied_bytes: Bytes of KV that were copied: moved and coalesced segments.
-    """
-
-    cache: Any
-    positions: RequestPositions
-    tokens: RequestTokens
-    copied_bytes: int
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The own tokens of the request, in position order."""
-        return self.tokens.token_ids
-
-    @property
-    def position_ids(self) -> tuple[int, ...]:
-        """The positions of the own tokens, strictly increasing."""
-        return self.tokens.position_ids
-
-
-def link(
-    tokens: RequestTokens,
-    handles: Mapping[Encoding, KVHandle],
-    model: Model,
-    pool: Pool | None = None,
-) -> Linked:
-    """Link the stored KV of a request with its new tokens.
-
-    Args:
-        tokens: Parts and new tokens of the request.
-        handles: KV of at least every encoding that the request has parts of.
-        model: The model that computed them.
-        pool: Copies of moved and of joined segments; None keeps none.
-    """
-    model.check_vocabulary(tokens.token_ids)
-    stored = segments_of(tokens.parts, handles, tokens.position_ids)
-    pool = views_only(model) if pool is None else pool
-    pool.count_use(stored, tokens.position_ids)
-    segments, num_copied = pool.coalesce(stored, tokens.position_ids)
-    positions = RequestPositions(segments, tokens.position_ids)
-    return Linked(
-        cache=model.cache(positions),
-        positions=positions,
-        tokens=tokens,
-        copied_bytes=num_copied * model.shape.token_bytes,
-    )
 
 
 def linked_segments(

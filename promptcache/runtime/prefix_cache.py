@@ -132,9 +132,11 @@ class PrefixHit(Unpicklable):
             )  # [B, Hkv, T, D]
             self._columns.update(keys, values, layer)
         starts = torch.tensor([[row.start] for row in self._rows])
-        self._columns.place((torch.arange(num_columns) - starts).numpy(), model.hf, model.guard)
+        token_ids = input_ids.to(model.device, torch.long)
+        positions = (torch.arange(num_columns) - starts).numpy()
+        self._columns.place(positions, model.hf, model.guard, token_ids=token_ids)
         return {
-            "input_ids": input_ids.to(model.device, torch.long),
+            "input_ids": token_ids,
             "attention_mask": mask.to(model.device, torch.long),
             "past_key_values": self._columns,
         }

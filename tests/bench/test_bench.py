@@ -39,7 +39,7 @@ def test_alternatives_reach_the_same_token(model: Model, request_: PlannedReques
 
     assert [*found] == [
         *("plain prefill", "concatenate", "deep copy"),
-        *("prompt cache", "first use", "in place", "link", "floor"),
+        *("prompt cache", "first use", "in place", "floor"),
     ]
     for name in [*found, *found]:
         assert torch.allclose(found[name](), expected, atol=1e-10) == (name != "plain prefill")

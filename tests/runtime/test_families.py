@@ -16,7 +16,6 @@ from promptcache.options import Options
 from promptcache.runtime import encode
 from promptcache.runtime.catalog import schema_state
 from promptcache.runtime.hf.model import Model
-from promptcache.runtime.link import Linked
 from promptcache.runtime.reference import plain_logits, reference_logits
 from promptcache.runtime.request import Request
 from promptcache.runtime.self_test import check_linking
@@ -54,11 +53,6 @@ def model_of(family: str, dtype: torch.dtype) -> Model:
     model = Model(random_model(family, dtype))
     check_linking(model)
     return model
-
-
-def linked(plan: Plan, model: Model) -> Linked:
-    """Link a plan with a fresh store."""
-    return serve(plan.layout.schema, model).executor.link(plan.tokens)
 
 
 def cached_logits(plan: Plan, model: Model) -> torch.Tensor:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.runtime.batch import Batch
 from promptcache.runtime.executor import Fetched
-from promptcache.runtime.link import Linked
+from promptcache.runtime.forward_pass import Row
 from promptcache.testing.tiny_model import tiny_model
 from tests.laws.service import serve
 
@@ -17,14 +18,14 @@ SCHEMA = """<schema name="s" positions="fixed" context="guaranteed">root text<mo
 MODEL = tiny_model()
 
 
-def linked(references: str) -> tuple[Linked, Fetched]:
-    """Link a prompt with a fresh store."""
+def joined(references: str) -> tuple[Batch, Row, Fetched]:
+    """A row of a prompt, over a fresh store."""
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, MODEL)
     tokens = service.plan(prompt_of(references, schema)).tokens
-    service.executor.fetch(service.state.encodings)
     fetched = service.executor.fetch(part.encoding for part in tokens.parts)
-    return service.executor.link(tokens), fetched
+    batch = Batch(MODEL)
+    return batch, batch.join(tokens, fetched.handles), fetched
 
 
 def prompt_of(references: str, schema: CheckedSchema) -> Selection:
@@ -34,46 +35,37 @@ def prompt_of(references: str, schema: CheckedSchema) -> Selection:
 
 def test_an_argument_parts_a_run() -> None:
     """An argument inside a run ends the segment: the argument must not attend to the text after it."""
-    result, _ = linked('<c p="word"/>')
+    batch, row, _ = joined('<c p="word"/>')
 
-    assert [segment.last < result.position_ids[0] for segment in result.positions.segments] == [True] * 3 + [False]
+    assert [segment.last < row.tokens.position_ids[0] for segment in batch.segments(row)] == [True] * 3 + [False]
 
 
 def test_segments_are_views_of_the_store() -> None:
     """Linking copies no KV: every segment reads the store's own memory."""
-    result, fetched = linked("<a/><c/>")
+    batch, row, fetched = joined("<a/><c/>")
 
     memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.handles.values()}
-    assert {
-        segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in result.positions.segments
-    } <= memory
-    assert result.copied_bytes == 0
+    assert {segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in batch.segments(row)} <= memory
+    assert row.num_copied == 0
 
 
 def test_every_reused_token_is_in_one_segment() -> None:
     """Segments hold the reused tokens' KV, once each, in position order."""
-    result, _fetched = linked('<b/><c p="ab"/><d/>')
+    batch, row, _ = joined('<b/><c p="ab"/><d/>')
 
-    positions = [int(each) for segment in result.positions.segments for each in segment.position_array()]
+    positions = [int(each) for segment in batch.segments(row) for each in segment.position_array()]
     assert positions == sorted(set(positions))
-    assert not set(positions) & set(result.position_ids)
-    assert len(positions) == result.positions.num_cached
+    assert not set(positions) & set(row.tokens.position_ids)
+    assert len(positions) == sum(part.num_tokens for part in row.tokens.parts)
 
 
 def test_generation_does_not_write_into_stored_kv() -> None:
     """Generation does not change stored KV."""
-    result, fetched = linked("<a/><b/>")
+    batch, row, fetched = joined("<a/><b/>")
     before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.handles.items()}
 
-    with torch.no_grad():
-        MODEL.hf.generate(
-            torch.tensor([result.token_ids]),
-            position_ids=torch.tensor([result.position_ids]),
-            attention_mask=torch.ones((1, result.positions.num_cached + len(result.token_ids)), dtype=torch.long),
-            past_key_values=result.cache,
-            max_new_tokens=80,
-            do_sample=False,
-            pad_token_id=0,
-        )
+    batch.step([(row, row.tokens.token_ids)])
+    for token_id in range(5, 80):
+        batch.step([(row, [token_id])])
 
     assert all(torch.equal(fetched.handles[index].keys, keys) for index, keys in before.items())

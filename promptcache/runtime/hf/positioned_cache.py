@@ -39,7 +39,17 @@ class PositionedCache(Cache):
     _base: ref[torch.nn.Module]  # a copy of the cache has the same one
     _guard: ref[ModelGuard]
 
-    def place(self, positions: PositionArray, hf: Any, guard: ModelGuard, *, is_shared: bool = False) -> None:
+    _token_ids: torch.Tensor | None  # [B, T]
+
+    def place(
+        self,
+        positions: PositionArray,
+        hf: Any,
+        guard: ModelGuard,
+        *,
+        token_ids: torch.Tensor | None = None,
+        is_shared: bool = False,
+    ) -> None:
         """Set the positions `[B, T]` of the tokens that transformers counts; each later one follows the one before it.
 
         Padding on the left has negative positions.
@@ -48,9 +58,12 @@ class PositionedCache(Cache):
             positions: One row for all rows, or a row for each.
             hf: The model that may feed the cache.
             guard: Checks that the model is the one that computed the KV.
+            token_ids: The tokens `[B, T]`, those of the cache first. If the first pass gets all of them, it computes
+                only those that the cache lacks.
             is_shared: Whether other models may feed it, too, if it has plain layers without padding and gaps.
         """
         self._positions, self._base, self._guard = positions, ref(hf.base_model), ref(guard)
+        self._token_ids = token_ids
         if not is_shared or self.attends or (positions[:, -1] != positions.shape[1] - 1).any():
             self._num_allowed = self.get_seq_length()
 
@@ -76,6 +89,20 @@ class PositionedCache(Cache):
     def is_padded(self) -> bool:
         """Whether a row has padding."""
         return bool((self._positions[:, 0] < 0).any())
+
+    def holds_beginning(self, tokens: torch.Tensor, mask: Any, positions: torch.Tensor | None) -> bool:
+        """Whether a pass gets the whole prompt, as transformers feeds it where a draft is checked first.
+
+        Args:
+            mask: The attention mask of the pass; that of a whole prompt has a column for each token.
+            positions: Its position IDs; those of a whole prompt begin with 0.
+        """
+        known, num_held, num_tokens = self._token_ids, self.get_seq_length(), tokens.shape[1]
+        if known is None or tokens.ndim != 2 or not 0 < num_held < known.shape[1] <= num_tokens:
+            return False
+        is_whole = isinstance(mask, torch.Tensor) and mask.shape[-1] == num_tokens
+        is_whole |= positions is not None and int(positions[0, 0]) == 0
+        return is_whole and bool((tokens[:, :num_held] == known[:, :num_held]).all())
 
     def next_positions(self, num_tokens: int, num_rows: int) -> PositionArray:
         """Return the positions `[B, num_tokens]` of the next tokens to feed, negative for padding.
@@ -136,6 +163,10 @@ def _with_positions(
     cache.check_base(module)
     named = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
     tokens: torch.Tensor = next(each for each in named if each is not None)
+    if cache.holds_beginning(tokens, kwargs.get("attention_mask"), kwargs.get("position_ids")):
+        tokens = tokens[:, cache.get_seq_length() :]
+        given = {} if args else {"input_ids": tokens}
+        args, kwargs = (tokens, *args[1:]) if args else args, {**kwargs, **given, "position_ids": None}
     num_rows, num_tokens = tokens.shape[:2]
     _check_tokens(num_tokens, cache)
     _check_mask(kwargs.get("attention_mask"), num_tokens, cache)

@@ -59,23 +59,20 @@ class SegmentedLayer(AttendingLayer):
         return self._tail_keys[:, :, : self.num_own], self._tail_values[:, :, : self.num_own]
 
     def get_seq_length(self) -> int:
-        """Return the number of the request's own tokens so far.
-
-        Tokens of modules do not count: `generate` knows the own tokens only, and takes this number of them as computed.
-        """
-        return self.num_own
+        """Return the number of stored and own tokens so far."""
+        return self.attention.positions.num_cached + self.num_own
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
-        return self.unmasked(self.attention.positions.num_cached + self.num_own + query_length), 0
+        return self.unmasked(self.get_seq_length() + query_length), 0
 
     def crop(self, tokens: int) -> None:
-        """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` own tokens.
+        """Drop the last `-tokens` own tokens if negative; if positive, keep the first `tokens` of all tokens.
 
         Assisted decoding removes rejected candidates: with a negative number (transformers 5.23), or with the length
-        of its IDs less one (5.4). That length counts own tokens only, because `generate` receives no others.
+        of its IDs less one (5.4).
         """
-        kept = self.num_own + tokens if tokens <= 0 else tokens
+        kept = self.num_own + tokens if tokens <= 0 else tokens - self.attention.positions.num_cached
         self.num_own = max(0, min(self.num_own, kept))
 
     def reset(self) -> None:
