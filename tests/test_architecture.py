@@ -234,26 +234,28 @@ SUB_ROOMS = {
         "promptcache.layout",
         "promptcache.locks",
         "promptcache.options",
-        *(
-            f"promptcache.runtime.{name}"
-            for name in ("answer", "attention", "coalesce", "completion", "encode", "executor", "finite")
-        ),
-        *(f"promptcache.runtime.{name}" for name in ("hf", "history", "link", "logprobs", "planner", "prepare")),
+        "promptcache.structured",
         *(
             f"promptcache.runtime.{name}"
             for name in (
+                "attention",
                 "batch",
+                "completion",
+                "encode",
+                "executor",
+                "finite",
                 "forward_pass",
+                "hf",
+                "logprobs",
+                "planner",
+                "prepare",
                 "request",
-                "tails",
-                "segments",
                 "serving",
-                "step_graphs",
+                "tails",
                 "token_grammars",
                 "token_masks",
             )
         ),
-        "promptcache.structured",
     ),
 }
 """Sub-rooms, and all that each may import of ours. Neither `kv/memory` nor `kv/files` imports the other."""

@@ -50,7 +50,6 @@ class _LinkedRows:
         )
         self._rows = [self._join()]
         self._num_stored = sum(part.num_tokens for part in parts)
-        self._num_own = [0] * executor.model.shape.num_layers
         self._pass: Pass | None = None
 
     @property
@@ -67,8 +66,9 @@ class _LinkedRows:
     def num_rows(self) -> int:
         return len(self._rows)
 
-    def num_held(self, layer: int) -> int:
-        return self._num_stored + self._num_own[layer]
+    @property
+    def num_held(self) -> int:
+        return self._num_stored + self._rows[0].num_own
 
     @torch.no_grad()
     def open(self, num_rows: int, num_tokens: int) -> None:
@@ -79,14 +79,12 @@ class _LinkedRows:
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         assert self._pass is not None, "a pass was opened"
         self._pass.write(layer, keys, values)
-        self._num_own[layer] = self._rows[0].num_own + keys.shape[2] // len(self._rows)
         if self._pass.is_computed:
             self._pass.finish()
 
     def keep(self, num_tokens: int) -> None:
         for row in self._rows:
             row.num_own = max(0, min(row.num_own, num_tokens - self._num_stored))
-        self._num_own = [self._rows[0].num_own] * len(self._num_own)
 
     @torch.no_grad()
     def select(self, indices: Sequence[int]) -> None:

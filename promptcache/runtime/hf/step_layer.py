@@ -66,8 +66,9 @@ class LinkedRows(Step, Protocol):
     def open(self, num_rows: int, num_tokens: int) -> None:
         """Begin a pass over the next T tokens of B rows, which `write` gets row by row: `[1, Hkv, B * T, D]`."""
 
-    def num_held(self, layer: int) -> int:
-        """Return the number of tokens of a row that a layer holds."""
+    @property
+    def num_held(self) -> int:
+        """The number of tokens of a row, stored ones and those of complete passes."""
 
     def keep(self, num_tokens: int) -> None:
         """Drop the tokens of each row behind the first ones, as far as they are not stored KV."""
@@ -105,7 +106,7 @@ class LinkedLayer(StepLayer):  # type: ignore[no-untyped-call] # the base class 
 
     def get_seq_length(self) -> int:
         """Return the number of stored and own tokens so far."""
-        return self._step.num_held(self._index)
+        return self._step.num_held
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length that the next forward pass attends to; transformers builds no mask for it."""
