@@ -8,7 +8,7 @@ KV is written to the tails of the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -58,12 +58,17 @@ class Row:
     tail: Tail
     num_own: int = 0
     num_copied: int = 0
+    _planned: PositionArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Convert the positions of the request, once for many passes."""
+        self._planned = np.array(self.tokens.position_ids, dtype=np.int64)
 
     def positions(self, start: int, stop: int) -> PositionArray:
         """Return the positions of own tokens. Each token behind those of the request follows the one before it."""
-        planned = self.tokens.position_ids
+        planned = self._planned
         behind = np.arange(max(start, len(planned)), max(stop, len(planned)), dtype=np.int64) - len(planned)
-        return np.concatenate([np.array(planned[start:stop], dtype=np.int64), planned[-1] + 1 + behind])
+        return np.concatenate([planned[start:stop], planned[-1] + 1 + behind])
 
 
 class SharedKV:

@@ -87,13 +87,13 @@ def _mask_off_by_one(patch: Patch) -> None:
 
 
 def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask | None]) -> None:
-    original = PassTokens.mask
+    original = PassTokens.stored
 
-    def changed(self: Any, window: Any) -> Any:
-        mask, num_tokens = original(self, window), len(self.positions)
-        return replace(mask, stored=tuple(None if each is None else change(each, num_tokens) for each in mask.stored))
+    def stored(self: Any, window: Any) -> Any:
+        masks = ((view, change(mask, len(self.positions))) for view, mask in original(self, window))
+        return [(view, mask) for view, mask in masks if mask is not None]
 
-    patch.setattr(PassTokens, "mask", changed)
+    patch.setattr(PassTokens, "stored", stored)
 
 
 @fault("neighbours are joined across new tokens", law="cached is the reference, fixed")
@@ -225,7 +225,7 @@ def _old_tail_lost(patch: Patch) -> None:
         mask[list(group.indices), 0, 0] = group.positions == self.positions[group.start : group.stop, None]
         return torch.from_numpy(mask)
 
-    patch.setattr(PassTokens, "_tail_mask", newest)
+    patch.setattr(PassTokens, "tail_mask", newest)
 
 
 class _WrongScores(CpuBackend):
@@ -299,24 +299,23 @@ def _on_undo(patch: Patch, undo: Any) -> None:
 
 @fault("a sliding window is one position too wide", law="cached is the reference, windows")
 def _wide_window(patch: Patch) -> None:
-    original = PassTokens.mask
-
-    def mask(self: Any, window: Any) -> Any:
-        wide = original(self, window if window is None else window + 1)
-        return replace(original(self, window), stored=wide.stored)
-
-    patch.setattr(PassTokens, "mask", mask)
+    _widen(patch, "stored", 1)
 
 
 @fault("a sliding window is one position too narrow among new tokens", law="cached is the reference, windows")
 def _narrow_window(patch: Patch) -> None:
-    original = PassTokens.mask
+    _widen(patch, "chunk_mask", -1)
 
-    def mask(self: Any, window: Any) -> Any:
-        narrow = original(self, window if window is None else window - 1)
-        return replace(original(self, window), chunks=narrow.chunks, tails=narrow.tails)
 
-    patch.setattr(PassTokens, "mask", mask)
+def _widen(patch: Patch, name: str, positions: int) -> None:
+    """Let a method of `PassTokens` compute with another window."""
+    original = getattr(PassTokens, name)
+
+    def widened(self: Any, *args: Any) -> Any:
+        *others, window = args
+        return original(self, *others, None if window is None else window + positions)
+
+    patch.setattr(PassTokens, name, widened)
 
 
 @fault("attention sinks count twice", law="cached is the reference, sinks")
@@ -429,7 +428,7 @@ def _tails_without_zeros(patch: Patch) -> None:
 
 @fault("a decoded token attends beyond the end of its row", law=STEPS)
 def _beyond_the_end(patch: Patch) -> None:
-    patch.setattr(PassTokens, "_tail_mask", lambda self, group, window: None)
+    patch.setattr(PassTokens, "tail_mask", lambda self, group, window: None)
 
 
 @fault("a row loses a token when it moves to a larger tail", law=STEPS)
@@ -466,8 +465,7 @@ def _unsorted_logits(patch: Patch) -> None:
 
 @fault("a sliding window is one position too wide in a step", law=f"{STEPS}, windows")
 def _wide_window_in_step(patch: Patch) -> None:
-    original = PassTokens.mask
-    patch.setattr(PassTokens, "mask", lambda self, window: original(self, None if window is None else window + 1))
+    _widen(patch, "tail_mask", 1)
 
 
 @fault("beams keep the KV of other beams", law=REQUESTS)

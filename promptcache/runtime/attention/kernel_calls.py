@@ -103,12 +103,10 @@ class KernelAttention:
 
     def __init__(self, tokens: PassTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
         self._kernel, self._queries, self._unmasked = kernel, queries, kernel.unmasked
-        mask = tokens.mask(window)
         key = tokens.kept_key(window)
         stored = None if key is None else tokens.kept.get(key)
         if stored is None:
-            pairs = zip(mask.segments, mask.stored, strict=True)
-            seen = [(segment, each) for segment, each in pairs if each is not None and each.start < each.stop]
+            seen = tokens.stored(window)
             if tokens.is_chunk and (kernel.groups_heads or not seen):
                 self._queries = queries.by_head()  # nothing is copied
                 self._unmasked = kernel.masked
@@ -116,11 +114,11 @@ class KernelAttention:
         if key is not None:
             tokens.kept[key] = stored
         self._stored: _Stored = stored
-        self._chunks = tuple(zip(tokens.chunks, map(self._prepared_mask, mask.chunks), strict=True))
-        self._tails = tuple(
-            (group, self._prepared_mask(self._by_group(each)), _some(group, tokens.device))
-            for group, each in zip(tokens.groups, mask.tails, strict=True)
-        )
+        self._chunks = [(each, self._prepared_mask(tokens.chunk_mask(each, window))) for each in tokens.chunks]
+        self._tails = [
+            (each, self._prepared_mask(self._by_group(tokens.tail_mask(each, window))), _some(each, tokens.device))
+            for each in tokens.groups
+        ]
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """Return the attention of one layer, `[1, T, Hq, D]`."""

@@ -104,23 +104,6 @@ class RowChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PassMask:
-    """The masks of one pass.
-
-    Attributes:
-        segments: Stored KV, and the older own tokens of chunks.
-        stored: A mask for each segment; None if no token attends to it.
-        tails: For each tail group, bool `[R, 1, 1, S]` on the host; None if every row attends to its whole tail.
-        chunks: For each chunk, bool `[n, n]` on the host; None means causal by index.
-    """
-
-    segments: tuple[KVView, ...]
-    stored: tuple[SegmentMask | None, ...]
-    tails: tuple[torch.Tensor | None, ...]
-    chunks: tuple[torch.Tensor | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PassTokens:
     """The tokens of one pass, with all KV that they attend to. They are in the order of groups, then of chunks.
 
@@ -154,24 +137,16 @@ class PassTokens:
             return None
         return self.users.tobytes()
 
-    def mask(self, window: int | None) -> PassMask:
-        """Return the masks.
+    def stored(self, window: int | None) -> list[tuple[KVView, SegmentMask]]:
+        """Return the segments that tokens attend to, and the older own tokens of chunks, with their masks.
 
         Args:
             window: A token attends to keys less than this many positions before it; None means all.
         """
-        stored = [
-            self._segment_mask(segment, np.flatnonzero(seen), window)
-            for segment, seen in zip(self.segments, self.users & self._above(), strict=True)
-        ]
-        older = [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
-        stored += [self._segment_mask(view, tokens, window) for view, tokens in older]
-        return PassMask(
-            segments=(*self.segments, *(view for view, _ in older)),
-            stored=tuple(stored),
-            tails=tuple(self._tail_mask(group, window) for group in self.groups),
-            chunks=tuple(self._chunk_mask(chunk, window) for chunk in self.chunks),
-        )
+        seen = [*zip(self.segments, map(np.flatnonzero, self.users & self._above()), strict=True)]
+        seen += [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
+        masks = ((view, self._segment_mask(view, tokens, window)) for view, tokens in seen)
+        return [(view, mask) for view, mask in masks if mask is not None]
 
     def _above(self) -> npt.NDArray[np.bool_]:
         """Return bool `[number of segments, T]`, whether a token is above a segment."""
@@ -197,7 +172,8 @@ class PassTokens:
         some = None if len(tokens) == len(self.positions) - first else tokens
         return SegmentMask(first_query=first, start=start, stop=view.num_tokens, mask=near, tokens=some)
 
-    def _tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
+    def tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
+        """Return the mask of tails, bool `[R, 1, 1, S]` on the host; None if each row attends to its whole tail."""
         queries = self.positions[group.start : group.stop, None]
         seen = group.positions <= queries
         if window is not None:
@@ -209,7 +185,8 @@ class PassTokens:
         mask[list(group.indices), 0, 0] = seen
         return torch.from_numpy(mask)
 
-    def _chunk_mask(self, chunk: RowChunk, window: int | None) -> torch.Tensor | None:
+    def chunk_mask(self, chunk: RowChunk, window: int | None) -> torch.Tensor | None:
+        """Return the mask among the n tokens of a chunk, bool `[n, n]` on the host; None means causal by index."""
         own = self.positions[chunk.start : chunk.stop]
         if window is None or own[-1] - own[0] < window:
             return None

@@ -190,8 +190,8 @@ def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     windows, calls, shared = [], [], []
-    mask, prepared, segments = PassTokens.mask, KernelAttention._prepared_calls, batches.shared_segments
-    monkeypatch.setattr(PassTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
+    key, prepared, segments = PassTokens.kept_key, KernelAttention._prepared_calls, batches.shared_segments
+    monkeypatch.setattr(PassTokens, "kept_key", lambda self, window: windows.append(window) or key(self, window))
     monkeypatch.setattr(KernelAttention, "_prepared_calls", lambda *given: calls.append(1) or prepared(*given))
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
