@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import torch
 
-from benchmarks.common import BenchReport, CharacterTokenizer, last_logits, letters
+from benchmarks.common import BenchReport, CharacterTokenizer, letters
 from promptcache.engine import Engine
 from promptcache.kv import KVHandle, KVMemory
 from promptcache.layout import Encoding
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Batch, Model, Pool, RequestPositions, Segment, open_graphs, open_pool
+from promptcache.runtime import Batch, Model, Pool, open_graphs, open_pool
 from promptcache.timing import interleave
 
 LENGTHS: Mapping[str, Sequence[int]] = {
@@ -68,17 +69,21 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     )
     places = tuple(range(whole.num_tokens))
     one = Encoding(token_ids=places, position_ids=places).whole
-    segment = Segment(handles=(whole,), start=0, stop=len(places), parts=(one,))
-    positions = RequestPositions((segment,), tuple(range(len(places), len(places) + num_new)))
     graphs, pool = open_graphs(model), open_pool(model, KVMemory(model.shape))
+    joined = Batch(model, graphs=graphs)
+    floor = joined.join(replace(linked, parts=(one,)), {one.encoding: whole})
 
     def row(pool: Pool) -> torch.Tensor:
         batch = Batch(model, pool, graphs)
         return batch.step([(batch.join(linked, handles), linked.token_ids)])
 
+    def computed_again() -> torch.Tensor:
+        floor.num_own = 0
+        return joined.step([(floor, linked.token_ids)])
+
     row(pool)  # the first use; the second one, which joins the modules, warms up
     return {
         "first use": lambda: row(open_pool(model, KVMemory(model.shape))),
         "prompt cache": lambda: row(pool),
-        "floor": lambda: last_logits(model, linked.token_ids, model.cache(positions)),
+        "floor": computed_again,
     }

@@ -206,10 +206,9 @@ SUB_ROOMS = {
     "runtime/attention": "kv diagnostics",
     "runtime/hf": "diagnostics kv layout options tokenizer atomic locks runtime.attention",
     "runtime/serving": (
-        "diagnostics kv layout locks options structured runtime.answer runtime.attention runtime.coalesce "
-        "runtime.completion runtime.encode runtime.executor runtime.finite runtime.hf runtime.history runtime.link "
-        "runtime.logprobs runtime.planner runtime.prepare runtime.batch runtime.forward_pass runtime.tails runtime.request runtime.segments "
-        "runtime.step_graphs runtime.token_grammars runtime.token_masks"
+        "diagnostics kv layout locks options structured runtime.attention runtime.batch runtime.completion runtime.encode "
+        "runtime.executor runtime.finite runtime.forward_pass runtime.hf runtime.logprobs runtime.planner "
+        "runtime.prepare runtime.request runtime.tails runtime.token_grammars runtime.token_masks"
     ),
 }
 """Sub-rooms, and all that each may import of ours beside itself. Neither `kv/memory` nor `kv/files` imports the other."""

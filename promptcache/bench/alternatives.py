@@ -21,7 +21,6 @@ from promptcache.runtime import (
     Batch,
     Model,
     Pool,
-    RequestPositions,
     Segment,
     open_graphs,
     open_pool,
@@ -57,7 +56,7 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
         "prompt cache": _row(model, request, lambda: own),
         "first use": _first_use(model, request),
         "in place": _row(model, _in_place(request, segments), lambda: in_place),
-        "floor": after(lambda: model.cache(RequestPositions((contiguous,), tokens.position_ids))),
+        "floor": _floor(model, request, contiguous),
     }
 
 
@@ -100,6 +99,18 @@ def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alt
     def run() -> torch.Tensor:
         batch = Batch(model, pool(), graphs)
         row = batch.join(request.tokens, request.handles)
+        return batch.step([(row, request.tokens.token_ids)])[None]
+
+    return run
+
+
+def _floor(model: Model, request: PlannedRequest, contiguous: Segment) -> Alternative:
+    """Compute the new tokens of a row that joined before, over modules in one contiguous tensor."""
+    batch, (part,) = Batch(model, graphs=open_graphs(model)), contiguous.parts
+    row = batch.join(replace(request.tokens, parts=(part,)), {part.encoding: contiguous.handles[0]})
+
+    def run() -> torch.Tensor:
+        row.num_own = 0
         return batch.step([(row, request.tokens.token_ids)])[None]
 
     return run

@@ -7,7 +7,6 @@ from promptcache.runtime.answer_reader import AnswerReader, AnswerSplit, answer_
 from promptcache.runtime.async_service import AsyncService, AsyncStream
 from promptcache.runtime.attention import (
     KVView,
-    RequestPositions,
     TritonBackend,
     register_backend,
     unregister_backend,
@@ -113,7 +112,6 @@ __all__ = [
     "Repetition",
     "Request",
     "RequestBuilder",
-    "RequestPositions",
     "SchemaState",
     "Score",
     "Segment",

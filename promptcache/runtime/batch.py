@@ -15,7 +15,7 @@ import torch
 
 from promptcache.kv import KVHandle, Slab
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime.attention import RequestPositions, to_device
+from promptcache.runtime.attention import to_device
 from promptcache.runtime.coalesce import Pool, views_only
 from promptcache.runtime.forward_pass import Pass, Row, SharedKV, StopCheck
 from promptcache.runtime.hf.model import Model
@@ -80,7 +80,6 @@ class Batch:
             tokens=tokens,
             stored=stored,
             growing=growing,
-            positions=RequestPositions((*stored, *growing), tokens.position_ids),
             tail=self._pool.with_room(partial(self.tails.take, len(tokens.token_ids))),
         )
         self._rows.append(row)
@@ -92,6 +91,13 @@ class Batch:
         self._rows.remove(row)
         self._shared = None
         self.tails.give_back(row.tail)
+
+    def refill(self, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Replace the KV of a row's own tokens by `[L, Hkv, n, D]`."""
+        row.tail, row.num_own = self.tails.grown(row.tail, 0, keys.shape[2]), keys.shape[2]
+        own = self.own_kv(row)
+        own.keys.copy_(keys)
+        own.values.copy_(values)
 
     def own_kv(self, row: Row) -> Slab:
         """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""

@@ -99,15 +99,6 @@ class Pool:
                 found.append(self._one(group) if is_copied else (group[0], 0))
         return tuple(segment for segment, _ in found), sum(copied for _, copied in found)
 
-    def move(self, segments: Sequence[Segment]) -> tuple[tuple[Segment, ...], int]:
-        """Return the segments with copies of shifted ones, whose keys are moved, and the number of copied tokens."""
-        found, num_copied = list(segments), 0
-        for index, segment in enumerate(found):
-            if segment.is_shifted:
-                found[index], copied = self._one([segment])
-                num_copied += copied
-        return tuple(found), num_copied
-
     def with_room(self, run: Callable[[], _Result]) -> _Result:
         """Return `run()`; as long as the device has no memory for it, the memory store evicts KV, and it runs again."""
         return run() if self._memory is None else self._memory.with_room(run)

@@ -179,4 +179,4 @@ def stored(
     except StoreError as fault:
         on_fault(str(fault))
         keys, values = apply_codec(recipe, *kv)
-        return KVHandle.over(keys, values)
+        return KVHandle.over(keys.contiguous(), values.contiguous())

@@ -8,10 +8,10 @@ KV is written to the tails of the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,13 +20,10 @@ from promptcache.diagnostics import InvalidValue
 from promptcache.kv import LayerViews, Slab
 from promptcache.layout import RequestTokens
 from promptcache.runtime.attention import (
+    PassAttention,
+    PassTokens,
     PositionArray,
-    PreparedAttention,
-    RequestPositions,
     RowChunk,
-    SegmentedAttention,
-    StepAttention,
-    StepTokens,
     TailGroup,
     TokenStore,
     padded_positions,
@@ -49,7 +46,6 @@ class Row:
     Attributes:
         tokens: The request as it joined, without own tokens of history.
         stored, growing: Its stored KV: segments that may be coalesced, and those of its last stretch in history.
-        positions: The positions of its own tokens.
         tail: Memory of its own KV.
         num_own: The number of own tokens that were computed.
         num_copied: The number of tokens of segments that were copied. Copies for several rows count for the first of
@@ -59,10 +55,20 @@ class Row:
     tokens: RequestTokens
     stored: tuple[Segment, ...]
     growing: tuple[Segment, ...]
-    positions: RequestPositions
     tail: Tail
     num_own: int = 0
     num_copied: int = 0
+    _planned: PositionArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Convert the positions of the request, once for many passes."""
+        self._planned = np.array(self.tokens.position_ids, dtype=np.int64)
+
+    def positions(self, start: int, stop: int) -> PositionArray:
+        """Return the positions of own tokens. Each token behind those of the request follows the one before it."""
+        planned = self._planned
+        behind = np.arange(max(start, len(planned)), max(stop, len(planned)), dtype=np.int64) - len(planned)
+        return np.concatenate([planned[start:stop], planned[-1] + 1 + behind])
 
 
 class SharedKV:
@@ -73,7 +79,7 @@ class SharedKV:
         users: Bool `[number of segments, R]`, whether a row uses a segment.
         views: Views of each segment in all layers. While they are held, passes share them (`Slab.layers`).
         index_of: Index of each row.
-        alone: Attention of the only row, prepared once for many passes; None if there are several rows.
+        kept: What attention prepared for the segments.
     """
 
     def __init__(self, rows: Sequence[Row], shared: Sequence[SharedSegment]) -> None:
@@ -81,10 +87,7 @@ class SharedKV:
         self.views = tuple(segment.layers() for segment in self.segments)
         self.index_of = {row: index for index, row in enumerate(rows)}
         self.users = segment_users(shared, len(rows))
-        self.alone: SegmentedAttention | None = None
-        if len(rows) == 1:
-            segments = sorted(self.segments, key=lambda segment: segment.first)
-            self.alone = SegmentedAttention(RequestPositions(segments, rows[0].tokens.position_ids))
+        self.kept: dict[bytes, Any] = {}
 
 
 class Pass:
@@ -134,10 +137,10 @@ class Pass:
         return to_device(torch.from_numpy(self.positions)[None], self._model.device)
 
     @cached_property
-    def tokens(self) -> StepTokens:
+    def tokens(self) -> PassTokens:
         """The tokens with all KV that they attend to."""
         users = self._shared.users[:, [self._shared.index_of[each.row] for each in self._placed]]
-        return StepTokens(
+        return PassTokens(
             segments=self._shared.segments,
             users=np.repeat(users, [each.num_tokens for each in self._placed], axis=1),
             positions=self.positions,
@@ -148,12 +151,13 @@ class Pass:
                 if each.num_tokens > 1
             ),
             device=self._model.device,
+            kept=self._shared.kept,
         )
 
     @cached_property
-    def attention(self) -> PreparedAttention:
+    def attention(self) -> PassAttention:
         """Attention of all tokens to the KV of their rows."""
-        return StepAttention(self.tokens) if self._shared.alone is None else self._shared.alone
+        return PassAttention(self.tokens)
 
     @property
     def places(self) -> Iterator[tuple[Slab, int]]:
@@ -180,8 +184,8 @@ class Pass:
         for each in self._placed:
             each.row.num_own += each.num_tokens
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values `[1, Hkv, T, D]` of one layer into the tails; return those that attention takes."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[1, Hkv, T, D]` of one layer into the tails."""
         if layer != self._num_layers:
             raise InvalidValue("these inputs were used: they serve one forward pass of the engine's model")
         if self._check is not None:
@@ -191,11 +195,6 @@ class Pass:
             self._store.write(layer, keys[0].transpose(0, 1), values[0].transpose(0, 1))
         for write in self._writes:
             write(layer, keys[0].detach(), values[0].detach())
-        if self._shared.alone is None:
-            return keys, values
-        (own,) = self._placed
-        memory, (_, stop) = self._tails.memory(own.row.tail), own.own
-        return memory.keys[layer, :, :stop][None], memory.values[layer, :, :stop][None]
 
     @cached_property
     def _store(self) -> TokenStore | None:
@@ -218,7 +217,7 @@ class Pass:
         """Return the own tokens of a row that were computed before; None if there are none."""
         if not row.num_own:
             return None
-        return _OwnView(self._tails.memory(row.tail), row.positions.of_own_tokens(0, row.num_own))
+        return _OwnView(self._tails.memory(row.tail), row.positions(0, row.num_own))
 
     def _groups(self) -> Iterator[TailGroup]:
         """Yield one group of single tokens for each size of tails."""
@@ -226,7 +225,7 @@ class Pass:
         for size, group in groupby(singles, key=lambda each: each.row.tail.size):
             chosen = tuple(group)
             first, last = chosen[0].row.tail.slot, chosen[-1].row.tail.slot
-            positions = padded_positions([each.row.positions.of_own_tokens(0, each.own[1]) for each in chosen])
+            positions = padded_positions([each.row.positions(0, each.own[1]) for each in chosen])
             yield TailGroup(
                 start=chosen[0].start,
                 stop=chosen[-1].stop,
@@ -264,7 +263,7 @@ class _RowTokens:
 
     @property
     def positions(self) -> PositionArray:
-        return self.row.positions.of_own_tokens(*self.own)
+        return self.row.positions(*self.own)
 
 
 class _RowWrite:

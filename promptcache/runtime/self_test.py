@@ -12,7 +12,6 @@ import json
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import torch
 
@@ -21,12 +20,13 @@ from promptcache.kv import MemoryStore
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
-from promptcache.runtime.attention import AttentionCall, RequestPositions
+from promptcache.runtime.attention import AttentionCall
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized, is_tested
 from promptcache.runtime.hf.fingerprint import config_identity
 from promptcache.runtime.hf.model import Model, token_tensor
 from promptcache.runtime.hf.small_copy import longest_window, small_copy
+from promptcache.runtime.hf.step_layer import step_cache
 from promptcache.runtime.reference import reference_logits
 from promptcache.tokenizer import PlainTokenizer
 
@@ -168,21 +168,26 @@ def _try_linking(model: Model, plan: Plan, tolerance: float) -> str:
     return f"linked KV does not reproduce the model's own logits (they differ by {far:.2g}); {fix}"
 
 
+class _Calls:
+    """Counts the calls of attention in one forward pass. The queries stand for its result."""
+
+    def __init__(self) -> None:
+        self.attention, self.num_calls = self, 0
+
+    def run(self, _layer: int, call: AttentionCall) -> torch.Tensor:
+        self.num_calls += 1
+        return call.query.transpose(1, 2)
+
+    def write(self, _layer: int, _keys: torch.Tensor, _values: torch.Tensor) -> None:
+        pass
+
+
 @torch.no_grad()
 def _calls_interface(model: Model) -> bool:
     """Whether the attention of every layer calls the function that is registered with transformers."""
-    calls = list[AttentionCall]()
-    cache: Any = model.cache(RequestPositions((), (0,)))
-
-    def attend(call: AttentionCall) -> torch.Tensor:
-        calls.append(call)
-        return torch.zeros_like(call.query).transpose(1, 2)
-
-    for layer in cache.layers:
-        layer.attend = attend
-    first = token_tensor([0], model.device)
-    model.encode(first, first, cache)
-    return len(calls) == len(cache.layers)
+    calls, first = _Calls(), token_tensor([0], model.device)
+    model.encode(first, first, step_cache(calls, model.shape.num_layers))
+    return calls.num_calls == model.shape.num_layers
 
 
 def _plan(model: Model, num_tokens: int = 0) -> Plan:

@@ -20,7 +20,7 @@ from promptcache.runtime.attention import (
     AttentionCall,
     AttentionSpec,
     FixedStep,
-    StepTokens,
+    PassTokens,
     has_kernels,
     uses_kernels,
     write_to_device,
@@ -163,10 +163,9 @@ class _StepGraph:
         self._graph.replay()
         return self._logits[0, : len(keep)].clone()  # the next step writes to the same memory
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values `[1, Hkv, T, D]` of one layer to the places of the tokens, and return them."""
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values `[1, Hkv, T, D]` of one layer to the places of the tokens."""
         self.attention.write(layer, keys[0].transpose(0, 1), values[0].transpose(0, 1))
-        return keys, values
 
 
 class _Trial:
@@ -181,13 +180,11 @@ class _Trial:
 
     def run(self, _layer: int, call: AttentionCall) -> torch.Tensor:
         """Note a layer. The queries stand for its result."""
-        by_token = call.query.transpose(0, 2)  # T rows of one token each
-        self.specs[call.window] = AttentionSpec.of(by_token, call.keys.shape[1], call.softcap)
+        self.specs[call.window] = AttentionSpec.of(call)
         return call.query.transpose(1, 2)
 
-    def write(self, _layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of one layer."""
-        return keys, values
+    def write(self, _layer: int, _keys: torch.Tensor, _values: torch.Tensor) -> None:
+        """Keep nothing."""
 
 
 def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, AttentionSpec]:
@@ -199,9 +196,9 @@ def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, Attention
     return trial.specs
 
 
-def _no_tokens(device: torch.device) -> StepTokens:
+def _no_tokens(device: torch.device) -> PassTokens:
     users, positions = np.zeros((0, 0), dtype=np.bool_), np.zeros(0, dtype=np.int64)
-    return StepTokens(segments=(), users=users, positions=positions, groups=(), chunks=(), device=device)
+    return PassTokens(segments=(), users=users, positions=positions, groups=(), chunks=(), device=device)
 
 
 def open_graphs(model: Model) -> StepGraphs | None:

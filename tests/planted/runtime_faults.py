@@ -18,14 +18,12 @@ from promptcache.runtime.attention import (
     AttentionBackend,
     AttentionSpec,
     CpuBackend,
-    ForwardMask,
     Kernel,
-    RequestPositions,
+    PassTokens,
     SegmentMask,
     register_backend,
     unregister_backend,
 )
-from promptcache.runtime.attention.grouped_queries import GroupedQueries
 from promptcache.runtime.executor import Executor
 from promptcache.runtime.hf.model import Model
 from promptcache.runtime.request import Request, RequestBuilder
@@ -34,7 +32,6 @@ from tests.planted.targets import module_of
 
 encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
-step = module_of("promptcache.runtime.attention.step")
 batch, coalesce, forward_pass, tails = (
     module_of(f"promptcache.runtime.{name}") for name in ("batch", "coalesce", "forward_pass", "tails")
 )
@@ -63,21 +60,26 @@ def _late_positions(patch: Patch) -> None:
 
 @fault("the first token after a segment does not see it", law=REFERENCE, quick=True)
 def _sees_late(patch: Patch) -> None:
-    def late(mask: SegmentMask, num_queries: int) -> SegmentMask | None:
-        first = min(mask.first_query + 1, num_queries)
-        return None if first == num_queries else replace(mask, first_query=first)
+    def late(mask: SegmentMask, num_tokens: int) -> SegmentMask | None:
+        first = min(mask.first_query + 1, num_tokens)
+        tokens, near = (None if each is None else each[1:] for each in (mask.tokens, mask.mask))
+        is_empty = first == num_tokens if tokens is None else not len(tokens)
+        return None if is_empty else replace(mask, first_query=first if tokens is None else 0, tokens=tokens, mask=near)
 
     _change_masks(patch, late)
 
 
 @fault("an argument sees the future", law=REFERENCE)
 def _sees_future(patch: Patch) -> None:
-    _change_masks(patch, lambda mask, num_queries: replace(mask, first_query=0))
+    def all_tokens(mask: SegmentMask, num_tokens: int) -> SegmentMask:
+        return mask if mask.mask is not None else replace(mask, first_query=0, tokens=None)
+
+    _change_masks(patch, all_tokens)
 
 
 @fault("the last cached token of a segment is not seen", law=REFERENCE)
 def _mask_off_by_one(patch: Patch) -> None:
-    def shorter(mask: SegmentMask, num_queries: int) -> SegmentMask:
+    def shorter(mask: SegmentMask, num_tokens: int) -> SegmentMask:
         is_short = mask.stop - mask.start < 2 or mask.mask is not None
         return mask if is_short else replace(mask, stop=mask.stop - 1)
 
@@ -85,14 +87,13 @@ def _mask_off_by_one(patch: Patch) -> None:
 
 
 def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask | None]) -> None:
-    original = RequestPositions.forward_mask
+    original = PassTokens.stored
 
-    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
-        mask = original(self, num_own, num_queries, window)
-        masks = tuple(None if each is None else change(each, num_queries) for each in mask.masks)
-        return replace(mask, masks=masks)
+    def stored(self: Any, window: Any) -> Any:
+        masks = ((view, change(mask, len(self.positions))) for view, mask in original(self, window))
+        return [(view, mask) for view, mask in masks if mask is not None]
 
-    patch.setattr(RequestPositions, "forward_mask", forward_mask)
+    patch.setattr(PassTokens, "stored", stored)
 
 
 @fault("neighbours are joined across new tokens", law="cached is the reference, fixed")
@@ -219,11 +220,12 @@ def _context_stays(patch: Patch) -> None:
 
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")
 def _old_tail_lost(patch: Patch) -> None:
-    def forgetful(run: Any, layer: int, call: Any) -> Any:
-        newest = call.query.shape[2]
-        return run(layer, call._replace(keys=call.keys[:, :, -newest:], values=call.values[:, :, -newest:]))
+    def newest(self: Any, group: Any, window: Any) -> torch.Tensor:
+        mask = np.zeros((len(group.views.by_layer[0][0]), 1, 1, group.positions.shape[1]), dtype=np.bool_)
+        mask[list(group.indices), 0, 0] = group.positions == self.positions[group.start : group.stop, None]
+        return torch.from_numpy(mask)
 
-    _register(patch, _WrongRun(forgetful))
+    patch.setattr(PassTokens, "tail_mask", newest)
 
 
 class _WrongScores(CpuBackend):
@@ -255,9 +257,9 @@ class _WrongRun(CpuBackend):
     def __init__(self, run: Callable[..., torch.Tensor]) -> None:
         self._run = run
 
-    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> Any:
+    def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> Any:
         """Prepare the correct attention, with the replaced `run`."""
-        prepared: Any = super().prepare(mask, spec)
+        prepared: Any = super().prepare(tokens, window, spec)
         prepared.run = partial(self._run, prepared.run)
         return prepared
 
@@ -297,26 +299,23 @@ def _on_undo(patch: Patch, undo: Any) -> None:
 
 @fault("a sliding window is one position too wide", law="cached is the reference, windows")
 def _wide_window(patch: Patch) -> None:
-    original = RequestPositions.forward_mask
-
-    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
-        right = original(self, num_own, num_queries, window)
-        wide = original(self, num_own, num_queries, window if window is None else window + 1)
-        return replace(right, masks=wide.masks)
-
-    patch.setattr(RequestPositions, "forward_mask", forward_mask)
+    _widen(patch, "stored", 1)
 
 
 @fault("a sliding window is one position too narrow among new tokens", law="cached is the reference, windows")
 def _narrow_window(patch: Patch) -> None:
-    original = RequestPositions.forward_mask
+    _widen(patch, "chunk_mask", -1)
 
-    def forward_mask(self: Any, num_own: int, num_queries: int, window: Any) -> Any:
-        right = original(self, num_own, num_queries, window)
-        narrow = original(self, num_own, num_queries, window if window is None else window - 1)
-        return replace(right, own_mask=narrow.own_mask)
 
-    patch.setattr(RequestPositions, "forward_mask", forward_mask)
+def _widen(patch: Patch, name: str, positions: int) -> None:
+    """Let a method of `PassTokens` compute with another window."""
+    original = getattr(PassTokens, name)
+
+    def widened(self: Any, *args: Any) -> Any:
+        *others, window = args
+        return original(self, *others, None if window is None else window + positions)
+
+    patch.setattr(PassTokens, name, widened)
 
 
 @fault("attention sinks count twice", law="cached is the reference, sinks")
@@ -429,7 +428,7 @@ def _tails_without_zeros(patch: Patch) -> None:
 
 @fault("a decoded token attends beyond the end of its row", law=STEPS)
 def _beyond_the_end(patch: Patch) -> None:
-    patch.setattr(step.StepTokens, "_tail_mask", lambda self, group, window: None)
+    patch.setattr(PassTokens, "tail_mask", lambda self, group, window: None)
 
 
 @fault("a row loses a token when it moves to a larger tail", law=STEPS)
@@ -466,22 +465,19 @@ def _unsorted_logits(patch: Patch) -> None:
 
 @fault("a sliding window is one position too wide in a step", law=f"{STEPS}, windows")
 def _wide_window_in_step(patch: Patch) -> None:
-    original = step.StepTokens.mask
-    patch.setattr(step.StepTokens, "mask", lambda self, window: original(self, None if window is None else window + 1))
+    _widen(patch, "tail_mask", 1)
 
 
-@fault("the last tokens of several rows are those of the last row", law=REQUESTS)
-def _grouped_by_row(patch: Patch) -> None:
-    def group(self: Any, states: Any) -> Any:
-        split = states.reshape(self.batch, self.num_kv_heads, self.num_groups, self.num_tokens, -1)
-        return split.permute(1, 0, 3, 2, 4).reshape(1, self.num_kv_heads, self.size, -1)
+@fault("beams keep the KV of other beams", law=REQUESTS)
+def _beams_stay(patch: Patch) -> None:
+    rows = module_of("promptcache.runtime.own_loop")._LinkedRows
+    original = rows.select
 
-    def ungroup(self: Any, states: Any) -> Any:
-        split = states.reshape(self.num_kv_heads, self.batch, self.num_tokens, self.num_groups, -1)
-        return split.permute(1, 2, 0, 3, 4).reshape(self.batch, self.num_tokens, -1, states.shape[-1])
+    def select(self: Any, indices: Any) -> None:
+        if len(indices) != self.num_rows:
+            original(self, indices)
 
-    patch.setattr(GroupedQueries, "group", group)
-    patch.setattr(GroupedQueries, "ungroup", ungroup)
+    patch.setattr(rows, "select", select)
 
 
 @fault("what reads tokens does not see those of modules", law=REQUESTS)

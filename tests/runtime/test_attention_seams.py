@@ -44,7 +44,7 @@ def test_a_toy_backend_computes_cached_logits(family: str, backend: DenseBackend
 
 
 def test_a_toy_backend_answers_a_request(backend: DenseBackend) -> None:
-    """Rows need a kernel of steps: they answer the same with and without the toy backend, which computes `logits`."""
+    """Requests and batches answer the same with and without the toy backend."""
     engine = Engine(tiny_model(), ByteTokenizer())
     engine.add_schema(SCHEMA)
     prompts = [PROMPT, '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When?</prompt>']

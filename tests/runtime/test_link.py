@@ -23,7 +23,6 @@ def joined(references: str) -> tuple[Batch, Row, Fetched]:
     schema = check_schema(parse_schema(SCHEMA))
     service = serve(schema, MODEL)
     tokens = service.plan(prompt_of(references, schema)).tokens
-    service.executor.fetch(service.state.encodings)
     fetched = service.executor.fetch(part.encoding for part in tokens.parts)
     batch = Batch(MODEL)
     return batch, batch.join(tokens, fetched.handles), fetched
@@ -57,7 +56,7 @@ def test_every_reused_token_is_in_one_segment() -> None:
     positions = [int(each) for segment in batch.segments(row) for each in segment.position_array()]
     assert positions == sorted(set(positions))
     assert not set(positions) & set(row.tokens.position_ids)
-    assert len(positions) == row.positions.num_cached
+    assert len(positions) == sum(part.num_tokens for part in row.tokens.parts)
 
 
 def test_generation_does_not_write_into_stored_kv() -> None:

@@ -246,6 +246,18 @@ def test_inputs_serve_one_generation(family: str) -> None:
         assert generated(engine.model, link(PROMPT)) == expected
 
 
+def test_a_failed_pass_leaves_the_cache_as_it_was() -> None:
+    """After a forward pass that raised in the first layer, the same inputs give the answer."""
+    engine = engine_of("llama")
+    expected = engine.generate(PROMPT, do_sample=False, max_new_tokens=4, eos_token_id=[]).token_ids
+    inputs = engine.link(PROMPT)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad(), pytest.raises(InvalidValue, match="autocast"):
+        engine.model.hf(**inputs)
+
+    assert looped(engine.model, inputs, 4) == expected
+
+
 def test_inputs_take_the_options_of_generate() -> None:
     """Beams over linked inputs are those over a copied cache, which gets its rows first, as docs/python.md says."""
     options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False}

@@ -13,8 +13,8 @@ import torch
 
 from promptcache.kv import KVShape, Slab
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
-from promptcache.runtime.attention.segment_lists import KeyRange, ListSizes, SegmentLists, make_lists, step_ranges
-from promptcache.runtime.attention.step_tokens import StepTokens
+from promptcache.runtime.attention.pass_tokens import PassTokens
+from promptcache.runtime.attention.segment_lists import KeyRange, ListSizes, SegmentLists, key_ranges, make_lists
 from promptcache.runtime.attention.transfer import write_to_device
 from promptcache.runtime.attention.triton_backend import ListedAttention, TokenStore
 
@@ -38,7 +38,7 @@ class FixedStep:
         self._store = TokenStore([(self._spare, 0)] * num_tokens, shape.device)
         self._attention = {window: _FixedAttention(spec, window, num_tokens) for window, spec in specs.items()}
 
-    def load(self, tokens: StepTokens, places: Iterable[tuple[Slab, int]]) -> bool:
+    def load(self, tokens: PassTokens, places: Iterable[tuple[Slab, int]]) -> bool:
         """Write a step to the memory; return False if there is no room for its lists.
 
         The caller holds the KV of the step until the operations that read it are queued on the device. Later
@@ -71,19 +71,17 @@ class _FixedAttention(ListedAttention):
         self._room = ListSizes.room(num_tokens, self._num_kv_heads, self._tokens_at_once, has_window=window is not None)
         self._load(SegmentLists.fixed(self._room, spec.device))
 
-    def load(self, tokens: StepTokens) -> bool:
+    def load(self, tokens: PassTokens) -> bool:
         """Write the lists of a step; return False if there is no room for them."""
         num_tokens = len(tokens.positions)
         positions = np.zeros(self._num_tokens, dtype=np.int64)
         positions[:num_tokens] = tokens.positions
-        ranges = [*step_ranges(tokens, self._window)]
+        ranges = [*key_ranges(tokens, self._window)]
         if num_tokens < self._num_tokens:
             ranges.append(KeyRange(np.arange(num_tokens, self._num_tokens), num_tokens, self._num_tokens, None))
         lists = make_lists(
             ranges,
             positions,
-            positions,
-            num_queries=self._num_tokens,
             num_kv_heads=self._num_kv_heads,
             tokens_at_once=self._tokens_at_once,
             compares_own=self._window is not None,

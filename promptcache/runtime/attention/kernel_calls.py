@@ -1,7 +1,8 @@
-"""Attention as kernel calls: one over the own tokens, one for each segment, and a merge of their results.
+"""Attention as kernel calls over stored KV, tails and chunks, and a merge of their results.
 
 A kernel computes attention over one set of keys and returns the log-sum-exp of the scores. All backends with such a
-kernel share these calls.
+kernel share these calls. Own KV is attended to in calls of two kinds: one for all rows with a single new token whose
+tails share a slab, and one for each row with several.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import torch
 from promptcache.kv import LayerViews
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
 from promptcache.runtime.attention.grouped_queries import GroupedQueries
-from promptcache.runtime.attention.masks import ForwardMask, SegmentMask
-from promptcache.runtime.attention.merge import PartialAttention, RowsOfSets, merge
+from promptcache.runtime.attention.merge import PartialAttention, TokensOfSets, merge
+from promptcache.runtime.attention.pass_tokens import KVView, PassTokens, RowChunk, SegmentMask, TailGroup
+from promptcache.runtime.attention.transfer import to_device
 
-_MAX_ROWS_AT_ONCE = 512
-"""Approximate number of rows of kernel calls that are merged together. More would take much memory."""
+_MAX_TOKENS_AT_ONCE = 512
+"""Approximate number of tokens of kernel calls that are merged together. More would take much memory."""
 
 Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -37,8 +39,8 @@ class Kernel:
         unmasked: Every query attends to every key; Hq == Hkv.
         masked: Also takes `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with
             T == S and no mask. Hq is a multiple of Hkv.
-        groups_heads: Whether `masked` reads keys once for all heads of a group. Otherwise several tokens of one request
-            are grouped before. This copies queries and results, and saves reading stored keys several times.
+        groups_heads: Whether `masked` reads keys once for all heads of a group. Otherwise several tokens of one row are
+            grouped before. This copies queries and results, and saves reading stored keys several times.
         prepare_mask: Converts a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, to the form that
             `masked` takes, once for all layers.
     """
@@ -62,119 +64,119 @@ class KernelBackend:
         """Return the kernel."""
         raise NotImplementedError
 
-    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> KernelAttention:
-        """Prepare the kernel calls of one forward pass."""
-        return KernelAttention(mask, spec.queries, self.kernel(spec), spec.device)
+    def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> KernelAttention:
+        """Prepare the kernel calls of one pass."""
+        return KernelAttention(tokens, window, spec.queries, self.kernel(spec))
 
 
-class KernelCall(NamedTuple):
-    """Keys of one kernel call, and the mask of its queries; None means that all queries attend to all keys."""
-
-    views: LayerViews
-    mask: SegmentMask | None
-
-
-class _AllRows(NamedTuple):
-    """A kernel call in which all rows attend, from grouped query `first_query` on, with its prepared mask."""
+class _AllTokens(NamedTuple):
+    """A kernel call in which all tokens attend from `first_query` on, with its prepared mask."""
 
     views: LayerViews
     first_query: int
     mask: Any
 
 
-class _SomeRows(NamedTuple):
-    """Kernel calls in which some batch rows attend, to be merged together.
+class _SomeTokens(NamedTuple):
+    """Kernel calls in which some tokens attend, to be merged together.
 
     Attributes:
         calls: The keys of each call, with its prepared mask.
-        sizes: The number of rows of each call.
-        rows: The rows of all calls.
+        sizes: The number of tokens of each call.
+        tokens: The tokens of all calls.
     """
 
     calls: tuple[tuple[LayerViews, Any], ...]
     sizes: tuple[int, ...]
-    rows: RowsOfSets
+    tokens: TokensOfSets
+
+
+class _Stored(NamedTuple):
+    """The kernel calls over stored KV."""
+
+    all_tokens: tuple[_AllTokens, ...]
+    some_tokens: tuple[_SomeTokens, ...]
 
 
 class KernelAttention:
-    """Attention of one forward pass by kernel calls, the same in every layer."""
+    """Attention of one pass by kernel calls, the same in every layer with one window."""
 
-    def __init__(self, mask: ForwardMask, queries: GroupedQueries, kernel: Kernel, device: torch.device) -> None:
-        calls = kernel_calls(mask)
-        self._unmasked = kernel.unmasked
-        if queries.batch == 1 and queries.num_tokens > 1 and (kernel.groups_heads or not calls):
-            queries = queries.by_head()  # nothing is copied
-            self._unmasked = kernel.masked
-        self._queries = queries
-        self._kernel = kernel
-        self._own_mask = self._prepared_mask(_of_heads(mask.own_mask, queries))
-        self._all_rows = tuple(self._of_all_rows(calls))
-        self._some_rows = tuple(self._of_some_rows(calls, device))
+    def __init__(self, tokens: PassTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
+        self._kernel, self._queries, self._unmasked = kernel, queries, kernel.unmasked
+        key = tokens.kept_key(window)
+        stored = None if key is None else tokens.kept.get(key)
+        if stored is None:
+            seen = tokens.stored(window)
+            if tokens.is_chunk and (kernel.groups_heads or not seen):
+                self._queries = queries.by_head()  # nothing is copied
+                self._unmasked = kernel.masked
+            stored = self._prepared_calls(seen, tokens.device)
+        if key is not None:
+            tokens.kept[key] = stored
+        self._stored: _Stored = stored
+        self._chunks = [(each, self._prepared_mask(tokens.chunk_mask(each, window))) for each in tokens.chunks]
+        self._tails = [
+            (each, self._prepared_mask(self._by_group(tokens.tail_mask(each, window))), _some(each, tokens.device))
+            for each in tokens.groups
+        ]
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`."""
-        queries, (query, keys, values, scale, *_) = self._queries, call
-        grouped = queries.group(query)
-        if self._own_mask is not None:
-            partials = [self._attend_by_row(query, keys, values, scale, mask=self._own_mask)]
-        elif query.shape[0] == query.shape[2] == 1:
-            partials = [PartialAttention(*self._kernel.unmasked(grouped, keys, values, scale=scale))]
-        else:
-            partials = self._attend_causal(query, keys, values, scale)
-        partials.extend(self._attend_stored(grouped, layer, scale))
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
+        queries = self._queries
+        grouped = queries.group(call.query)
+        own = [
+            *(self._attend_tails(call, layer, group, mask, some) for group, mask, some in self._tails),
+            *(self._attend_chunk(call, chunk, mask) for chunk, mask in self._chunks),
+        ]
+        out, lse = own[0] if len(own) == 1 else (torch.cat(parts, dim=2) for parts in zip(*own, strict=True))
+        partials = [PartialAttention(out, lse), *self._attend_stored(grouped, layer, call.scale)]
         return queries.ungroup(merge(partials, queries, call.sinks))
 
+    def _attend_tails(
+        self, call: AttentionCall, layer: int, group: TailGroup, mask: Any, some: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend from one token of each row to its tail; heads of a group are queries over the same keys."""
+        keys, values = group.views.by_layer[layer]  # [R, Hkv, S, D]
+        heads, groups = self._queries.num_kv_heads, self._queries.num_groups
+        chosen = call.query[0, :, group.start : group.stop]
+        rows = chosen.reshape(heads, groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
+        if some is not None:
+            rows = rows.new_zeros((len(keys), *rows.shape[1:])).index_copy_(0, some, rows)
+        out, lse = self._attend_masked(rows, keys, values, call.scale, mask)  # [R, Hkv, G, D]
+        if some is not None:
+            out, lse = out.index_select(0, some), lse.index_select(0, some)
+        return out.transpose(0, 1).flatten(1, 2)[None], lse.transpose(0, 1).flatten(1, 2)[None]
+
+    def _attend_chunk(self, call: AttentionCall, chunk: RowChunk, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend among the new tokens of one row."""
+        query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
+        out, lse = self._attend_masked(query, keys, values, call.scale, mask, causal=mask is None)
+        queries = GroupedQueries.of(query, self._queries.num_kv_heads)
+        return queries.group(out), queries.group_lse(lse)
+
     def _attend_stored(self, grouped: torch.Tensor, layer: int, scale: float) -> Iterator[PartialAttention]:
-        """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all rows first."""
-        for views, first_query, mask in self._all_rows:
+        """Attend from grouped queries `[1, Hkv, M, D]` to the segments, those of all tokens first."""
+        for views, first_query, mask in self._stored.all_tokens:
             keys, values = views.by_layer[layer]
-            chosen = grouped[:, :, first_query:] if first_query else grouped
+            chosen = grouped[:, :, first_query * self._queries.num_groups :] if first_query else grouped
             if mask is None:
                 yield PartialAttention(*self._unmasked(chosen, keys, values, scale=scale))
             else:
                 yield PartialAttention(*self._attend_masked(chosen, keys, values, scale, mask))
-        for some in self._some_rows:
-            yield self._attend_some_rows(grouped, layer, some, scale)
+        for some in self._stored.some_tokens:
+            yield self._attend_some_tokens(grouped, layer, some, scale)
 
-    def _attend_causal(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
-    ) -> list[PartialAttention]:
-        """Attend to own tokens `[B, Hkv, n, D]`: fully to the older ones, and causally among the new ones."""
-        num_queries, num_own = query.shape[2], keys.shape[2]
-        if num_queries == 1:
-            return [self._attend_by_row(query, keys, values, scale)]
-        older = num_own - num_queries
-        new = self._attend_by_row(query, keys[:, :, older:], values[:, :, older:], scale, causal=True)
-        if not older:
-            return [new]
-        return [new, self._attend_by_row(query, keys[:, :, :older], values[:, :, :older], scale)]
-
-    def _attend_by_row(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        scale: float,
-        mask: Any = None,
-        causal: bool = False,
+    def _attend_some_tokens(
+        self, grouped: torch.Tensor, layer: int, some: _SomeTokens, scale: float
     ) -> PartialAttention:
-        """Attend from `[B, Hq, T, D]` to keys `[B, Hkv, S, D]`, row by row."""
-        queries = self._queries
-        if query.shape[2] == 1 and queries.num_groups > 1:  # heads of a group are rows over the same keys
-            query = query.reshape(queries.batch, queries.num_kv_heads, queries.num_groups, -1)
-        out, lse = self._attend_masked(query, keys, values, scale, mask, causal)
-        heads = (queries.batch, queries.num_kv_heads * queries.num_groups, queries.num_tokens)
-        return PartialAttention(queries.group(out.reshape(*heads, -1)), queries.group_lse(lse.reshape(heads)))
-
-    def _attend_some_rows(self, grouped: torch.Tensor, layer: int, some: _SomeRows, scale: float) -> PartialAttention:
-        """Attend from some rows to keys that they share."""
-        chosen = self._queries.by_row(grouped).index_select(2, some.rows.rows)  # [1, Hkv, E, G, D]
+        """Attend from some tokens to keys that they share."""
+        chosen = self._queries.by_token(grouped).index_select(2, some.tokens.tokens)  # [1, Hkv, E, G, D]
         results = [
             self._attend_masked(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
             for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
         ]
         out, lse = results[0] if len(results) == 1 else (torch.cat(each, dim=2) for each in zip(*results, strict=True))
-        return PartialAttention(out, lse, some.rows)
+        return PartialAttention(out, lse, some.tokens)
 
     def _attend_masked(
         self,
@@ -189,28 +191,28 @@ class KernelAttention:
         assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
         return self._kernel.masked(query, keys, values, scale=scale, mask=mask, causal=causal)
 
-    def _of_all_rows(self, calls: Sequence[KernelCall]) -> Iterator[_AllRows]:
-        for views, mask in calls:
-            if mask is None:
-                yield _AllRows(views, 0, None)
-            elif mask.rows is None:
-                yield _AllRows(views, mask.first_query * self._queries.token_size, self._grouped_mask(mask))
-
-    def _of_some_rows(self, calls: Sequence[KernelCall], device: torch.device) -> Iterator[_SomeRows]:
-        """Yield the calls in which some rows attend, in groups of limited size."""
-        found = [
-            (views, mask.rows, self._grouped_mask(mask))
-            for views, mask in calls
-            if mask is not None and mask.rows is not None
-        ]
-        ends = accumulate(len(rows) for _, rows, _ in found)
-        for _, group in groupby(zip(found, ends, strict=True), key=lambda each: each[1] // _MAX_ROWS_AT_ONCE):
+    def _prepared_calls(self, seen: Sequence[tuple[KVView, SegmentMask]], device: torch.device) -> _Stored:
+        """Return a call for each segment; those in which some tokens attend are in groups of limited size."""
+        all_tokens, some = list[_AllTokens](), list[tuple[LayerViews, SegmentMask]]()
+        for segment, mask in seen:
+            views = segment.layers(mask.start, mask.stop)
+            if mask.tokens is None:
+                all_tokens.append(_AllTokens(views, mask.first_query, self._grouped_mask(mask)))
+            else:
+                some.append((views, mask))
+        ends = accumulate(len(_tokens(mask)) for _, mask in some)
+        found = []
+        for _, group in groupby(zip(some, ends, strict=True), key=lambda each: each[1] // _MAX_TOKENS_AT_ONCE):
             chosen = [each for each, _ in group]
-            yield _SomeRows(
-                tuple((views, mask) for views, _, mask in chosen),
-                tuple(len(rows) for _, rows, _ in chosen),
-                RowsOfSets.of([rows for _, rows, _ in chosen], self._queries.batch, device),
+            sets = [_tokens(mask) for _, mask in chosen]
+            found.append(
+                _SomeTokens(
+                    tuple((views, self._grouped_mask(mask)) for views, mask in chosen),
+                    tuple(map(len, sets)),
+                    TokensOfSets.of(sets, self._queries.num_tokens, device),
+                )
             )
+        return _Stored(tuple(all_tokens), tuple(found))
 
     def _grouped_mask(self, mask: SegmentMask) -> Any:
         return self._prepared_mask(None if mask.mask is None else self._queries.group_mask(mask.mask))
@@ -218,18 +220,16 @@ class KernelAttention:
     def _prepared_mask(self, mask: torch.Tensor | None) -> Any:
         return None if mask is None else self._kernel.prepare_mask(mask)
 
-
-def _of_heads(mask: torch.Tensor | None, queries: GroupedQueries) -> torch.Tensor | None:
-    """Return a mask `[1, n]` of single tokens for the heads of a group, which are queries over the same keys."""
-    return mask if mask is None or queries.num_tokens > 1 else mask.expand(queries.num_groups, -1)
+    def _by_group(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        return None if mask is None else mask.expand(-1, -1, self._queries.num_groups, -1)
 
 
-def kernel_calls(mask: ForwardMask) -> tuple[KernelCall, ...]:
-    """Return the kernel calls of a forward pass: one for each segment to which a query attends."""
-    calls: list[KernelCall] = []
-    for segment, segment_mask in zip(mask.segments, mask.masks, strict=True):
-        if segment_mask is None or segment_mask.start == segment_mask.stop:
-            continue
-        views = segment.layers(segment_mask.start, segment_mask.stop)
-        calls.append(KernelCall(views, None if segment_mask.is_whole else segment_mask))
-    return tuple(calls)
+def _tokens(mask: SegmentMask) -> Any:
+    assert mask.tokens is not None, "some tokens attend"
+    return mask.tokens
+
+
+def _some(group: TailGroup, device: torch.device) -> torch.Tensor | None:
+    """Return the indices of the tails in use, or None if all are."""
+    is_all = len(group.indices) == len(group.views.by_layer[0][0])
+    return None if is_all else to_device(torch.tensor(group.indices), device)

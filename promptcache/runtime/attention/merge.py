@@ -19,43 +19,43 @@ memory. On a GPU each operation costs more than the memory, 64 MiB.
 """
 
 
-class RowsOfSets(NamedTuple):
-    """The batch rows that attend to each of several sets of keys, one set after the other.
+class TokensOfSets(NamedTuple):
+    """The tokens that attend to each of several sets of keys, one set after the other.
 
     Attributes:
-        rows: `[E]`, the rows of the first set, then those of the second, and so on.
-        places: `[E]`, n * B + row for the n-th set of a row, counted from 0. All are different.
-        num_places: B times the largest number of sets of a row.
+        tokens: `[E]`, the tokens of the first set, then those of the second, and so on.
+        places: `[E]`, n * T + token for the n-th set of a token, counted from 0. All are different.
+        num_places: T times the largest number of sets of a token.
     """
 
-    rows: torch.Tensor
+    tokens: torch.Tensor
     places: torch.Tensor
     num_places: int
 
     @staticmethod
-    def of(sets: Sequence[npt.NDArray[np.intp]], batch: int, device: torch.device) -> RowsOfSets:
-        """Return the rows of sets among `batch` rows. A set has each row once."""
-        used = np.zeros(batch, dtype=np.intp)
+    def of(sets: Sequence[npt.NDArray[np.intp]], num_tokens: int, device: torch.device) -> TokensOfSets:
+        """Return the tokens of sets among `num_tokens` tokens. A set has each token once."""
+        used = np.zeros(num_tokens, dtype=np.intp)
         places = []
-        for rows in sets:
-            places.append(used[rows] * batch + rows)
-            used[rows] += 1
+        for tokens in sets:
+            places.append(used[tokens] * num_tokens + tokens)
+            used[tokens] += 1
         flat, flat_places = (to_device(torch.from_numpy(np.concatenate(each)), device) for each in (sets, places))
-        return RowsOfSets(flat, flat_places, int(used.max()) * batch)
+        return TokensOfSets(flat, flat_places, int(used.max()) * num_tokens)
 
 
 class PartialAttention(NamedTuple):
-    """Attention of the last M' grouped queries over K sets of keys, or of some rows over sets of their own.
+    """Attention of the last M' grouped queries over K sets of keys, or of some tokens over sets of their own.
 
     Attributes:
-        out: `[K, Hkv, M', D]`; K is 1 unless all queries of all rows attend.
+        out: `[K, Hkv, M', D]`; K is 1 unless all queries attend.
         lse: `[K, Hkv, M']`, the log-sum-exp of the scores.
-        rows: Some rows of single tokens: M' = E * G. None means the last queries of all rows.
+        tokens: Some tokens: M' = E * G. None means the last queries.
     """
 
     out: torch.Tensor
     lse: torch.Tensor
-    rows: RowsOfSets | None = None
+    tokens: TokensOfSets | None = None
 
 
 def merge(
@@ -74,9 +74,9 @@ def merge(
     first = partials[0]
     if sinks is None and len(partials) == 1:
         return first.out
-    if sinks is None and len(partials) == 2 and partials[1].rows is None and first.lse.shape == partials[1].lse.shape:
+    if sinks is None and len(partials) == 2 and partials[1].tokens is None and first.lse.shape == partials[1].lse.shape:
         return _merge_two(*partials)
-    is_whole = all(each.rows is None and each.lse.shape[1:] == first.lse.shape[1:] for each in partials)
+    is_whole = all(each.tokens is None and each.lse.shape[1:] == first.lse.shape[1:] for each in partials)
     scores = [_spread(partial, queries) for partial in partials]
     sizes = [len(each) for each in scores]
     if sinks is not None:
@@ -105,10 +105,10 @@ def _merge_two(first: PartialAttention, second: PartialAttention) -> torch.Tenso
 
 def _spread(partial: PartialAttention, queries: GroupedQueries) -> torch.Tensor:
     """Return the log-sum-exp `[K, Hkv, M]` of all queries; minus infinity for queries that do not attend."""
-    lse, rows = partial.lse, partial.rows
-    if rows is not None:
-        places = lse.new_full((queries.num_kv_heads, rows.num_places, queries.num_groups), -torch.inf)
-        places.index_copy_(1, rows.places, lse.view(queries.num_kv_heads, -1, queries.num_groups))
+    lse, tokens = partial.lse, partial.tokens
+    if tokens is not None:
+        places = lse.new_full((queries.num_kv_heads, tokens.num_places, queries.num_groups), -torch.inf)
+        places.index_copy_(1, tokens.places, lse.view(queries.num_kv_heads, -1, queries.num_groups))
         return places.view(queries.num_kv_heads, -1, queries.size).transpose(0, 1)
     if lse.shape[2] == queries.size:
         return lse
@@ -121,12 +121,12 @@ def _add_weighted(
     merged: torch.Tensor, partial: PartialAttention, weights: torch.Tensor, queries: GroupedQueries
 ) -> None:
     """Add the partial outputs to `merged`, in place, each times its weight of `[K, Hkv, M]`."""
-    rows = partial.rows
-    if rows is not None:
-        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, rows.num_places, queries.num_groups)
-        weight = by_place.index_select(1, rows.places)[None, ..., None]  # [1, Hkv, E, G, 1]
+    tokens = partial.tokens
+    if tokens is not None:
+        by_place = weights.transpose(0, 1).reshape(queries.num_kv_heads, tokens.num_places, queries.num_groups)
+        weight = by_place.index_select(1, tokens.places)[None, ..., None]  # [1, Hkv, E, G, 1]
         out = partial.out.reshape(*weight.shape[:-1], -1)
-        queries.by_row(merged).index_add_(2, rows.rows, out * weight)
+        queries.by_token(merged).index_add_(2, tokens.tokens, out * weight)
         return
     start = merged.shape[2] - partial.out.shape[2]
     for out, weight in zip(partial.out, weights[:, :, start:, None], strict=True):

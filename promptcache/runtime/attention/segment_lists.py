@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.runtime.attention.masks import ForwardMask, KVView, PositionArray
-from promptcache.runtime.attention.step_tokens import StepTokens, TailGroup
+from promptcache.runtime.attention.pass_tokens import KVView, PassTokens, PositionArray, TailGroup
 
 SEGMENT_FIELDS = 6
 """Address of the first key and of the first value in layer 0; elements between layers, heads and tokens; where the
@@ -25,7 +24,10 @@ positions of the keys begin in the list, or -1 if no query has to compare them.
 """
 
 RANGE_FIELDS = 3
-"""Segment, first key and end. Own keys of batch row r have the segment -1 - r."""
+"""Segment, first key and end."""
+
+_OF_CALL = -1
+"""The segment of the keys of the layer's call."""
 
 ITEM_FIELDS = 4
 """First range and end, first of the item's tokens, and their number."""
@@ -64,14 +66,13 @@ class KeyRange(NamedTuple):
 
     Attributes:
         tokens: Indices of the queries.
-        memory: None means own keys of the batch row `row`, causal by index.
+        memory: None means the keys of the layer's call, causal by index.
     """
 
     tokens: _Tokens
     start: int
     stop: int
     memory: Memory | None
-    row: int = 0
 
 
 class ListSizes(NamedTuple):
@@ -160,36 +161,15 @@ class SegmentLists:
         return torch.from_numpy(found)
 
 
-def request_ranges(mask: ForwardMask, batch: int, num_own: int) -> Iterator[KeyRange]:
-    """Yield the keys of one request whose `batch` rows have their own KV; its mask has positions.
-
-    Args:
-        num_own: Own keys that a query may attend to; more than there are make room for later tokens.
-    """
-    assert mask.positions is not None, "masks alone say nothing about positions"
-    queries, own, window = mask.positions.queries, mask.positions.own, mask.positions.window
-    num_tokens = len(queries)
-    rows = np.arange(batch) * num_tokens
-    for segment, some in zip(mask.segments, mask.masks, strict=True):
-        if some is None or some.start == some.stop:
-            continue
-        tokens = (rows[:, None] + np.arange(some.first_query, num_tokens)).ravel()
-        positions = None if some.mask is None else segment.position_array()
-        yield KeyRange(tokens, some.start, some.stop, _memory_of(segment, positions))
-    start = 0 if window is None else int(np.searchsorted(own, queries[0] - window, side="right"))
-    for row, first in enumerate(rows.tolist()):
-        yield KeyRange(np.arange(first, first + num_tokens), start, num_own, None, row)
-
-
-def step_ranges(step: StepTokens, window: int | None) -> Iterator[KeyRange]:
-    """Yield the keys of a step. Its tokens are rows of one token each; their own keys are those of the layer's call."""
-    positions = step.positions
-    for segment, used in zip(step.segments, step.users, strict=True):
+def key_ranges(pass_tokens: PassTokens, window: int | None) -> Iterator[KeyRange]:
+    """Yield the keys of a pass. Own keys of chunks are those of the layer's call."""
+    positions = pass_tokens.positions
+    for segment, used in zip(pass_tokens.segments, pass_tokens.users, strict=True):
         tokens = np.flatnonzero(used & (positions > segment.last))
         yield from _stored(segment, tokens, positions, window)
-    for group in step.groups:
+    for group in pass_tokens.groups:
         yield from _tails(group, positions, window)
-    for chunk in step.chunks:
+    for chunk in pass_tokens.chunks:
         tokens = np.arange(chunk.start, chunk.stop)
         if chunk.older is not None:
             yield from _stored(chunk.older, tokens, positions, window)
@@ -237,9 +217,7 @@ def _memory_of(view: KVView, positions: PositionArray | None) -> Memory:
 def make_lists(
     ranges: Sequence[KeyRange],
     positions: PositionArray,
-    own_positions: PositionArray,
     *,
-    num_queries: int,
     num_kv_heads: int,
     tokens_at_once: int,
     compares_own: bool,
@@ -248,12 +226,10 @@ def make_lists(
     """Return the lists of ranges of keys.
 
     Args:
-        positions: Of the queries of one batch row, `[T]`.
-        own_positions: Of own keys, `[n]`.
-        num_queries: B * T; each attends to something.
+        positions: Of the tokens, `[T]`. Each attends to something.
         num_kv_heads: Programs of one item.
         tokens_at_once: Largest number of queries of one item.
-        compares_own: Whether a window ends among the own keys.
+        compares_own: Whether a window ends among the keys of the layer's call.
         holds: As in `SegmentLists`.
     """
     segments: list[int] = []
@@ -261,7 +237,7 @@ def make_lists(
     num_compared = 0
     alike: dict[bytes, tuple[_Tokens, list[tuple[int, int, int]]]] = {}
     for each in ranges:
-        segment = -1 - each.row
+        segment = _OF_CALL
         if each.memory is not None:
             segment = len(segments) // SEGMENT_FIELDS
             *place, known = each.memory
@@ -286,9 +262,9 @@ def make_lists(
                 tokens.append(some)
                 num_entries += len(some)
     of_entry = np.concatenate(tokens)
-    counts = np.bincount(of_entry, minlength=num_queries)
+    counts = np.bincount(of_entry, minlength=len(positions))
     assert counts.min() > 0, "each query attends to something"
-    own = own_positions if compares_own else np.empty(0, dtype=np.int64)
+    own = positions if compares_own else np.empty(0, dtype=np.int64)
     parts = [
         np.array(segments, dtype=np.int64),
         np.array(flat_ranges, dtype=np.int64),

@@ -186,38 +186,6 @@ def store_kernel(
     tl.store(to_values + at + width, tl.load(values + token * v_token + head * v_head + width))
 
 
-@triton.jit(
-    do_not_specialize=(
-        *("num_tokens", "to_row", "to_head", "to_token", "k_row", "k_head", "k_token", "v_row", "v_head", "v_token"),
-    )
-)
-def append_kernel(
-    to_keys,
-    to_values,
-    keys,
-    values,
-    num_tokens,
-    to_row,
-    to_head,
-    to_token,
-    k_row,
-    k_head,
-    k_token,
-    v_row,
-    v_head,
-    v_token,
-    D: tl.constexpr,  # noqa: N803
-):
-    number, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    row, token = number // num_tokens, number % num_tokens
-    at = row * to_row + head * to_head + token * to_token
-    width = tl.arange(0, D)
-    key = tl.load(keys + row * k_row + head * k_head + token * k_token + width)
-    value = tl.load(values + row * v_row + head * v_head + token * v_token + width)
-    tl.store(to_keys + at + width, key)
-    tl.store(to_values + at + width, value)
-
-
 _library = torch.library.Library("promptcache", "DEF")
 _library.define(
     "attend(Tensor query, Tensor keys, Tensor values, Tensor(a!) partial, Tensor(b!) lse, Tensor numbers, int layer, "
@@ -227,7 +195,6 @@ _library.define(
     "merge(Tensor(a!) out, Tensor partial, Tensor lse, Tensor numbers, Tensor? sinks, int starts, int entries) -> ()"
 )
 _library.define("store(Tensor keys, Tensor values, Tensor targets, int layer) -> ()")
-_library.define("append(Tensor(a!) to_keys, Tensor(b!) to_values, Tensor keys, Tensor values) -> ()")
 
 
 def _attend(
@@ -305,27 +272,10 @@ def _merge(
 
 
 def _store(keys: torch.Tensor, values: torch.Tensor, targets: torch.Tensor, layer: int) -> None:
+    keys, values = (each if each.stride(2) == 1 else each.contiguous() for each in (keys, values))
     num_tokens, heads, width = keys.shape
     store_kernel[(num_tokens, heads)](
         keys, values, targets, layer, *keys.stride()[:2], *values.stride()[:2], D=width, num_warps=1
-    )
-
-
-def _append(to_keys: torch.Tensor, to_values: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    assert to_keys.stride() == to_values.stride(), "one stride serves keys and values"
-    keys, values = (each if each.stride(3) == 1 else each.contiguous() for each in (keys, values))
-    batch, heads, num_tokens, width = keys.shape
-    append_kernel[(batch * num_tokens, heads)](
-        to_keys,
-        to_values,
-        keys,
-        values,
-        num_tokens,
-        *to_keys.stride()[:3],
-        *keys.stride()[:3],
-        *values.stride()[:3],
-        D=width,
-        num_warps=1,
     )
 
 
@@ -333,10 +283,10 @@ def _nothing(*_: object) -> None:
     """Tensors without memory are counted and never computed."""
 
 
-for _name, _function in (("attend", _attend), ("merge", _merge), ("store", _store), ("append", _append)):
+for _name, _function in (("attend", _attend), ("merge", _merge), ("store", _store)):
     for _device in ("CPU", "CUDA"):
         _library.impl(_name, _function, _device)
     _library.impl(_name, _nothing, "Meta")
 
 OPERATORS = torch.ops.promptcache
-"""`attend`, `merge`, `store` and `append`."""
+"""`attend`, `merge` and `store`."""

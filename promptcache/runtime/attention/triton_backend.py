@@ -20,21 +20,14 @@ import torch
 from promptcache.diagnostics import first_line
 from promptcache.kv import Slab
 from promptcache.runtime.attention.backend import AttentionCall, AttentionSpec
-from promptcache.runtime.attention.masks import ForwardMask, ForwardPositions
+from promptcache.runtime.attention.pass_tokens import PassTokens, RowChunk
 from promptcache.runtime.attention.portable import PortableBackend
-from promptcache.runtime.attention.segment_lists import (
-    SegmentLists,
-    make_lists,
-    request_ranges,
-    step_ranges,
-)
-from promptcache.runtime.attention.step_tokens import StepTokens
+from promptcache.runtime.attention.segment_lists import SegmentLists, key_ranges, make_lists
 from promptcache.runtime.attention.transfer import to_device, write_to_device
 
 _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
 _FEW_ROWS, _MANY_ROWS = 16, 64  # queries times heads of a group, of one program
-_OWN_STEP = 256  # lists of single tokens have room for so many later ones
 
 WANTED = "PROMPTCACHE_TRITON"
 """Environment variable that is "0" where these kernels are not used."""
@@ -65,13 +58,9 @@ class TritonBackend:
         """Whether the kernels run on a device. The first call compiles them. The meta device stands for CUDA."""
         return _is_installed() if device.type == "meta" else device.type == "cuda" and _runs(device)
 
-    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> TritonAttention:
-        """Prepare the forward pass of one request. Its mask has positions."""
-        return TritonAttention(mask, spec)
-
-    def prepare_step(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> TritonStepAttention:
-        """Prepare a step."""
-        return TritonStepAttention(tokens, window, spec)
+    def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> TritonAttention:
+        """Prepare the lists of one pass."""
+        return TritonAttention(tokens, window, spec)
 
 
 class ListedAttention:
@@ -131,52 +120,16 @@ class ListedAttention:
 
 
 class TritonAttention(ListedAttention):
-    """Attention of one request, or of rows over the same segments."""
+    """Attention of one pass."""
 
-    def __init__(self, mask: ForwardMask, spec: AttentionSpec) -> None:
-        assert mask.positions is not None, "this backend computes from positions"
-        queries = spec.queries
-        super().__init__(spec, mask.positions.window, queries.batch * queries.num_tokens)
-        self._mask, self._positions = mask, mask.positions
-        self._serves_later = queries.num_tokens == 1 and mask.is_whole and self._window is None
-        self._room = 0
-
-    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`."""
-        if call.keys.shape[2] > self._room:
-            self._make_room(call.keys.shape[2])
-        return super().run(layer, call)
-
-    def _make_room(self, num_own: int) -> None:
-        """Make lists for at least `num_own` own tokens; the kernel reads those that there are."""
-        queries = self._spec.queries
-        self._room = -(-num_own // _OWN_STEP) * _OWN_STEP if self._serves_later else num_own
-        lists = make_lists(
-            [*request_ranges(self._mask, queries.batch, self._room)],
-            self._positions.queries,
-            self._positions.own,
-            num_queries=queries.batch * queries.num_tokens,
-            num_kv_heads=queries.num_kv_heads,
-            tokens_at_once=self._tokens_at_once,
-            compares_own=self._mask.own_mask is not None,
-            holds=self._mask.segments,
-        )
-        self._load(lists)
-
-
-class TritonStepAttention(ListedAttention):
-    """Attention of one step."""
-
-    def __init__(self, tokens: StepTokens, window: int | None, spec: AttentionSpec) -> None:
+    def __init__(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> None:
         super().__init__(spec, window, len(tokens.positions))
         positions = tokens.positions
         chunks = ((positions[each.start], positions[each.stop - 1]) for each in tokens.chunks)
         compares_own = window is not None and any(last - first >= window for first, last in chunks)
         lists = make_lists(
-            [*step_ranges(tokens, window)],
-            np.asarray(positions),
-            np.asarray(positions),
-            num_queries=len(positions),
+            [*key_ranges(tokens, window)],
+            positions,
             num_kv_heads=spec.queries.num_kv_heads,
             tokens_at_once=self._tokens_at_once,
             compares_own=compares_own,
@@ -215,11 +168,6 @@ class TokenStore:
         _operators().store(keys, values, self._targets, layer)
 
 
-def append(to_keys: torch.Tensor, to_values: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy keys and values `[B, Hkv, T, D]` of one layer to views of memory, by one kernel."""
-    _operators().append(to_keys, to_values, keys, values)
-
-
 @cache
 def _is_installed() -> bool:
     return find_spec("triton") is not None
@@ -250,12 +198,17 @@ def _runs(device: torch.device) -> bool:
 def computes_rightly(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels compute attention among three tokens as matrix products do."""
     states = torch.linspace(-2, 2, 6 * 16, dtype=dtype, device=device).view(1, 2, 3, 16)
-    positions = np.arange(3)
-    placed = ForwardPositions(queries=positions, own=positions, window=None)
-    mask = ForwardMask(segments=(), masks=(), own_mask=None, positions=placed)
+    tokens = PassTokens(
+        segments=(),
+        users=np.zeros((0, 3), dtype=np.bool_),
+        positions=np.arange(3),
+        groups=(),
+        chunks=(RowChunk(start=0, stop=3, older=None),),
+        device=device,
+    )
     call = AttentionCall(states, states.flip(2), states.flip(3), 0.25)
-    spec = AttentionSpec.of(states, 2, None)
-    found, expected = (each.prepare(mask, spec).run(0, call) for each in (TritonBackend(), PortableBackend()))
+    spec = AttentionSpec.of(call)
+    found, expected = (each.prepare(tokens, None, spec).run(0, call) for each in (TritonBackend(), PortableBackend()))
     return torch.allclose(found, expected, rtol=0, atol=1e-2)
 
 

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from promptcache.diagnostics import ModelChanged, NotFinite, UnsupportedModel, first_line, shown, whole
 from promptcache.kv import KVShape
 from promptcache.locks import new_lock
-from promptcache.runtime.attention import Positions, to_device
+from promptcache.runtime.attention import to_device
 from promptcache.runtime.hf.facts import (
     MODEL_FAULTS,
     Facts,
@@ -36,7 +36,6 @@ from promptcache.runtime.hf.packed import pack_linears
 from promptcache.runtime.hf.positioned_cache import watch_positions
 from promptcache.runtime.hf.relocation import Relocation, read_relocation
 from promptcache.runtime.hf.rope import pin_rope
-from promptcache.runtime.hf.segmented import segmented_cache
 from promptcache.runtime.hf.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
@@ -210,10 +209,6 @@ class Model:
         fix = "load it in bfloat16 or float32, with dtype=…" if is_half else "check its weights"
         return NotFinite(f"{self.facts.name} computes {what} as infinities or NaN: {fix}")
 
-    def cache(self, positions: Positions) -> Cache:
-        """Return a cache over the segments of `positions` with an empty tail."""
-        return segmented_cache(positions, self.shape.num_layers)
-
     def forward(
         self,
         token_ids: torch.Tensor,
@@ -228,7 +223,7 @@ class Model:
         Args:
             token_ids: `[B, T]`.
             position_ids: `[B, T]`.
-            cache: From `cache`; its tail grows by T tokens.
+            cache: It grows by T tokens.
             mask: For plain caches, the result of `attention_masks`.
             keep: Indices `[K]` of the tokens whose logits are wanted; None means all.
 

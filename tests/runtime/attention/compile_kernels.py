@@ -29,7 +29,6 @@ _ATTEND = {
     "window": "i64",
 }
 _MERGE = {"out": "*bf16", "partial": "*fp32", "lse": "*fp32", "numbers": "*i64", "sinks": "*bf16"}
-_APPEND = dict.fromkeys(("to_keys", "to_values", "keys", "values"), "*bf16")
 _STORE = {"keys": "*bf16", "values": "*bf16", "targets": "*i64"}
 
 
@@ -54,7 +53,6 @@ def compiled(capability: int) -> Iterator[tuple[str, bytes]]:
         fixed = {"NUM_HEADS": 8, "D": head_dim, "HAS_SINKS": True}
         yield f"merge D={head_dim}", _code(segments_kernel.merge_kernel, _MERGE, fixed, capability, 1)
         yield f"store D={head_dim}", _code(segments_kernel.store_kernel, _STORE, {"D": head_dim}, capability, 1)
-        yield f"append D={head_dim}", _code(segments_kernel.append_kernel, _APPEND, {"D": head_dim}, capability, 1)
 
 
 def _code(kernel: Any, types: Mapping[str, str], fixed: Mapping[str, object], capability: int, warps: int) -> bytes:

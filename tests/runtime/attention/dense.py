@@ -1,12 +1,14 @@
-"""A toy backend: dense attention in float64, written out. It is the oracle of the other backends."""
+"""A toy backend: dense attention in float64, written out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
-from promptcache.runtime.attention import AttentionCall, AttentionSpec, ForwardMask, SegmentMask
+from promptcache.runtime.attention import AttentionCall, AttentionSpec, PassTokens, PositionArray
 
 
 def dense_attention(
@@ -35,48 +37,54 @@ def dense_attention(
     return weights @ values, scores.logsumexp(-1)
 
 
-def segment_matrix(mask: SegmentMask | None, batch: int, num_queries: int, num_keys: int) -> torch.Tensor:
-    """Return the mask of a segment as a matrix, bool `[B, T, S]`."""
-    matrix = torch.zeros((batch, num_queries, num_keys), dtype=torch.bool)
-    if mask is None:
-        return matrix
-    rows = list(range(batch)) if mask.rows is None else mask.rows.tolist()
-    seen = torch.ones((len(rows), num_queries - mask.first_query, mask.stop - mask.start), dtype=torch.bool)
-    if mask.mask is not None:
-        seen &= mask.mask.cpu()
-    matrix[rows, mask.first_query :, mask.start : mask.stop] = seen
-    return matrix
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedDense:
     """Dense attention over concatenated keys."""
 
-    mask: ForwardMask
+    tokens: PassTokens
     spec: AttentionSpec
     calls: list[str]
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        """Concatenate keys, expand the masks, and attend."""
+        """Concatenate all keys that a token of the pass may attend to, and attend by position."""
         self.calls.append(f"run {layer}")
-        query = call.query
-        batch, _, num_queries, _ = query.shape
-        views = [segment.layers().by_layer[layer] for segment in self.mask.segments]
-        keys, values = (
-            torch.cat([*(view[index].expand(batch, -1, -1, -1) for view in views), own], dim=2)
-            for index, own in enumerate((call.keys, call.values))
-        )
-        num_own = call.keys.shape[2]
-        own = torch.ones((num_queries, num_own), dtype=torch.bool).tril(num_own - num_queries).expand(batch, -1, -1)
-        if self.mask.own_mask is not None:
-            own = self.mask.own_mask.cpu().reshape(-1, num_queries, num_own).expand(batch, -1, -1)
-        masks = zip(self.mask.segments, self.mask.masks, strict=True)
-        matrices = [segment_matrix(mask, batch, num_queries, segment.num_tokens) for segment, mask in masks]
-        mask = torch.cat([*matrices, own], dim=2)[:, None].to(query.device)
+        tokens, keys, masks = self.tokens, [call[1:3]], []
+        own = np.zeros((len(tokens.positions), len(tokens.positions)), dtype=np.bool_)
+        for chunk in tokens.chunks:
+            own[chunk.start : chunk.stop, chunk.start : chunk.stop] = True
+            if chunk.older is not None:
+                of_row = np.zeros(len(tokens.positions), dtype=np.bool_)
+                of_row[chunk.start : chunk.stop] = True
+                keys.append(chunk.older.layers().by_layer[layer])
+                masks.append(self._mask(call.window, chunk.older.position_array(), of_row))
+        for group in tokens.groups:
+            tails = group.views.by_layer[layer]
+            for token, index, placed in zip(
+                range(group.start, group.stop), group.indices, group.positions, strict=True
+            ):
+                keys.append((tails[0][index : index + 1], tails[1][index : index + 1]))
+                masks.append(self._mask(call.window, placed, np.arange(len(tokens.positions)) == token))
+        for segment, users in zip(tokens.segments, tokens.users, strict=True):
+            keys.append(segment.layers().by_layer[layer])
+            masks.append(self._mask(call.window, segment.position_array(), users))
+        mask = np.concatenate([self._mask(call.window, tokens.positions, None) & own, *masks], axis=1)
+        all_keys, all_values = (torch.cat(each, dim=2) for each in zip(*keys, strict=True))
         out, _ = dense_attention(
-            query, keys, values, scale=call.scale, mask=mask, softcap=self.spec.softcap, sinks=call.sinks
+            call.query,
+            all_keys,
+            all_values,
+            scale=call.scale,
+            mask=torch.from_numpy(mask).to(call.query.device),
+            softcap=self.spec.softcap,
+            sinks=call.sinks,
         )
-        return out.transpose(1, 2).to(query.dtype)
+        return out.transpose(1, 2).to(call.query.dtype)
+
+    def _mask(self, window: int | None, placed: PositionArray, of_row: Any) -> Any:
+        """Return bool `[T, S]`: tokens of a row attend to positions up to their own, within the window."""
+        distance = self.tokens.positions[:, None] - placed
+        seen = (distance >= 0) & (distance < (window or 1 << 62))
+        return seen if of_row is None else seen & of_row[:, None]
 
 
 class DenseBackend:
@@ -91,7 +99,7 @@ class DenseBackend:
         """Always True."""
         return True
 
-    def prepare(self, mask: ForwardMask, spec: AttentionSpec) -> PreparedDense:
-        """Keep the masks."""
-        self.calls.append("prepare")
-        return PreparedDense(mask, spec, self.calls)
+    def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> PreparedDense:
+        """Keep the tokens."""
+        self.calls.append(f"prepare {window}")
+        return PreparedDense(tokens, spec, self.calls)

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
 from promptcache.layout import Encoding, Plan, RequestTokens
-from promptcache.runtime.attention import PortableBackend, RequestPositions, StepTokens, segmented_attention
+from promptcache.runtime.attention import KernelAttention, PassTokens, PortableBackend, pass_attention
 from promptcache.runtime.batch import Batch
 from promptcache.runtime.coalesce import Pool
 from promptcache.runtime.forward_pass import Row
@@ -44,7 +44,7 @@ batches = module_of("promptcache.runtime.batch")
 @pytest.fixture
 def portable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute attention with the portable backend."""
-    monkeypatch.setattr(segmented_attention, "_backends", (PortableBackend(),))
+    monkeypatch.setattr(pass_attention, "_backends", (PortableBackend(),))
 
 
 @cache
@@ -184,29 +184,29 @@ def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes. The
-    masks of the only row without a window serve its later tokens, too.
+    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes, and so
+    are the kernel calls over them for single tokens without a window.
     """
     model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
-    windows, alone, shared = [], [], []
-    mask, segments, of_row = StepTokens.mask, batches.shared_segments, RequestPositions.forward_mask
-    monkeypatch.setattr(StepTokens, "mask", lambda self, window: windows.append(window) or mask(self, window))
-    monkeypatch.setattr(
-        RequestPositions, "forward_mask", lambda self, *sizes: alone.append(sizes[-1]) or of_row(self, *sizes)
-    )
+    windows, calls, shared = [], [], []
+    key, prepared, segments = PassTokens.kept_key, KernelAttention._prepared_calls, batches.shared_segments
+    monkeypatch.setattr(PassTokens, "kept_key", lambda self, window: windows.append(window) or key(self, window))
+    monkeypatch.setattr(KernelAttention, "_prepared_calls", lambda *given: calls.append(1) or prepared(*given))
     monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
     batch = Batch(model)
     first, second = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
 
-    batch.step([(first, [5, 6]), (second, plan.tokens.token_ids)])
-    batch.step([(first, [5])])
+    batch.step([(first, plan.tokens.token_ids), (second, plan.tokens.token_ids)])
+    found = []
+    for work in ([first, second], [first, second], [second]):
+        batch.step([(row, [5]) for row in work])
+        found.append(len(calls))
     batch.leave(first)
     batch.step([(second, [5])])
-    batch.step([(second, [5])])
 
-    assert windows == 2 * [WINDOW, None]
-    assert sorted(alone, key=str) == [WINDOW, WINDOW, None]
+    assert windows == 5 * [WINDOW, None]
+    assert [*found, len(calls)] == [4, 5, 7, 9]
     assert shared == [2, 1]
 
 

@@ -1,0 +1,202 @@
+"""The tokens of one forward pass, the KV that they attend to, and their masks, computed from positions alone.
+
+A pass has T tokens `[1, T]` of any number of rows. A token attends to itself and to lower positions of its own row. No
+token of a row lies between the tokens of a segment that the row uses, so a mask is needed only where a sliding window
+ends inside it. Masks are computed and kept on the host; backends move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from promptcache.kv import LayerViews, Slab
+
+PositionArray: TypeAlias = npt.NDArray[np.int64]
+
+UNUSED_POSITION = np.iinfo(np.int64).max
+"""The position of tail memory without a token: no token attends to it."""
+
+
+class KVView(Protocol):
+    """A view of stored KV in one slab: the properties of a segment that attention needs."""
+
+    @property
+    def slab(self) -> Slab:
+        """The slab of the view."""
+
+    @property
+    def start(self) -> int:
+        """The first token of the view, counted from the start of the slab."""
+
+    @property
+    def stop(self) -> int:
+        """The end of the view."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens in view."""
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+
+    def position_array(self) -> PositionArray:
+        """Return all positions, `[T]`, strictly increasing."""
+
+    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
+        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentMask:
+    """The tokens that attend to a segment, and the keys that they attend to.
+
+    Attributes:
+        first_query: Tokens from this one on attend.
+        start, stop: Tokens of the segment; no others are attended to.
+        mask: Bool on the host `[T', S]`, True where a token attends to a key; None means everywhere.
+        tokens: Indices of the T' tokens that attend; None means all from `first_query` on.
+    """
+
+    first_query: int
+    start: int
+    stop: int
+    mask: torch.Tensor | None = None
+    tokens: npt.NDArray[np.intp] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TailGroup:
+    """Rows with one new token each, whose own KV lies in one slab.
+
+    Attributes:
+        start, stop: Their tokens in the pass, one for each row.
+        views: Memory of their own KV, the new tokens included, `[R, Hkv, S, D]`. Tails of rows without a token in
+            the pass may lie between.
+        indices: The tail of each row among the R tails, increasing.
+        positions: Positions of the own tokens, `[stop - start, S]`; `UNUSED_POSITION` behind the last one.
+    """
+
+    start: int
+    stop: int
+    views: LayerViews
+    indices: tuple[int, ...]
+    positions: PositionArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowChunk:
+    """Several new tokens `[start, stop)` of one row, in position order; `older` are its own tokens before them."""
+
+    start: int
+    stop: int
+    older: KVView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PassTokens:
+    """The tokens of one pass, with all KV that they attend to. They are in the order of groups, then of chunks.
+
+    Attributes:
+        segments: The stored KV of all rows.
+        users: Bool `[number of segments, T]`, whether the row of a token uses a segment.
+        positions: `[T]`.
+        groups, chunks: Together they hold each token once.
+        kept: What backends prepared for the segments of earlier passes of the same rows, by `kept_key`.
+    """
+
+    segments: tuple[KVView, ...]
+    users: npt.NDArray[np.bool_]
+    positions: PositionArray
+    groups: tuple[TailGroup, ...]
+    chunks: tuple[RowChunk, ...]
+    device: torch.device
+    kept: dict[bytes, Any] = field(default_factory=dict)
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether all tokens are of one row."""
+        return len(self.chunks) == 1 and not self.groups
+
+    def kept_key(self, window: int | None) -> bytes | None:
+        """Return what the masks of stored KV depend on, where they serve later passes, too; None elsewhere.
+
+        They do for single tokens without a window that are above all of their segments.
+        """
+        if window is not None or self.chunks or (self.users & ~self._above()).any():
+            return None
+        return self.users.tobytes()
+
+    def stored(self, window: int | None) -> list[tuple[KVView, SegmentMask]]:
+        """Return the segments that tokens attend to, and the older own tokens of chunks, with their masks.
+
+        Args:
+            window: A token attends to keys less than this many positions before it; None means all.
+        """
+        seen = [*zip(self.segments, map(np.flatnonzero, self.users & self._above()), strict=True)]
+        seen += [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
+        masks = ((view, self._segment_mask(view, tokens, window)) for view, tokens in seen)
+        return [(view, mask) for view, mask in masks if mask is not None]
+
+    def _above(self) -> npt.NDArray[np.bool_]:
+        """Return bool `[number of segments, T]`, whether a token is above a segment."""
+        above: npt.NDArray[np.bool_] = (
+            np.array([segment.last for segment in self.segments], dtype=np.int64)[:, None] < self.positions
+        )
+        return above
+
+    def _segment_mask(self, view: KVView, tokens: npt.NDArray[np.intp], window: int | None) -> SegmentMask | None:
+        """Return the mask of a view for `tokens`, which are above all of its positions."""
+        start, near = 0, None
+        if window is not None and len(tokens):
+            tokens = tokens[self.positions[tokens] - view.last < window]
+            if len(tokens) and self.positions[tokens].max() - view.first >= window:
+                queries, keys = self.positions[tokens], view.position_array()
+                start = int(np.searchsorted(keys, queries.min() - window, side="right"))
+                inside = queries[:, None] - keys[start:] < window  # [T', S]
+                near = None if inside.all() else torch.from_numpy(inside)
+        if not len(tokens):
+            return None
+        # The last tokens of a row are the end of its queries, which needs no copy.
+        first = int(tokens[0]) if self.is_chunk and len(tokens) == len(self.positions) - tokens[0] else 0
+        some = None if len(tokens) == len(self.positions) - first else tokens
+        return SegmentMask(first_query=first, start=start, stop=view.num_tokens, mask=near, tokens=some)
+
+    def tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
+        """Return the mask of tails, bool `[R, 1, 1, S]` on the host; None if each row attends to its whole tail."""
+        queries = self.positions[group.start : group.stop, None]
+        seen = group.positions <= queries
+        if window is not None:
+            seen &= queries - group.positions < window
+        num_tails = len(group.views.by_layer[0][0])
+        if num_tails == len(group.indices) and seen.all():
+            return None
+        mask = np.zeros((num_tails, 1, 1, seen.shape[1]), dtype=np.bool_)
+        mask[list(group.indices), 0, 0] = seen
+        return torch.from_numpy(mask)
+
+    def chunk_mask(self, chunk: RowChunk, window: int | None) -> torch.Tensor | None:
+        """Return the mask among the n tokens of a chunk, bool `[n, n]` on the host; None means causal by index."""
+        own = self.positions[chunk.start : chunk.stop]
+        if window is None or own[-1] - own[0] < window:
+            return None
+        distance = own[:, None] - own
+        return torch.from_numpy((distance >= 0) & (distance < window))
+
+
+def padded_positions(rows: Sequence[PositionArray]) -> PositionArray:
+    """Return positions of several tails as one array `[R, S]`, padded with `UNUSED_POSITION`."""
+    padded = np.full((len(rows), max(len(row) for row in rows)), UNUSED_POSITION, dtype=np.int64)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded
