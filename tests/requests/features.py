@@ -54,7 +54,11 @@ _IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"reuse=False"}), frozenset({"argument below a module", *REPAIRS[:3]}), "all tokens are computed again"),
     (frozenset({"repair all"}), frozenset({"argument below a module"}), "all tokens are computed again"),
     (frozenset({"repair none"}), frozenset({"computed again"}), "nothing is computed again"),
-    (frozenset({"promoted"}), frozenset({Way.LINK, "reuse=False", "repair all"}), "no promotion is used"),
+    (
+        frozenset({"promoted"}),
+        frozenset({Way.LINK, "reuse=False", "repair all", "no history"}),
+        "no promotion is used",
+    ),
 )
 """Pairs that cannot be together, with the reason."""
 
@@ -98,9 +102,9 @@ def features(workload: Workload) -> Iterator[frozenset[str]]:
     """Yield the features of each request, in order."""
     state = state_of(workload)
     promoted = promoted_tokens(workload, state)
-    history: set[tuple[str, int]] = set()
+    history: set[tuple[str, str | None, int]] = set()
     for step in workload.steps:
-        added: set[tuple[str, int]] = set()
+        added: set[tuple[str, str | None, int]] = set()
         turns: tuple[ChatTurn, ...] = ()
         for ask in step.asks:
             modular = plan_of(workload, state, ask, step.way, turns)
@@ -118,12 +122,12 @@ def features(workload: Workload) -> Iterator[frozenset[str]]:
         history |= added
 
 
-def _stretches(plan: Plan, salt: str | None) -> Iterator[tuple[str, int]]:
-    """Yield each stretch of own tokens, whose beginning history keeps, as its key and first token."""
+def _stretches(plan: Plan, salt: str | None) -> Iterator[tuple[str, str | None, int]]:
+    """Yield each stretch of own tokens, whose beginning history keeps, as its key, salt and first token."""
     token_ids = plan.tokens.token_ids
     for each in stretches(plan.tokens, salt):
         if each.start + 1 < len(token_ids):  # the last token is always computed
-            yield each.key, token_ids[each.start]
+            yield each.key, salt, token_ids[each.start]
 
 
 def _of_ask(ask: Ask, step: Step, plan: Plan) -> Iterator[str]:
