@@ -67,7 +67,7 @@ def test_what_is_shown_is_short(results: Mapping[str, Any], name: str) -> None:
     text = repr(results[name])
 
     assert "\n" not in text
-    assert len(text) <= 450
+    assert len(text) <= 500
 
 
 def test_what_is_shown_says_what_it_is(results: Mapping[str, Any]) -> None:

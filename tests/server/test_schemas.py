@@ -57,7 +57,7 @@ def test_administrator_changes_schemas(served: Served, name: str) -> None:
     path = f"/v1/schemas/{quote(name, safe='')}"
     body = {"model": f"demo@{name}", "prompt_cache": {"use": ["one"]}, "messages": [{"role": "user", "content": "Hi"}]}
     with served.http("root") as client:
-        made = client.put(path, content=DOCUMENT.format(name, "red").encode(), headers=XML)
+        made = client.put(path, content=DOCUMENT.format(name, f"red, says {name}").encode(), headers=XML)
         warmed = client.post(f"{path}/warm")
         asked = client.post(CHATS, json={**body, "max_tokens": 2})
         again = client.put(path, content=DOCUMENT.format(name, "blue").encode(), headers=XML)

@@ -13,10 +13,11 @@ export function clearResults() {
   $("results").hidden = true;
 }
 
-/** Return the steps of an answer in milliseconds. Linking takes microseconds and counts as fetching. */
+/** Return the steps of an answer in milliseconds. Waiting, encoding and linking count as fetching. */
 function steps({ timing }) {
-  const { plan_s, fetch_s, link_s, prefill_s, decode_s } = timing;
-  const seconds = { plan: plan_s, fetch: fetch_s + link_s, prefill: prefill_s, decode: decode_s };
+  const { plan_s, wait_s, refine_s, fetch_s, encode_s, link_s, prefill_s, decode_s } = timing;
+  const fetch = wait_s + fetch_s + encode_s + link_s;
+  const seconds = { plan: plan_s + refine_s, fetch, prefill: prefill_s, decode: decode_s };
   return Object.fromEntries(STEPS.map((each) => [each, 1000 * seconds[each]]));
 }
 
