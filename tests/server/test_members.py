@@ -105,5 +105,5 @@ def test_clients_only_read(served: Served, place: str) -> None:
     unknown = served.get("/v1/schemas/nothing/members/docs")
 
     assert [each.status_code for each in changes] == [403] * 3
-    assert served.get(f"{place}/m/docs/one").json()["text"] .startswith("The colour of the car of ")
+    assert served.get(f"{place}/m/docs/one").json()["text"].startswith("The colour of the car of ")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "schema_not_found")
