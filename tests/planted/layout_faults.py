@@ -365,7 +365,7 @@ def _level_without_fillers(patch: Patch) -> None:
         kept: list[Any] = []
         for each in found:
             if each.source is None:
-                kept += [each] if each.origin is not Origin.ARGUMENT else []
+                kept += [each] if each.run is None else []
             elif not kept or kept[-1].source is None or kept[-1].source.encoding != each.source.encoding:
                 kept.append(replace(each, source=each.source.encoding.whole))
         number = original(kept)
