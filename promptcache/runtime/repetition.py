@@ -1,6 +1,6 @@
 """Repetition: combinations of modules that come again are prefilled plainly, in idle time or at once, and kept.
 
-A combination is all that a modular plan has up to its last stored token. History keeps its KV: under the `SHARED` salt,
+A combination is all that a modular plan has up to its last cached token. History keeps its KV: under the `SHARED` salt,
 or under the salt of the request if it has arguments. A request whose combination history has is answered by the plain
 plan: what history has is not prefilled again, and the answer is exact.
 """
@@ -54,7 +54,7 @@ class Promotions(Short):
 
 @dataclass(frozen=True, slots=True)
 class _Combination:
-    """All tokens of a plan up to its last stored one, as new tokens; the salt is that of history for them."""
+    """All tokens of a plan up to its last cached one, as new tokens; the salt is that of history for them."""
 
     tokens: RequestTokens
     salt: Salt
@@ -100,7 +100,8 @@ class Repetition:
             return plan
         plain, combination = plan.plain(), _combination(plan, salt)
         found = executor.recall(plain.tokens, salt)
-        if found is None or found.missing[0] < len(combination.tokens.token_ids):
+        num_wanted = min(len(combination.tokens.token_ids), len(plain.tokens.token_ids) - 1)
+        if found is None or found.missing[0] < num_wanted:
             self._came(combination)
             return plan
         known = executor.recall(plan.tokens, salt)
@@ -207,7 +208,7 @@ class Repetition:
 
 
 def _combination(plan: Plan, salt: str | None) -> _Combination:
-    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source or piece.origin is Origin.LAST)
     pieces = plan.pieces[: last + 1]
     tokens = RequestTokens(
         parts=(),

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from promptcache import Completion, Engine, StoreConfig
 from promptcache.diagnostics import PromptCacheError
-from promptcache.layout import Level, Plan
+from promptcache.layout import Level, Origin, Plan
 from promptcache.runtime import KVSource, Model, check_linking, plain_logits, reference_logits
 from promptcache.runtime.idle import Interrupted
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -61,7 +61,7 @@ def num_combined(plan: Plan) -> int:
     """Return the number of tokens that the promotion of a plan computes if nothing is known."""
     if plan.level is Level.EXACT:
         return 0
-    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source or piece.origin is Origin.LAST)
     return sum(len(piece.token_ids) for piece in plan.pieces[: last + 1])
 
 

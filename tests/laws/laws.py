@@ -105,6 +105,7 @@ def tokens_are_in_place(case: PromptCase) -> None:
     expected = sorted(expected_tokens(case.selection, case.plan.layout, case.tokenizer, case.plan.repair))
     planned = sorted(planned_tokens(case.plan))
     hold(planned == expected, f"planned {_difference(planned, expected)}", case)
+    hold(case.plan.pieces[-1].source is None, "the last token is not computed", case)
     hold(case.plan.stop == 1 + max(position for position, _ in expected), "generation starts in a wrong place", case)
 
 

@@ -96,12 +96,6 @@ def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask
     patch.setattr(PassTokens, "stored", stored)
 
 
-@fault("neighbours are joined across new tokens", law="cached is the reference, fixed")
-def _joined_across_new(patch: Patch) -> None:
-    original = segments._joined
-    patch.setattr(segments, "_joined", lambda views, new_positions: original(views, ()))
-
-
 @fault("views are joined across a gap in memory", law=REFERENCE)
 def _joined_across_gap(patch: Patch) -> None:
     original = segments._joined

@@ -35,7 +35,7 @@ def combined(plan: Plan, salt: str | None) -> Promoted | None:
     """Return the tokens of a modular plan up to its last stored one; None if it is exact."""
     if plan.level is Level.EXACT:
         return None
-    last = max(index for index, piece in enumerate(plan.pieces) if piece.source is not None)
+    last = max(index for index, piece in enumerate(plan.pieces) if piece.source or piece.origin is Origin.LAST)
     pieces = plan.pieces[: last + 1]
     token_ids = tuple(token_id for piece in pieces for token_id in piece.token_ids)
     return Promoted(token_ids, salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
