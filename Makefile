@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
 QUICK := $(addprefix tests/,language layout kv tokenizer grammar diagnostics test_architecture.py) \
-	$(addprefix tests/,engine/test_engine.py engine/test_laws.py runtime/test_families.py server/test_chat.py)
+	$(addprefix tests/,engine/test_engine.py engine/test_laws.py model/test_families.py server/test_chat.py)
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -40,7 +40,7 @@ test-clients: $(STAMP)  ## LangChain and LlamaIndex, with their own packages
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.
 test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: about an hour
 	PROMPTCACHE_EXAMPLES=quick PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" \
-		--ignore tests/runtime/serving/test_service.py $(addprefix tests/,engine runtime)
+		--ignore tests/decode/test_service.py $(addprefix tests/,engine answers attention decode encode loops model rows)
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	TRITON_INTERPRET=0 $(PYTEST) -m gpu

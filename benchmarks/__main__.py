@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from benchmarks.common import BenchReport, Sizes
     from promptcache.engine import Engine
-    from promptcache.runtime import Model
+    from promptcache.model import Model
 
 _TARGETS = [each.value for each in TargetName]
 _DTYPES = click.Choice(["float32", "bfloat16", "float16", "float64"])
@@ -466,7 +466,7 @@ def _load(shape: str, model: str | None, dtype: str, device: str) -> Model:
     import torch
 
     from benchmarks.shapes import random_shape
-    from promptcache.runtime import Model, load_model
+    from promptcache.model import Model, load_model
 
     if model is not None:
         return load_model(model, device=torch.device(device), dtype=_dtype(dtype))[0]

@@ -19,8 +19,8 @@ from benchmarks.common import BenchReport, CharacterTokenizer, TokenClock, lette
 from benchmarks.intervals import ratio_of_medians
 from promptcache.engine import Engine
 from promptcache.language import Prompt
+from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Model
 
 _GROUP = 10
 """Turns of one row of the table."""

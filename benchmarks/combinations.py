@@ -15,8 +15,9 @@ from benchmarks.common import BenchReport, CharacterTokenizer, letters
 from promptcache.engine import Engine
 from promptcache.kv import KVHandle, KVMemory
 from promptcache.layout import Encoding
+from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Batch, Model, Pool, open_graphs, open_pool
+from promptcache.rows import Batch, Pool, open_graphs, open_pool
 from promptcache.timing import interleave
 
 LENGTHS: Mapping[str, Sequence[int]] = {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from promptcache.runtime import Model
+from promptcache.model import Model
 from promptcache.tokenizer import PlainTokenizer
 
 

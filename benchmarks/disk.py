@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from benchmarks.common import BenchReport, CharacterTokenizer, Sizes, documents
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
+from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Model
 from promptcache.timing import Samples
 
 _PLAIN, _DISK, _MEMORY = "plain prefill", "disk", "memory"

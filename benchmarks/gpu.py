@@ -31,9 +31,11 @@ from benchmarks.common import (
 )
 from benchmarks.load import LoadSizes, TargetName, closed_loop, draw_requests
 from benchmarks.targets import TARGETS, load_setup, shape_tokenizer
+from promptcache.attention import TritonBackend, register_backend, unregister_backend
+from promptcache.decode import Completion
 from promptcache.engine import Engine
+from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Completion, Model, TritonBackend, register_backend, unregister_backend
 
 
 class _Contender(NamedTuple):

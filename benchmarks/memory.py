@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.common import BenchReport, CharacterTokenizer, Sizes, documents
 from promptcache.engine import Engine
+from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Model
 
 MIB = 2**20
 

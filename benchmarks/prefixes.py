@@ -23,8 +23,9 @@ from benchmarks.common import BenchReport, CharacterTokenizer, stock_attention
 from benchmarks.intervals import ratio_of_sums
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
+from promptcache.loops import PrefixCache
+from promptcache.model import Model, token_tensor
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Model, PrefixCache, token_tensor
 
 BLOCK_TOKENS = 16
 """Tokens of a block of the block-hash cache."""

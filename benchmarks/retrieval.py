@@ -20,11 +20,11 @@ from typing import NamedTuple
 import bm25s
 
 from benchmarks.common import BenchReport
+from promptcache.decode import Completion
 from promptcache.engine import Engine
 from promptcache.language import Context
 from promptcache.progress import Progress, silent
 from promptcache.retrieval import Documents
-from promptcache.runtime import Completion
 
 _SKIPPED = {"antigravity", "idlelib", "lib2to3", "this", "tkinter", "turtle", "turtledemo"}
 """Modules that open a window or print when they are imported, or need one."""

@@ -28,8 +28,9 @@ from transformers.utils import logging
 from benchmarks.load import AnswerTimes, Ask, LoadRequest, LoadSizes, TargetName, draw_text
 from benchmarks.server_process import server_process
 from benchmarks.shapes import random_shape
+from promptcache.answers import TokenLogprobs
+from promptcache.decode import Completion
 from promptcache.engine import Engine
-from promptcache.runtime import Completion, TokenLogprobs
 
 SAMPLING: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 """How tokens are drawn if answers are sampled."""

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from promptcache.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from promptcache.decode import Completion
     from promptcache.diagnostics import Diagnostic, PromptCacheError, PromptError, SchemaError
     from promptcache.engine import Engine
     from promptcache.kv import BlobTier, StoreConfig
     from promptcache.language import Prompt, Schema
     from promptcache.layout import Layout, Level, Plan
-    from promptcache.runtime import Completion, PrefixCache, frequent_prefixes
+    from promptcache.loops import PrefixCache, frequent_prefixes
     from promptcache.structured import Choice, Grammar, JSONSchema, Regex
 
 __version__ = "0.1.0"
@@ -31,7 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BlobTier": "promptcache.kv",
     "Choice": "promptcache.structured",
-    "Completion": "promptcache.runtime",
+    "Completion": "promptcache.decode",
     "Diagnostic": "promptcache.diagnostics",
     "Engine": "promptcache.engine",
     "Grammar": "promptcache.structured",
@@ -39,7 +40,7 @@ _HOMES = {
     "Layout": "promptcache.layout",
     "Level": "promptcache.layout",
     "Plan": "promptcache.layout",
-    "PrefixCache": "promptcache.runtime",
+    "PrefixCache": "promptcache.loops",
     "Prompt": "promptcache.language",
     "PromptCacheError": "promptcache.diagnostics",
     "PromptError": "promptcache.diagnostics",
@@ -47,7 +48,7 @@ _HOMES = {
     "Schema": "promptcache.language",
     "SchemaError": "promptcache.diagnostics",
     "StoreConfig": "promptcache.kv",
-    "frequent_prefixes": "promptcache.runtime",
+    "frequent_prefixes": "promptcache.loops",
 }
 
 __all__ = [

@@ -14,6 +14,22 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from promptcache.decode import (
+    AsyncService,
+    AsyncStream,
+    Completion,
+    RequestBuilder,
+    Score,
+    Service,
+    ServiceLimits,
+    ServiceObserver,
+    Stream,
+    WarmReport,
+    answer,
+    answer_batch,
+    logits_batch,
+    score,
+)
 from promptcache.diagnostics import (
     BYTES_ABOVE_0,
     FLAG,
@@ -27,56 +43,26 @@ from promptcache.diagnostics import (
     shown,
     whole,
 )
+from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Encoding, Layout, Plan, render
+from promptcache.loops import dynamic_cache_inputs, linked_inputs
+from promptcache.model import Model, adapt_tokenizer, as_model, load_model, reference_logits, tell_unused
 from promptcache.options import OptionKeywords
-from promptcache.runtime import (
-    AsyncService,
-    AsyncStream,
-    Audit,
+from promptcache.planning import (
     Catalog,
-    Chat,
-    Completion,
-    EngineStats,
-    Executor,
-    History,
-    Model,
     Planner,
-    Progress,
     PromptSource,
-    Repetition,
-    RequestBuilder,
     SchemaState,
-    Score,
-    Service,
-    ServiceLimits,
-    ServiceObserver,
-    Stream,
     TemplateOptions,
-    WarmReport,
-    adapt_tokenizer,
-    answer,
-    answer_batch,
-    as_model,
-    audit,
-    chat_prompt,
-    check_linking,
     check_room,
     choose_placement,
-    dynamic_cache_inputs,
-    linked_inputs,
-    load_model,
-    logits_batch,
-    open_graphs,
-    open_pool,
-    reference_logits,
     schema_state,
-    score,
     several,
-    tell_unused,
-    warm,
 )
+from promptcache.rows import History, open_graphs, open_pool
+from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30

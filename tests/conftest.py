@@ -31,7 +31,7 @@ import promptcache
 if TYPE_CHECKING:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from promptcache.runtime import Model
+    from promptcache.model import Model
 
 # Nearly all objects of the tests are freed without the collector, which took a seventh of the processor time.
 gc.set_threshold(10_000, 10, 10)
@@ -97,7 +97,7 @@ def _attention() -> Iterator[None]:
     if os.environ.get("PROMPTCACHE_ATTENTION") != "triton":
         yield
         return
-    from tests.runtime.attention.triton_interpreter import interpreted
+    from tests.attention.triton_interpreter import interpreted
 
     with interpreted("triton, interpreted in all tests"):
         yield
@@ -115,12 +115,12 @@ def _certificates_once() -> Iterator[None]:
 def _small_models_once() -> Iterator[None]:
     """Make the weights of a tiny model once, and test each small model once: tests make a thousand engines of few models.
 
-    A model with other weights, settings or attention is another one. tests/runtime/test_self_test.py tests the test.
+    A model with other weights, settings or attention is another one. tests/encode/test_self_test.py tests the test.
     """
     import torch
 
     from promptcache import engine
-    from promptcache.runtime.hf.facts import is_quantized
+    from promptcache.model.facts import is_quantized
     from promptcache.testing import tiny_model
 
     made: dict[int, LlamaForCausalLM] = {}

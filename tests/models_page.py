@@ -11,12 +11,12 @@ import torch
 import transformers
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.reference import reference_logits
-from promptcache.runtime.self_test import COPY_TOLERANCE
+from promptcache.encode.self_test import COPY_TOLERANCE
+from promptcache.model.model import Model
+from promptcache.model.reference import reference_logits
 from tests.families import FAMILIES, REFUSED, random_model
+from tests.model.test_families import PROMPT, cached_logits, distance, model_of, plan_for
 from tests.models_survey import TYPES, Finding, Outcome, survey
-from tests.runtime.test_families import PROMPT, cached_logits, distance, model_of, plan_for
 
 HEAD = """# Models
 

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from promptcache import Engine
 from promptcache.diagnostics import UnsupportedModel, first_line
-from promptcache.runtime.hf.facts import MODEL_FAULTS, TESTED_TYPES
+from promptcache.model.facts import MODEL_FAULTS, TESTED_TYPES
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 
 TYPES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in TESTED_TYPES)

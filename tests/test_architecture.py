@@ -34,8 +34,25 @@ MAY_IMPORT = {
     "tokenizer": {"diagnostics", "language"},
     "layout": {"diagnostics", "language", "tokenizer"},
     "kv": {"atomic", "diagnostics", "lazy", "locks"},
-    "runtime": {"atomic", "diagnostics", "locks", "structured", "language", "options", "tokenizer", "layout", "kv"},
-    "engine": {"diagnostics", "language", "options", "tokenizer", "layout", "kv", "runtime"},
+    "attention": {"diagnostics", "kv"},
+    "model": {"atomic", "diagnostics", "locks", "options", "tokenizer", "layout", "kv", "attention"},
+    "rows": {"diagnostics", "locks", "layout", "kv", "attention", "model"},
+    "encode": {"diagnostics", "language", "locks", "tokenizer", "layout", "kv", "attention", "model", "rows"},
+    "loops": {"diagnostics", "locks", "layout", "kv", "attention", "model", "rows", "encode"},
+    "answers": {"diagnostics", "structured", "tokenizer", "layout", "attention"},
+    "planning": {"diagnostics", "language", "locks", "options", "structured", "tokenizer", "layout", "kv", "model"},
+    "decode": {
+        *("diagnostics", "language", "locks", "options", "structured", "tokenizer", "layout", "kv"),
+        *("attention", "model", "rows", "encode", "answers", "planning"),
+    },
+    "session": {
+        *("atomic", "diagnostics", "language", "options", "structured", "tokenizer", "layout", "kv"),
+        *("encode", "answers", "planning", "decode"),
+    },
+    "engine": {
+        *("diagnostics", "language", "options", "tokenizer", "layout", "kv"),
+        *("model", "rows", "encode", "loops", "planning", "decode", "session"),
+    },
 }
 """The rooms that each core room may import. Front ends may import all of them, and no core room imports a front end."""
 
@@ -125,13 +142,16 @@ def test_the_wheel_imports_nothing_outside() -> None:
     assert all(any(folder.rglob("*.py")) for folder in OUTSIDE.values())
 
 
+RUNTIME = ("attention", "model", "rows", "encode", "loops", "answers", "planning", "decode", "session")
+"""The rooms that work with a model."""
+
 _CODE = (PACKAGE, *OUTSIDE.values())
 FACES = {
     "language": _CODE,
     "kv": (*_CODE, TESTS),
     "tokenizer": (*_CODE, TESTS),
     "layout": (*_CODE, TESTS),
-    "runtime": _CODE,
+    **dict.fromkeys(RUNTIME, _CODE),
 }
 """Rooms that code outside imports by their `__init__` only, and where this is checked."""
 
@@ -171,13 +191,13 @@ def names_in(node: ast.AST, face: str) -> Iterator[str]:
 
 
 def test_heavy_libraries_stay_in_their_rooms() -> None:
-    """Language, tokenizer and layout import no torch; of the core rooms, only runtime/hf imports transformers."""
+    """Language, tokenizer and layout import no torch; of the core rooms, only `model` imports transformers."""
     wrong = []
     for room, path in modules():
         heavy = {name.split(".")[0] for name in imported(path)} & {"torch", "transformers"}
         if room in {"diagnostics", "language", "tokenizer", "layout"}:
             wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in heavy]
-        elif room in {"kv", "runtime"} and "hf" not in path.parts and "transformers" in heavy:
+        elif room in {"kv", *RUNTIME} - {"model"} and "transformers" in heavy:
             wrong.append(f"{path.relative_to(PACKAGE)} imports transformers")
 
     assert not wrong
@@ -203,13 +223,6 @@ SUB_ROOMS = {
     "language/syntax": "diagnostics structured",
     "language/rules": "diagnostics locks language.checked language.syntax",
     "language/format": "diagnostics language.check language.prompt language.schema language.syntax",
-    "runtime/attention": "kv diagnostics",
-    "runtime/hf": "diagnostics kv layout options tokenizer atomic locks runtime.attention",
-    "runtime/serving": (
-        "diagnostics kv layout locks options structured runtime.attention runtime.batch runtime.completion runtime.encode "
-        "runtime.executor runtime.finite runtime.forward_pass runtime.hf runtime.logprobs runtime.planner "
-        "runtime.prepare runtime.request runtime.tails runtime.token_grammars runtime.token_masks"
-    ),
 }
 """Sub-rooms, and all that each may import of ours beside itself. Neither `kv/memory` nor `kv/files` imports the other."""
 
@@ -223,7 +236,7 @@ def test_sub_rooms_import_only_what_is_below_them(room: str) -> None:
         assert {name for name in ours if not f"{name}.".startswith(below)} == set(), path.name
 
 
-@pytest.mark.parametrize("room", ["cli", "kv", "language", "layout", "picture", "runtime", "tokenizer"])
+@pytest.mark.parametrize("room", ["cli", "kv", "language", "layout", "picture", "tokenizer", *RUNTIME])
 def test_modules_of_a_room_import_in_one_direction(room: str) -> None:
     """There is no circle of modules, not even one of imports in functions or for types only."""
     paths = {

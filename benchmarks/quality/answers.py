@@ -16,8 +16,8 @@ from transformers import DynamicCache
 
 from benchmarks.quality.documents import Quiz, QuizQuestion, prompt_xml, schema_xml
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, all_ways, way_named
+from promptcache.encode import Distance, compare_predictions
 from promptcache.engine import Engine
-from promptcache.runtime import Distance, compare_predictions
 from promptcache.tokenizer import Before, Conversations, Markup
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "repetition_penalty": 1.0}

@@ -18,10 +18,10 @@ from benchmarks.quality.answers import GREEDY, Chunk, Outcome, plain_answers
 from benchmarks.quality.documents import Quiz
 from benchmarks.quality.sets import SETS, SHORT, draw_quizzes
 from benchmarks.quality.ways import DEFAULT_WAYS, PLAIN, Way, way_named
+from promptcache.decode import Completion
 from promptcache.engine import Engine
 from promptcache.fidelity import clustered_interval
 from promptcache.progress import Progress, silent
-from promptcache.runtime import Completion
 from promptcache.timing import Samples, interleave
 
 _CHUNK = 16  # questions whose KV is in memory at one time

@@ -17,15 +17,8 @@ from transformers.cache_utils import Cache
 from promptcache.bench.request import PlannedRequest
 from promptcache.kv import KVHandle, MemoryStore
 from promptcache.layout import Encoding, KVPart
-from promptcache.runtime import (
-    Batch,
-    Model,
-    Pool,
-    Segment,
-    open_graphs,
-    open_pool,
-    token_tensor,
-)
+from promptcache.model import Model, token_tensor
+from promptcache.rows import Batch, Pool, Segment, open_graphs, open_pool
 
 Alternative: TypeAlias = Callable[[], torch.Tensor]
 _Views: TypeAlias = list[Sequence[tuple[torch.Tensor, torch.Tensor]]]

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
+from promptcache.encode import Executor
 from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.runtime import Executor, Model, choose_placement, schema_state
+from promptcache.model import Model
+from promptcache.planning import choose_placement, schema_state
 from promptcache.tokenizer import PlainTokenizer
 
 _MAX_POSITIONS = 2**24

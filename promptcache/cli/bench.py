@@ -23,7 +23,7 @@ from promptcache.timing import Samples, hardware, interleave
 if TYPE_CHECKING:
     from promptcache.bench.alternatives import Alternative
     from promptcache.bench.request import PlannedRequest, RequestSizes
-    from promptcache.runtime import Model
+    from promptcache.model import Model
 
 _Loader: TypeAlias = Callable[[], "Model"]
 _Measured: TypeAlias = tuple["RequestSizes", Mapping[str, Samples]]
@@ -48,7 +48,7 @@ def load_chosen(model: str, dtype: str, device: str, threads: int | None, pack: 
     import torch
 
     from promptcache.cli.engine import device_named
-    from promptcache.runtime import load_model
+    from promptcache.model import load_model
 
     if threads is not None:
         torch.set_num_threads(threads)

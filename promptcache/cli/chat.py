@@ -35,7 +35,8 @@ from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did
 from promptcache.language import CHAT_SCHEMA, split_question
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Chat, Completion
+    from promptcache.decode import Completion
+    from promptcache.session import Chat
     from promptcache.structured import ToolCall
 
 _BLOCK = '"""'
@@ -111,7 +112,7 @@ def _read_saved(load: Path, schema: Sequence[str], sources: Sources) -> CheckedR
     Raises:
         EnvironmentMissing: The file cannot be read.
     """
-    from promptcache.runtime import read_chat
+    from promptcache.session import read_chat
 
     try:
         prompt = read_chat(load).prompt

@@ -20,7 +20,7 @@ from promptcache.diagnostics import InvalidGeneration, as_data, counted
 from promptcache.structured import JSONSchema, OutputFormat, check_format
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Completion, Usage
+    from promptcache.decode import Completion, Usage
 
 
 @click.command("run")
@@ -99,7 +99,7 @@ def _print_end(completion: Completion, warmed: Usage | None) -> None:
 
 def _usage_line(completion: Completion, warmed: Usage | None) -> str:
     """Describe a request; its modules were loaded by the request that `warmed` belongs to, if there was one."""
-    from promptcache.runtime import FinishReason, KVSource
+    from promptcache.decode import FinishReason, KVSource
 
     usage, first = completion.usage, warmed or completion.usage
     counts = f"reused {usage.num_reused_tokens:,} tokens, prefilled {usage.num_new_tokens:,}"

@@ -334,8 +334,8 @@ def _check_ray(port: int, options: dict[str, Any]) -> None:
 
 
 def _settings(options: dict[str, Any]) -> ServerSettings:
+    from promptcache.decode import ServiceLimits
     from promptcache.kv import Codec
-    from promptcache.runtime import ServiceLimits
     from promptcache.server import SchemaFolder, ServerSettings
 
     folder = options["schema_folder"]

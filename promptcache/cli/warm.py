@@ -37,8 +37,8 @@ from promptcache.layout import member_encodings, pair_encodings
 from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
+    from promptcache.decode import WarmReport
     from promptcache.engine import Engine
-    from promptcache.runtime import WarmReport
 
 _MAX_EXAMPLES = 8
 _ASKED_FILES = 8

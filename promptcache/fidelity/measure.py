@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
+from promptcache.encode import Distance, Executor, PlainPrefill
 from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
@@ -19,17 +20,9 @@ from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
+from promptcache.planning import SchemaState, check_room, choose_placement, schema_state
 from promptcache.progress import Progress, silent
-from promptcache.runtime import (
-    Distance,
-    Executor,
-    PlainPrefill,
-    SchemaState,
-    check_room,
-    choose_placement,
-    open_pool,
-    schema_state,
-)
+from promptcache.rows import open_pool
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.timing import interleave
 

@@ -20,7 +20,7 @@ from promptcache.picture.svg import extent_style, mark_style, number, tick_step
 from promptcache.picture.text import excerpt, shown
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Completion
+    from promptcache.decode import Completion
 
 _MAX_CHARS = 60
 _MAX_LINES = 1_000

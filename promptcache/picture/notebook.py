@@ -14,7 +14,7 @@ from promptcache.picture.html import completion_fragment, html_fragment, schema_
 from promptcache.picture.lines import make_chart
 
 if TYPE_CHECKING:
-    from promptcache.runtime import Completion
+    from promptcache.decode import Completion
 
 
 def register() -> None:
@@ -46,6 +46,6 @@ VIEWS: dict[str, Any] = {
     "promptcache.language.checked.CheckedSchema": schema_fragment,
     "promptcache.layout.types.Layout": _layout_view,
     "promptcache.layout.pieces.Plan": _plan_view,
-    "promptcache.runtime.completion.Completion": _completion_view,
+    "promptcache.decode.completion.Completion": _completion_view,
 }
 """View of each type, by its full name."""

@@ -10,10 +10,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from promptcache.decode import Completion
 from promptcache.diagnostics import InvalidValue, shown
 from promptcache.engine import Engine
 from promptcache.language import Prompt, as_name
-from promptcache.runtime import Completion, function_schema
+from promptcache.model import function_schema
 
 __all__ = ["Documents", "document_name", "tool_member"]
 

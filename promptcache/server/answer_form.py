@@ -13,15 +13,8 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from promptcache.runtime import (
-    AnswerSplit,
-    Completion,
-    IncrementalText,
-    KVSource,
-    SplitText,
-    TokenLogprobs,
-    whole_text,
-)
+from promptcache.answers import AnswerSplit, IncrementalText, SplitText, TokenLogprobs, whole_text
+from promptcache.decode import Completion, KVSource
 from promptcache.server.errors import ApiError
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken
 

@@ -14,18 +14,12 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
+from promptcache.answers import AnswerReader, IncrementalText, SplitText
+from promptcache.decode import Completion, Ticket
+from promptcache.decode import Request as PlannedRequest
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
 from promptcache.layout import Plan
-from promptcache.runtime import (
-    DEFAULT_NEW_TOKENS,
-    AnswerReader,
-    Completion,
-    IncrementalText,
-    PromptSource,
-    SplitText,
-    Ticket,
-)
-from promptcache.runtime import Request as PlannedRequest
+from promptcache.planning import DEFAULT_NEW_TOKENS, PromptSource
 from promptcache.server.answer_form import AnswerForm, AnswerRow, EventStream, ServedAnswer
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem

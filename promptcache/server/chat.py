@@ -16,7 +16,7 @@ from starlette.responses import Response
 from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.options import Body
-from promptcache.runtime import PromptSource, TemplateOptions
+from promptcache.planning import PromptSource, TemplateOptions
 from promptcache.server.answer_form import AnswerForm, ServedAnswer
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from promptcache.runtime import SplitText
+from promptcache.answers import SplitText
 from promptcache.server.answer_form import AnswerCall, AnswerForm, AnswerRow, ServedAnswer, event_text, json_text
 from promptcache.server.errors import ApiError
 from promptcache.server.logprobs import AnswerToken, chat_logprobs, plain_logprobs

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from starlette.types import Receive
 
-from promptcache.runtime import Completion, Ticket, TokenLogprobs
+from promptcache.answers import TokenLogprobs
+from promptcache.decode import Completion, Ticket
 from promptcache.server.errors import ApiError, ClientGone
 from promptcache.server.loop_calls import LoopCalls
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from promptcache.runtime import TokenLogprobs
+from promptcache.answers import TokenLogprobs
 from promptcache.tokenizer import Tokenizer
 
 _REPLACEMENT = "�"

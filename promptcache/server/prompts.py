@@ -37,7 +37,7 @@ from promptcache.language import (
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.options import Body
 from promptcache.picture import layout_svg
-from promptcache.runtime import SchemaState, schema_state
+from promptcache.planning import SchemaState, schema_state
 from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
 from promptcache.server.chat import chat_request, choices_form

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from promptcache.runtime import SplitText
+from promptcache.answers import SplitText
 from promptcache.server.answer_form import AnswerCall, AnswerForm, ServedAnswer, event_text, json_text
 from promptcache.server.choices import call_data
 from promptcache.server.errors import ApiError

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 
+from promptcache.decode import ServiceLimits, WarmReport
 from promptcache.diagnostics import (
     BYTES_ABOVE_0,
     SECONDS,
@@ -24,7 +25,6 @@ from promptcache.engine import Engine
 from promptcache.kv import Codec
 from promptcache.language import CheckedSchema, Schema
 from promptcache.locks import new_lock
-from promptcache.runtime import ServiceLimits, WarmReport
 from promptcache.server.errors import ApiError
 from promptcache.server.limits import ApiKeys, is_origin
 from promptcache.server.loop_calls import LoopCalls

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
-from promptcache.runtime import Model
+from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 
 CONTEXT_LENGTH = 4096

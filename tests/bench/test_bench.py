@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from promptcache.bench.alternatives import first_token, further_tokens
 from promptcache.bench.request import PlannedRequest, RequestSizes, plan_request
 from promptcache.cli.app import app
-from promptcache.runtime import Model
+from promptcache.model import Model
 from promptcache.testing.tiny_model import tiny_model
 
 pytestmark = pytest.mark.long

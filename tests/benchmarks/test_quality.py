@@ -15,7 +15,7 @@ from benchmarks.quality.documents import Quiz, QuizSlot
 from benchmarks.quality.sets import SETS, draw_quizzes
 from benchmarks.quality.ways import DEFAULT_WAYS, Way, way_named
 from promptcache.engine import Engine
-from promptcache.runtime import used_tokens
+from promptcache.model import used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from promptcache import Completion, Engine, StoreConfig
+from promptcache.decode import KVSource
 from promptcache.diagnostics import PromptCacheError
+from promptcache.encode import check_linking
+from promptcache.encode.idle import Interrupted
 from promptcache.layout import Level, Origin, Plan
-from promptcache.runtime import KVSource, Model, check_linking, plain_logits, reference_logits
-from promptcache.runtime.idle import Interrupted
+from promptcache.model import Model, reference_logits
+from promptcache.model.reference import plain_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.changing import activate, adapted, is_refused
 from tests.laws.position_oracle import planned_tokens

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from promptcache.decode import Service
+from promptcache.decode.service import ServiceState
 from promptcache.diagnostics import EngineClosed, InvalidGeneration, PromptError, ServiceClosed, UnknownSchema
 from promptcache.engine import Engine
-from promptcache.runtime import Service, ServiceState
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples

@@ -10,10 +10,12 @@ import torch
 
 from promptcache import Engine
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
+from promptcache.encode import Audit, compare_predictions
+from promptcache.encode.distance import whole_token_ids
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, render
-from promptcache.runtime import Audit, Model, compare_predictions, reference_logits, schema_state, used_tokens
-from promptcache.runtime.distance import whole_token_ids
+from promptcache.model import Model, reference_logits, used_tokens
+from promptcache.planning import schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer

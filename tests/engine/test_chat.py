@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from promptcache.decode import Completion
 from promptcache.diagnostics import (
     ContextLengthExceeded,
     InvalidGeneration,
@@ -28,7 +29,7 @@ from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.language import Prompt, Schema
 from promptcache.layout import Origin
-from promptcache.runtime import Chat, Completion
+from promptcache.session import Chat
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from promptcache.decode import Completion, Service
+from promptcache.decode.service import ServiceState
 from promptcache.diagnostics import EngineClosed, ServiceClosed
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
-from promptcache.runtime import Completion, Service, ServiceState
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

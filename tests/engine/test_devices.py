@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
+from promptcache.decode import KVSource
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig, Tier
-from promptcache.runtime import KVSource
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.reference import reference_logits
+from promptcache.model.model import Model
+from promptcache.model.reference import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from tests.devices import DEVICES
 from tests.families import random_model
-from tests.runtime.serving.test_batch import largest_distance_of_steps, usual_plans
-from tests.runtime.test_families import PROMPT, SCHEMA, cached_logits, plan_for
+from tests.model.test_families import PROMPT, SCHEMA, cached_logits, plan_for
+from tests.rows.test_interleavings import largest_distance_of_steps, usual_plans
 
 OTHER = '<prompt schema="families"><trip days="one" mood="sad"/><miami/>When does the ferry leave?</prompt>'
 TOLERANCE = {  # RMSNorm rounds float64 to float32

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from promptcache.answers import AnswerReader
+from promptcache.decode.completion import Completion, FinishReason, KVSource
+from promptcache.decode.stream import Stream, _leave
 from promptcache.diagnostics import (
     Cancelled,
     ContextLengthExceeded,
@@ -27,9 +30,6 @@ from promptcache.engine import Engine
 from promptcache.kv import KVHandle, MemoryStore, Recipe
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
-from promptcache.runtime import AnswerReader
-from promptcache.runtime.completion import Completion, FinishReason, KVSource
-from promptcache.runtime.stream import Stream, _leave
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer

@@ -11,7 +11,8 @@ import torch
 
 from promptcache.diagnostics import NotFinite
 from promptcache.engine import Engine
-from promptcache.runtime import Model, PrefixCache
+from promptcache.loops import PrefixCache
+from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import random_model
 

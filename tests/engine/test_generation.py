@@ -14,12 +14,13 @@ import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from transformers.generation import utils as generation_utils
 
+from promptcache.decode.completion import Completion, FinishReason
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.language import Prompt
-from promptcache.runtime import PrefixCache, reference_logits, used_tokens
-from promptcache.runtime.completion import Completion, FinishReason
-from promptcache.runtime.hf.model import Model
+from promptcache.loops import PrefixCache
+from promptcache.model import reference_logits, used_tokens
+from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model

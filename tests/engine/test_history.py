@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from transformers import LogitsProcessorList
 
+from promptcache.decode import Completion, KVSource
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.layout import context_digest
-from promptcache.runtime import Completion, History, KVSource
-from promptcache.runtime.history import _append, num_shared
+from promptcache.rows import History
+from promptcache.rows.history import _append, num_shared
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model

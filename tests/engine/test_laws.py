@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.language import CheckedSchema
 from promptcache.layout import Level
-from promptcache.runtime.coalesce import Pool
+from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples, law_pairs

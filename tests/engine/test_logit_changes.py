@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor, LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from promptcache.decode.sampling import candidates
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.options import Options
-from promptcache.runtime.serving.sampling import candidates
 from tests.conftest import law_examples
 from tests.engine.test_output import BYTES, PROMPT
 

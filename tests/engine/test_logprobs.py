@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TemperatureLogitsWarper
 
+from promptcache.answers import TokenLogprobs
+from promptcache.decode import Completion
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.runtime import Completion, TokenLogprobs, reference_logits
+from promptcache.model import reference_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples

@@ -24,8 +24,8 @@ from transformers import DynamicCache, LlamaForCausalLM, LlamaModel
 from promptcache import Engine, PrefixCache
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.kv import MemoryStore
-from promptcache.runtime import Model
-from promptcache.runtime.hf.additions import additions
+from promptcache.model import Model
+from promptcache.model.additions import additions
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
 from tests.engine.changing import (

@@ -18,14 +18,14 @@ from pydantic import BaseModel, field_validator
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 
 from promptcache import Choice, Completion, Engine, Prompt, Regex
+from promptcache.decode import FinishReason
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput
 from promptcache.language import CHAT_SCHEMA, output_format
-from promptcache.runtime import FinishReason
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.runtime.serving.test_service import ask
+from tests.decode.test_service import ask
 from tests.strategies.json_schemas import json_schemas
 
 SCHEMA = """<schema name="travel">You plan trips.

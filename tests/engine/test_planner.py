@@ -13,7 +13,7 @@ import torch
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
-from promptcache.runtime import planner
+from promptcache.planning import planner
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

@@ -19,9 +19,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import InvalidValue, PromptCacheError
+from promptcache.encode import check_linking, compare_predictions
+from promptcache.encode.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.layout import Level
-from promptcache.runtime import Model, check_linking, compare_predictions, plain_logits, used_tokens
-from promptcache.runtime.idle import QUIET_S, Activity, IdleThread, Interrupted
+from promptcache.model import Model, used_tokens
+from promptcache.model.reference import plain_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
@@ -311,7 +313,7 @@ def test_threads_promote_together() -> None:
 
 def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that would lose much history keeps its modular plan; a new conversation is exact."""
-    monkeypatch.setattr(module_of("promptcache.runtime.repetition"), "MAX_LOST_TOKENS", 8)
+    monkeypatch.setattr(module_of("promptcache.encode.repetition"), "MAX_LOST_TOKENS", 8)
     engine = engine_of(tiny_model())
     chat = engine.chat(prompt("a", "b", "c", text=""))
     for _ in range(2):

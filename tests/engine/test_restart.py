@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from promptcache import Engine, StoreConfig
+from promptcache.decode.completion import KVSource
 from promptcache.kv import Store, TieredStore
-from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

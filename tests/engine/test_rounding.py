@@ -10,16 +10,16 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from promptcache.attention import register_backend, unregister_backend
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.attention import register_backend, unregister_backend
-from promptcache.runtime.hf.load import load_model
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.reference import reference_logits
+from promptcache.model.load import load_model
+from promptcache.model.model import Model
+from promptcache.model.reference import reference_logits
 from promptcache.testing.cached import distance
 from promptcache.tokenizer import HubTokenizer
+from tests.attention.dense import DenseBackend
 from tests.laws.service import serve
-from tests.runtime.attention.dense import DenseBackend
 
 pytestmark = pytest.mark.law
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
 from promptcache.engine import Engine
-from promptcache.runtime import reference_logits
-from promptcache.runtime.hf.model import Model
+from promptcache.model import reference_logits
+from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
 from tests.families import random_model
 from tests.planted.targets import module_of
-from tests.runtime.test_batch import PROMPTS, engine_of
+from tests.rows.test_batch import PROMPTS, engine_of
 
 CHOICES = [" yes", "no", "?", " It depends on what you mean by that.", "no"]
 ENGINE = engine_of(tiny_model())
-scores = module_of("promptcache.runtime.serving.score")
+scores = module_of("promptcache.decode.score")
 
 
 def expected_logprobs(engine: Engine, prompt: str, choice: str, repair: str | None = None) -> torch.Tensor:

@@ -9,12 +9,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from promptcache.decode import Completion
 from promptcache.engine import Engine
-from promptcache.runtime import Completion
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.runtime.serving.test_service import ask
+from tests.decode.test_service import ask
 
 SCHEMA = """<schema name="travel"><system>You plan trips.</system>
 <union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from promptcache import Engine, StoreConfig
+from promptcache.decode.completion import KVSource
 from promptcache.diagnostics import StoreError
 from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
-from promptcache.runtime.completion import KVSource
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import DictTier, random_stored, write

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
+from promptcache.decode.completion import KVSource
 from promptcache.kv import Codec, FileTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.catalog import schema_state
-from promptcache.runtime.completion import KVSource
+from promptcache.planning.catalog import schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model

@@ -20,7 +20,8 @@ from promptcache.language import (
     Selection,
 )
 from promptcache.layout import Level
-from promptcache.runtime import plain_logits, reference_logits, used_tokens
+from promptcache.model import reference_logits, used_tokens
+from promptcache.model.reference import plain_logits
 from promptcache.testing.cached import distance
 from tests.laws.laws import BrokenLaw, Law, Over
 from tests.laws.service import ServedSchema

@@ -11,9 +11,9 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from promptcache.encode import Executor
 from promptcache.kv import KVHandle
 from promptcache.language import Selection, parse_prompt, resolve_prompt
-from promptcache.runtime import Executor
 from promptcache.testing.cached import distance
 from promptcache.testing.subject import SchemaSource, read_schema
 from tests.laws.laws import BrokenLaw

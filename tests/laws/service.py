@@ -11,21 +11,15 @@ from functools import cache
 
 import torch
 
+from promptcache.decode import Request, answer
+from promptcache.encode import Executor, check_linking
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
+from promptcache.model import Model
 from promptcache.options import Options
-from promptcache.runtime import (
-    Executor,
-    Model,
-    Pool,
-    Request,
-    SchemaState,
-    answer,
-    check_linking,
-    choose_placement,
-    schema_state,
-)
+from promptcache.planning import SchemaState, choose_placement, schema_state
+from promptcache.rows import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import TOLERANCES
 from promptcache.testing.tiny_model import tiny_model

@@ -6,8 +6,8 @@ import pytest
 
 from promptcache.language import CHAT_SCHEMA, DEFAULT_REPAIR, Prompt, Role
 from promptcache.layout import Plan
-from promptcache.runtime import Catalog, Planner
-from promptcache.runtime.turns import ChatTurn
+from promptcache.planning import Catalog, Planner
+from promptcache.planning.turns import ChatTurn
 from promptcache.tokenizer import Before, HubTokenizer, Markup
 from tests.laws.position_oracle import planned_tokens
 from tests.tokenizer import small_tokenizers as small

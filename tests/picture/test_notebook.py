@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from lxml import html
 
+from promptcache.decode import Completion
 from promptcache.picture import register
 from promptcache.picture.notebook import VIEWS
-from promptcache.runtime import Completion
 from tests.layout.samples import plan_of
 
 SCHEMA = """<schema name="trip"><system>Be brief.</system>

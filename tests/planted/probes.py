@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache.demo import MODEL_FOLDER
 from promptcache.language import CheckedSchema, Placement
-from promptcache.runtime.hf.model import Model
+from promptcache.model.model import Model
 from promptcache.testing import ByteTokenizer, prompts
 from promptcache.testing.cases import named_modules, subject_prompts
 from promptcache.testing.tiny_model import tiny_model
@@ -32,11 +32,11 @@ from tests.laws.histories import history_machine
 from tests.laws.laws import LAWS, Law, Over, no_control_token_in_text
 from tests.laws.service import default_model, serve
 from tests.laws.subject import Subject
+from tests.model.relocation_law import Text, far_model, moved_keys_are_the_models, texts
 from tests.requests.answers import model_named, requests_are_the_reference
 from tests.requests.independent import run_over
 from tests.requests.workloads import MODELS, Workload, workloads
-from tests.runtime.relocation_law import Text, far_model, moved_keys_are_the_models, texts
-from tests.runtime.serving.machine import step_machine
+from tests.rows.machine import step_machine
 from tests.testing.samples import SLOTTED
 
 _CHEAP = 5  # factor of examples for a law that needs no model

@@ -12,35 +12,30 @@ import numpy as np
 import pytest
 import torch
 
+from promptcache.attention import AttentionSpec, PassTokens, register_backend, unregister_backend
+from promptcache.attention.backend import AttentionBackend
+from promptcache.attention.cpu import CpuBackend
+from promptcache.attention.kernel_calls import Kernel
+from promptcache.attention.pass_tokens import SegmentMask
+from promptcache.decode.request import Request, RequestBuilder
+from promptcache.encode.executor import Executor
 from promptcache.kv import MemoryStore, Recipe
 from promptcache.layout import Encoding
-from promptcache.runtime.attention import (
-    AttentionBackend,
-    AttentionSpec,
-    CpuBackend,
-    Kernel,
-    PassTokens,
-    SegmentMask,
-    register_backend,
-    unregister_backend,
-)
-from promptcache.runtime.executor import Executor
-from promptcache.runtime.hf.model import Model
-from promptcache.runtime.request import Request, RequestBuilder
+from promptcache.model.model import Model
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-encode, executor, segments = (module_of(f"promptcache.runtime.{name}") for name in ("encode", "executor", "segments"))
 Patch = pytest.MonkeyPatch
-batch, coalesce, forward_pass, tails = (
-    module_of(f"promptcache.runtime.{name}") for name in ("batch", "coalesce", "forward_pass", "tails")
+encode, executor, repetition = (
+    module_of(f"promptcache.encode.{name}") for name in ("encode", "executor", "repetition")
 )
-scheduler, decoder = (module_of(f"promptcache.runtime.serving.{name}") for name in ("scheduler", "decoder"))
-job = module_of("promptcache.runtime.serving.job")
-guard, tiered = module_of("promptcache.runtime.hf.guard"), module_of("promptcache.kv.tiered")
-history = module_of("promptcache.runtime.history")
-repetition = module_of("promptcache.runtime.repetition")
-relocation = module_of("promptcache.runtime.hf.relocation")
+batch, coalesce, forward_pass, history, segments, tails = (
+    module_of(f"promptcache.rows.{name}")
+    for name in ("batch", "coalesce", "forward_pass", "history", "segments", "tails")
+)
+decoder, job, scheduler = (module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "scheduler"))
+guard, relocation = module_of("promptcache.model.guard"), module_of("promptcache.model.relocation")
+tiered = module_of("promptcache.kv.tiered")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
 PROMOTED = "promotions keep answers"
@@ -464,7 +459,7 @@ def _wide_window_in_step(patch: Patch) -> None:
 
 @fault("beams keep the KV of other beams", law=REQUESTS)
 def _beams_stay(patch: Patch) -> None:
-    rows = module_of("promptcache.runtime.own_loop")._LinkedRows
+    rows = module_of("promptcache.loops.own_loop")._LinkedRows
     original = rows.select
 
     def select(self: Any, indices: Any) -> None:

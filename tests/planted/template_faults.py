@@ -15,7 +15,7 @@ from promptcache.layout.added_text import AddedText, Origin, _OwnTurns, _Part
 from promptcache.layout.lay_out import _Walk
 from promptcache.layout.schema_texts import SchemaTexts
 from promptcache.layout.seam import Seam
-from promptcache.runtime.planner import Planner
+from promptcache.planning.planner import Planner
 from promptcache.tokenizer import FROZEN_DATE, Before
 from promptcache.tokenizer.hub_tokenizer import _Parts
 from promptcache.tokenizer.text_tokenizer import TextTokenizer
@@ -66,7 +66,7 @@ def _frozen(patch: Patch) -> None:
         def now(cls, tz: Any = None) -> datetime:
             return FROZEN_DATE
 
-    patch.setattr("promptcache.runtime.planner.datetime", Frozen)
+    patch.setattr("promptcache.planning.planner.datetime", Frozen)
 
 
 @fault("variables of the template are dropped", law=CONVERSATIONS, template="thinking switched off")

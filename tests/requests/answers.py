@@ -12,21 +12,16 @@ from unittest.mock import patch
 
 import torch
 
+from promptcache.answers.text import whole_text
+from promptcache.decode import Completion
+from promptcache.encode import Executor, check_linking
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
 from promptcache.language import parse_prompt
 from promptcache.layout import Plan
-from promptcache.runtime import (
-    Completion,
-    Executor,
-    Model,
-    Pool,
-    check_linking,
-    reference_logits,
-    used_tokens,
-)
-from promptcache.runtime.text import whole_text
-from promptcache.runtime.turns import ChatTurn
+from promptcache.model import Model, reference_logits, used_tokens
+from promptcache.planning.turns import ChatTurn
+from promptcache.rows import Pool
 from promptcache.testing.tiny_model import tiny_model
 from tests.families import random_model
 from tests.laws.laws import BrokenLaw

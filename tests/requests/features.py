@@ -9,8 +9,8 @@ from itertools import combinations
 
 from promptcache.language import CheckedUnion, Context, RepairKind, walk_checked
 from promptcache.layout import Origin, Plan, scaffolds_in_use
-from promptcache.runtime.history import stretches
-from promptcache.runtime.turns import ChatTurn
+from promptcache.planning.turns import ChatTurn
+from promptcache.rows.history import stretches
 from tests.requests.plans import VOCABULARY, plan_of, promoted_plan, promoted_tokens, state_of
 from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, OUTPUTS, Ask, Step, Way, Workload
 

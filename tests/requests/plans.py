@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import Level, Origin, Plan
-from promptcache.runtime import SchemaState, schema_state
-from promptcache.runtime.turns import ChatTurn, with_turns
+from promptcache.planning import SchemaState, schema_state
+from promptcache.planning.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
 from tests.requests.workloads import Ask, Way, Workload

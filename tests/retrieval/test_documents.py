@@ -9,8 +9,8 @@ import pytest
 
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue, UnknownSchema
+from promptcache.model import function_schema
 from promptcache.retrieval import Documents, document_name, tool_member
-from promptcache.runtime import function_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 

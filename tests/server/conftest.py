@@ -26,7 +26,7 @@ from openai import OpenAI
 
 from promptcache import Engine
 from promptcache.retrieval import tool_member
-from promptcache.runtime.batch import Batch
+from promptcache.rows.batch import Batch
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from promptcache.server.run import DrainingServer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from promptcache import Engine, Prompt
-from promptcache.runtime import KVSource
+from promptcache.decode import KVSource
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, Served, answers, choices, events
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from promptcache import Engine
-from promptcache.runtime import ServiceLimits
+from promptcache.decode import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, XML, Served, answers, choices
 

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from promptcache import Engine
+from promptcache.decode import ServiceLimits
 from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, ServiceClosed
-from promptcache.runtime import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem

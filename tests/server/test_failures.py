@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from promptcache import Engine
+from promptcache.decode import Service, ServiceLimits
 from promptcache.diagnostics import QueueFull, ServiceClosed
 from promptcache.kv import StoreConfig, open_store
-from promptcache.runtime import Service, ServiceLimits
-from promptcache.runtime.batch import Batch
+from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
-from promptcache.runtime import AnswerReader, IncrementalText, TokenLogprobs
+from promptcache.answers import AnswerReader, IncrementalText, TokenLogprobs
 from promptcache.server.answer_form import AnswerRow
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from promptcache import Engine
+from promptcache.decode import ServiceLimits
 from promptcache.kv import StoreConfig
-from promptcache.runtime import ServiceLimits
-from promptcache.runtime.batch import Batch
+from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
 from tests.conftest import law_examples
 from tests.server.conftest import CHAT, CHATS, TRAVEL, ScriptedService, answers, events, in_process, scripted

@@ -17,7 +17,7 @@ import pytest
 from lxml import etree
 
 from promptcache import Engine
-from promptcache.runtime import Service
+from promptcache.decode import Service
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from tests.engine.calling import TOOLS

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from promptcache import Engine, StoreConfig
 from promptcache.cli.app import app
 from promptcache.diagnostics import InvalidValue
-from promptcache.runtime.batch import Batch
+from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app, serve
 from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
 

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from promptcache import Engine, Prompt
+from promptcache.decode import ServiceLimits
 from promptcache.kv import StoreConfig
-from promptcache.runtime import ServiceLimits
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
 from promptcache.testing.byte_tokenizer import ByteTokenizer

@@ -18,8 +18,8 @@ from pydantic import BaseModel, SecretStr
 from typing_extensions import TypedDict
 
 from promptcache import Choice, Grammar, JSONSchema, Regex
+from promptcache.answers.token_grammars import TokenGrammars
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput, QueueFull
-from promptcache.runtime.token_grammars import TokenGrammars
 from promptcache.structured import CompiledGrammar, GrammarCache, OutputFormat, check_format, read_output
 
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")

@@ -10,7 +10,7 @@ import pytest
 from promptcache.diagnostics import PromptError, SchemaError
 from promptcache.language import CHAT_SCHEMA, Prompt
 from promptcache.layout import Plan
-from promptcache.runtime.turns import ChatTurn
+from promptcache.planning.turns import ChatTurn
 from tests.templates.kinds import MARKERS
 from tests.templates.strategies import Answered, Split, Written, checked, exact
 from tests.templates.subjects import Chat, Subject, ids_of, messages

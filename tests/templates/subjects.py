@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema
 from promptcache.layout import Plan
-from promptcache.runtime import Catalog, Planner, adapt_tokenizer, schema_state
+from promptcache.model import adapt_tokenizer
+from promptcache.planning import Catalog, Planner, schema_state
 from promptcache.tokenizer import FROZEN_DATE, Tokenizer
 from tests.laws.position_oracle import planned_tokens
 from tests.templates.kinds import KINDS, MARKERS

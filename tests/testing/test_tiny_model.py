@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.runtime.reference import reference_logits
+from promptcache.model.reference import reference_logits
 from promptcache.testing.cached import distance
 from tests.laws.service import serve
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from promptcache.diagnostics import InvalidValue, UnsupportedModel
 from promptcache.language import Role
-from promptcache.runtime import adapt_tokenizer
+from promptcache.model import adapt_tokenizer
 from promptcache.tokenizer import Conversations, HubTokenizer
 from tests.tokenizer import small_tokenizers as small
 

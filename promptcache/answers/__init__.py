@@ -1,0 +1,28 @@
+"""What the tokens of an answer mean, and which may come next: text, calls of tools, reasoning, formats."""
+
+from promptcache.answers.answer_reader import AnswerReader, AnswerSplit, answer_reader
+from promptcache.answers.call_style import call_style
+from promptcache.answers.channels import has_channels
+from promptcache.answers.logprobs import TokenLogprobs, token_logprobs
+from promptcache.answers.reasoning import SplitText
+from promptcache.answers.text import IncrementalText, whole_text
+from promptcache.answers.token_grammars import Mask, TokenGrammars, TokenMatcher
+from promptcache.answers.token_masks import masked, token_grammars
+
+__all__ = [
+    "AnswerReader",
+    "AnswerSplit",
+    "IncrementalText",
+    "Mask",
+    "SplitText",
+    "TokenGrammars",
+    "TokenLogprobs",
+    "TokenMatcher",
+    "answer_reader",
+    "call_style",
+    "has_channels",
+    "masked",
+    "token_grammars",
+    "token_logprobs",
+    "whole_text",
+]

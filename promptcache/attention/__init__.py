@@ -1,0 +1,40 @@
+"""Attention over stored and new keys: the masks of a forward pass, and the backends that compute it.
+
+This room works on tensors and positions. It does not use models, transformers, schemas or prompts.
+"""
+
+from promptcache.attention.backend import AttentionCall, AttentionSpec, PreparedAttention
+from promptcache.attention.fixed_step import FixedStep
+from promptcache.attention.pass_attention import (
+    PassAttention,
+    has_kernels,
+    register_backend,
+    token_store,
+    unregister_backend,
+    uses_kernels,
+)
+from promptcache.attention.pass_tokens import PassTokens, PositionArray, RowChunk, TailGroup, padded_positions
+from promptcache.attention.transfer import to_device, write_to_device
+from promptcache.attention.triton_backend import TokenStore, TritonBackend
+
+__all__ = [
+    "AttentionCall",
+    "AttentionSpec",
+    "FixedStep",
+    "PassAttention",
+    "PassTokens",
+    "PositionArray",
+    "PreparedAttention",
+    "RowChunk",
+    "TailGroup",
+    "TokenStore",
+    "TritonBackend",
+    "has_kernels",
+    "padded_positions",
+    "register_backend",
+    "to_device",
+    "token_store",
+    "unregister_backend",
+    "uses_kernels",
+    "write_to_device",
+]

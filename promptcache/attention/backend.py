@@ -1,0 +1,95 @@
+"""The interface of attention backends.
+
+A backend prepares the attention of a forward pass, which then runs once in each layer. It knows no models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from promptcache.attention.grouped_queries import GroupedQueries
+from promptcache.attention.pass_tokens import PassTokens
+
+
+class AttentionCall(NamedTuple):
+    """Arguments of the attention function of a layer.
+
+    Attributes:
+        query: `[1, Hq, T, D]`, the queries of the tokens of a pass.
+        keys: `[1, Hkv, T, D]`, their keys.
+        values: As `keys`.
+        scale: Factor on the dot products.
+        window: A query attends to keys less than this many positions before it; None means all keys.
+        softcap: Scaled scores s are capped to `softcap * tanh(s / softcap)` (Gemma 2); None means no cap.
+        sinks: `[Hq]` scores that take part in the softmax and have no value (gpt-oss).
+    """
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """Properties that all layers of one forward pass share.
+
+    Attributes:
+        queries: Number of tokens and heads.
+        head_dim: D, the size of the query or key of one head.
+        dtype: The dtype of queries, keys and values.
+        device: The device of all tensors.
+        softcap: As in `AttentionCall`.
+    """
+
+    queries: GroupedQueries
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+    softcap: float | None
+
+    @staticmethod
+    def of(call: AttentionCall) -> AttentionSpec:
+        """Return the properties of the forward pass of a call."""
+        query = call.query
+        return AttentionSpec(
+            queries=GroupedQueries.of(query, call.keys.shape[1]),
+            head_dim=query.shape[-1],
+            dtype=query.dtype,
+            device=query.device,
+            softcap=call.softcap,
+        )
+
+
+class PreparedAttention(Protocol):
+    """The attention of a forward pass, ready to run in each of its layers."""
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer over stored and own KV, `[1, T, Hq, D]` in the dtype of the query.
+
+        Tails hold the keys and values of the call already.
+
+        Args:
+            layer: Index of the layer whose stored KV is used.
+            call: Has the window and the soft cap that the attention was prepared for.
+        """
+
+
+class AttentionBackend(Protocol):
+    """An implementation of attention. It keeps no state between forward passes and is thread-safe."""
+
+    @property
+    def name(self) -> str:
+        """The name, unique among the registered backends."""
+
+    def supports(self, spec: AttentionSpec) -> bool:
+        """Whether this backend can compute attention of this kind."""
+
+    def prepare(self, tokens: PassTokens, window: int | None, spec: AttentionSpec) -> PreparedAttention:
+        """Prepare the attention of a forward pass, for its layers with one window."""

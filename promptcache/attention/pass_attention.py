@@ -1,0 +1,74 @@
+"""Attention of a forward pass: chooses the backend, and prepares it once for all layers with the same window.
+
+Backends are registered here. The first one that supports a pass computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from promptcache.attention.backend import AttentionBackend, AttentionCall, AttentionSpec, PreparedAttention
+from promptcache.attention.cpu import CpuBackend
+from promptcache.attention.cuda import CudaBackend
+from promptcache.attention.pass_tokens import PassTokens
+from promptcache.attention.portable import PortableBackend
+from promptcache.attention.triton_backend import TokenStore, TritonBackend
+from promptcache.kv import KVShape, Slab
+
+_backends: tuple[AttentionBackend, ...] = (CpuBackend(), TritonBackend(), CudaBackend(), PortableBackend())
+
+
+def register_backend(backend: AttentionBackend) -> None:
+    """Register a backend before all others; it replaces a backend of the same name."""
+    unregister_backend(backend.name)
+    global _backends
+    _backends = (backend, *_backends)
+
+
+def unregister_backend(name: str) -> None:
+    """Remove the backend `name` if it is registered."""
+    global _backends
+    _backends = tuple(each for each in _backends if each.name != name)
+
+
+def choose_backend(spec: AttentionSpec) -> AttentionBackend:
+    """Return the first registered backend that supports `spec`. The portable backend supports every one."""
+    return next(each for each in _backends if each.supports(spec))
+
+
+def token_store(shape: KVShape, places: Iterable[tuple[Slab, int]]) -> TokenStore | None:
+    """Return a kernel's store for the tokens of a pass; None if their memory is written by indices.
+
+    Args:
+        shape: Shape of their KV.
+        places: For each token the KV of its row, `[L, Hkv, C, D]`, and its index there. Not read without a kernel.
+    """
+    return TokenStore(places, shape.device) if has_kernels(shape.dtype, shape.head_dim, shape.device) else None
+
+
+def has_kernels(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
+    """Whether Triton kernels take KV of this kind, and run on its device. The first call compiles them."""
+    return any(isinstance(each, TritonBackend) and each.takes(dtype, head_dim, device) for each in _backends)
+
+
+def uses_kernels(spec: AttentionSpec) -> bool:
+    """Whether Triton kernels compute passes of this kind."""
+    return isinstance(choose_backend(spec), TritonBackend)
+
+
+class PassAttention:
+    """Attention over the tokens of one pass, in all layers. It is prepared once for each window."""
+
+    def __init__(self, tokens: PassTokens) -> None:
+        self.tokens = tokens
+        self._prepared: dict[int | None, PreparedAttention] = {}
+
+    def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
+        """Return the attention of one layer, `[1, T, Hq, D]`. All layers have the same soft cap."""
+        prepared = self._prepared.get(call.window)
+        if prepared is None:
+            spec = AttentionSpec.of(call)
+            prepared = self._prepared[call.window] = choose_backend(spec).prepare(self.tokens, call.window, spec)
+        return prepared.run(layer, call)

@@ -1,0 +1,35 @@
+"""Answers: requests with their options, decoded one by one, in batches, and by services."""
+
+from promptcache.decode.admission import ServiceLimits
+from promptcache.decode.answer import answer, answer_batch
+from promptcache.decode.async_service import AsyncService, AsyncStream
+from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
+from promptcache.decode.metrics import ServiceObserver
+from promptcache.decode.request import Request, RequestBuilder, called_tools
+from promptcache.decode.score import Score, logits_batch, score
+from promptcache.decode.service import Service, ServiceCounts, Ticket
+from promptcache.decode.stream import Stream
+
+__all__ = [
+    "AsyncService",
+    "AsyncStream",
+    "Completion",
+    "FinishReason",
+    "KVSource",
+    "Request",
+    "RequestBuilder",
+    "Score",
+    "Service",
+    "ServiceCounts",
+    "ServiceLimits",
+    "ServiceObserver",
+    "Stream",
+    "Ticket",
+    "Usage",
+    "WarmReport",
+    "answer",
+    "answer_batch",
+    "called_tools",
+    "logits_batch",
+    "score",
+]

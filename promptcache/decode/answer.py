@@ -1,0 +1,116 @@
+"""Answer one request, or a batch of requests. A service answers requests that arrive at any time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from promptcache.answers import TokenLogprobs
+from promptcache.decode.admission import ServiceLimits
+from promptcache.decode.completion import Completion
+from promptcache.decode.decoder import Decoder
+from promptcache.decode.job import job_of
+from promptcache.decode.request import Request
+from promptcache.decode.scheduler import Scheduler
+from promptcache.diagnostics import Cancelled
+from promptcache.encode import CHUNK_TOKENS, Executor
+
+
+def answer(
+    request: Request,
+    executor: Executor,
+    on_token: Callable[[int], object] | None = None,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> Completion:
+    """Answer one request for one sequence.
+
+    Args:
+        on_token: Gets each generated token.
+        is_cancelled: Read between two tokens; if it is true, the request ends.
+
+    Raises:
+        Cancelled: The request was cancelled.
+        The error of the request.
+    """
+    results: list[Completion | BaseException] = []
+
+    def listen(item: int | TokenLogprobs | Completion | BaseException) -> None:
+        if isinstance(item, Completion | BaseException):
+            results.append(item)
+        elif on_token is not None:
+            on_token(item.token_id if isinstance(item, TokenLogprobs) else item)
+
+    with executor.activity:
+        job = job_of(request, listen, executor)
+        decoder = Decoder(executor)
+        try:
+            decoder.join(job, request.prepare(executor))
+            while not results:
+                if is_cancelled is not None and is_cancelled():
+                    raise Cancelled("the request was cancelled")
+                decoder.step()
+        except BaseException as error:
+            decoder.end(job, error)
+            raise
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def answer_batch(requests: Sequence[Request], executor: Executor, batch_bytes: int) -> tuple[Completion, ...]:
+    """Answer planned requests together, each with its number of sequences, and return their completions in order.
+
+    Args:
+        batch_bytes: Limit of the KV that running requests add themselves. One request always fits.
+
+    Raises:
+        The first error of any request. The others are ended.
+    """
+    completions: dict[int, Completion] = {}
+    errors: list[BaseException] = []
+
+    def listen(index: int, item: int | TokenLogprobs | Completion | BaseException) -> None:
+        if isinstance(item, Completion):
+            completions[index] = item
+        elif isinstance(item, BaseException):
+            errors.append(item)
+
+    rows = [row for request in requests for row in request.copies(request.options.num_return_sequences)]
+    if not rows:
+        return ()
+    limits = ServiceLimits(
+        max_rows=len(rows),
+        step_tokens=CHUNK_TOKENS,
+        tail_bytes=batch_bytes,
+        queue_timeout_s=sys.float_info.max,
+    )
+    jobs = [job_of(row, partial(listen, index), executor) for index, row in enumerate(rows)]
+    scheduler = Scheduler(executor, limits, fetches_first=True)
+    for job in jobs:
+        scheduler.add(job)
+    try:
+        while scheduler.step() and not errors:
+            pass
+        if errors:
+            raise errors[0]
+    finally:  # after an error or an interrupt
+        scheduler.fail_all(Cancelled("another request of the batch failed"))
+    made = iter([completions[index] for index in range(len(rows))])
+    return tuple(_joined([next(made) for _ in range(request.options.num_return_sequences)]) for request in requests)
+
+
+def _joined(completions: Sequence[Completion]) -> Completion:
+    """Return the first completion of a request with the texts of the others."""
+    first, *others = completions
+    if not others:
+        return first
+    num_generated = sum(len(each.token_ids) for each in completions)
+    return replace(
+        first,
+        alternatives=tuple(each.text for each in others),
+        usage=replace(first.usage, num_generated_tokens=num_generated),
+        timing=max((each.timing for each in completions), key=lambda timing: timing.ttft_s + timing.decode_s),
+    )

@@ -1,0 +1,173 @@
+"""Answers in event loops of asyncio, from a service that many of them may share.
+
+A request is planned in a thread of the loop's pool. Its tokens come from the thread of the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Self, TypeAlias
+
+from promptcache.answers import TokenLogprobs
+from promptcache.decode.admission import ServiceLimits
+from promptcache.decode.completion import Completion
+from promptcache.decode.job import Listener
+from promptcache.decode.request import RequestBuilder
+from promptcache.decode.service import Service, ServiceState, Ticket
+from promptcache.decode.stream import AnswerPieces
+from promptcache.diagnostics import Unpicklable
+from promptcache.locks import new_lock
+from promptcache.options import Options
+from promptcache.planning import PromptSource
+
+_LIMITS = ServiceLimits(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize, queue_timeout_s=sys.float_info.max)
+"""Tasks wait for each other, as threads that call `Engine.generate` do. None is refused."""
+
+SubmitRequest: TypeAlias = Callable[[Listener], Ticket]
+"""Plans a request and submits it to a service. It may block."""
+
+
+class _Awaited:
+    """A request of a service, and the items that its listener gets. One event loop uses it."""
+
+    def __init__(self, submit: SubmitRequest) -> None:
+        self._submit = submit
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[int | TokenLogprobs | Completion | BaseException] = asyncio.Queue()
+        self._ticket: Ticket | None = None
+        self._is_cancelled = False
+
+    async def submitted(self) -> Ticket:
+        """Submit the request."""
+        return await asyncio.to_thread(self._submitted)
+
+    async def next(self) -> int | TokenLogprobs | Completion:
+        """Return the next item, or raise the error of the request."""
+        item = await self._items.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def cancel(self) -> None:
+        """Stop the request, also one that is about to be submitted. Any thread may call this."""
+        self._is_cancelled = True
+        if self._ticket is not None:
+            self._ticket.cancel()
+
+    def _submitted(self) -> Ticket:
+        self._ticket = self._submit(self._listen)
+        if self._is_cancelled:
+            self._ticket.cancel()
+        return self._ticket
+
+    def _listen(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+        except RuntimeError:  # the event loop is closed
+            self.cancel()
+
+
+class AsyncStream(Unpicklable, AsyncIterator[str]):
+    """An answer that is being generated, for `async for`. Afterwards `completion` has the whole answer.
+
+    The request begins with the first piece. It is cancelled by `aclose`, by the end of an `async with` block, if a task
+    that waits for a piece is cancelled, and if the stream is deleted.
+    """
+
+    _instead = "pickle its completion once it is exhausted"
+
+    def __init__(self, submit: SubmitRequest) -> None:
+        self.completion: Completion | None = None
+        self._submit = submit
+        self._asked: _Awaited | None = None
+        self._pieces: AnswerPieces | None = None
+        self._over = False
+        self._reading = asyncio.Lock()  # one task waits for an item; others would wait for ever at the end
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning before the answer, as far as it was generated."""
+        return "" if self._pieces is None else self._pieces.reasoning
+
+    async def __anext__(self) -> str:
+        async with self._reading:
+            try:
+                while not self._over:
+                    asked, pieces = await self._begun()
+                    item = await asked.next()
+                    if isinstance(item, Completion):
+                        self.completion, self._over = item, True
+                        piece = pieces.finish(item.token_ids)
+                    else:
+                        piece = pieces.add(item.token_id if isinstance(item, TokenLogprobs) else item)
+                    if piece:
+                        return piece
+            except BaseException:
+                await self.aclose()
+                raise
+        raise StopAsyncIteration
+
+    async def _begun(self) -> tuple[_Awaited, AnswerPieces]:
+        """Submit the request, if it was not yet."""
+        if self._asked is None:
+            self._asked = _Awaited(self._submit)
+            # The service has no reference to the stream, so a stream can be deleted.
+            weakref.finalize(self, self._asked.cancel).atexit = False
+        if self._pieces is None:
+            request = (await self._asked.submitted()).request
+            self._pieces = AnswerPieces(request.text, request.reader.split())
+        return self._asked, self._pieces
+
+    async def aclose(self) -> None:
+        """Cancel the request and discard the unread text."""
+        self._over = True
+        if self._asked is not None:
+            self._asked.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.aclose()
+
+
+class AsyncService:
+    """A service for event loops. The first request opens it. Thread-safe."""
+
+    def __init__(self, requests: RequestBuilder, open_service: Callable[[ServiceLimits], Service]) -> None:
+        self._requests = requests
+        self._open = open_service
+        self._service: Service | None = None
+        self._lock = new_lock()
+
+    @property
+    def service(self) -> Service:
+        """The service. Another one is opened if it has failed, and in a forked process."""
+        with self._lock:
+            if self._service is None or self._service.state is not ServiceState.READY:
+                self._service = self._open(_LIMITS)
+            return self._service
+
+    async def answer(self, prompt: PromptSource, options: Options) -> Completion:
+        """Return the answer to a prompt. If the task is cancelled, so is the request."""
+        asked = _Awaited(partial(self._submit, prompt, options))
+        try:
+            await asked.submitted()
+            while not isinstance(item := await asked.next(), Completion):
+                pass
+            return item
+        finally:
+            asked.cancel()
+
+    def stream(self, prompt: PromptSource, options: Options) -> AsyncStream:
+        """Return the answer to a prompt, piece by piece."""
+        options.check_stream()
+        return AsyncStream(partial(self._submit, prompt, options))
+
+    def _submit(self, prompt: PromptSource, options: Options, listener: Listener) -> Ticket:
+        service = self.service
+        return service.submit_request(self._requests.build(prompt, options), listener)

@@ -1,0 +1,289 @@
+"""The results that an engine returns: completions with usage and timing, and reports of warming.
+
+`completion` makes the result of a request. Results hold no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from promptcache.answers import TokenLogprobs, whole_text
+from promptcache.decode.request import Request
+from promptcache.diagnostics import Diagnostic, InvalidOutput, Short
+from promptcache.encode import Prepared
+from promptcache.kv import Codec, Tier
+from promptcache.layout import Level, Origin, Piece, Plan
+from promptcache.rows import Recalled
+from promptcache.structured import OutputFormat, ToolCall
+
+
+class FinishReason(StrEnum):
+    """Why generation ended: an end token or a stopping criterion (`stop`), or the limit of new tokens (`length`)."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class KVSource(StrEnum):
+    """Origin of KV in one request: memory (`hit`), a slower tier (`load`), encoded for it (`miss`), or an earlier
+    request (`history`).
+    """
+
+    HIT = "hit"
+    LOAD = "load"
+    MISS = "miss"
+    HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModuleUsage(Short):
+    """Use of one module in a request, or of history.
+
+    Attributes:
+        module: Its path; "" is the schema's text outside modules, BOS included, and history.
+        source: Where its KV came from.
+        num_tokens: Reused tokens of the module.
+        tier: The slowest tier that held some of it; None if some of it was encoded for this request.
+    """
+
+    module: str
+    source: KVSource
+    num_tokens: int
+    tier: Tier | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Usage(Short):
+    """Token and byte counts of one request.
+
+    Attributes:
+        num_reused_tokens: Prompt tokens of modules whose KV came from the store.
+        num_history_tokens: Other prompt tokens whose KV was computed by an earlier request, or ahead of this one.
+        num_new_tokens: Prompt tokens that were prefilled.
+        num_repaired_tokens: Those of them that are stored, but encoded in another context (`repair`).
+        num_generated_tokens: Tokens of all returned sequences, end tokens included.
+        num_encoded_tokens: Tokens of modules that were encoded for this request; 0 once a schema is warm.
+        copied_bytes: KV that was copied to link it: coalesced small segments. Copies that several requests of a batch
+            share count for the first of them.
+        kept_bytes: KV that was copied to history.
+        moved_bytes: KV that stores copied from slower tiers.
+        modules: The modules whose cached text was reused, and where its KV came from; at the end, other tokens that
+            history had.
+        promoted: Whether the answer is exact because its combination of modules came again (`Engine.promote`).
+        faults: Store faults that did not stop the request, one sentence each.
+    """
+
+    num_reused_tokens: int
+    num_history_tokens: int
+    num_new_tokens: int
+    num_repaired_tokens: int
+    num_generated_tokens: int
+    num_encoded_tokens: int
+    copied_bytes: int
+    kept_bytes: int
+    moved_bytes: int
+    modules: tuple[ModuleUsage, ...]
+    promoted: bool = False
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Timing(Short):
+    """Seconds of one request, by step.
+
+    Attributes:
+        plan_s: Reading and planning the prompt.
+        wait_s: Waiting for other requests.
+        refine_s: Changing the plan by the KV that there is, such as that of combinations that came again.
+        fetch_s: Looking up and loading KV.
+        encode_s: Encoding missing KV.
+        link_s: Linking it.
+        prefill_s: Prefilling the new tokens, up to the first generated token.
+        decode_s: Generating the others.
+    """
+
+    plan_s: float
+    wait_s: float
+    refine_s: float
+    fetch_s: float
+    encode_s: float
+    link_s: float
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from the call to the first generated token."""
+        before = self.plan_s + self.wait_s + self.refine_s + self.fetch_s + self.encode_s
+        return before + self.link_s + self.prefill_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Completion(Short):
+    """The answer to one prompt.
+
+    Attributes:
+        text: The answer, without special tokens and without its reasoning.
+        token_ids: Generated tokens, the end token included.
+        finish_reason: Why generation ended.
+        level: How the answer relates to an answer without cache.
+        repair: The setting that served, as text "none", "slots", "first-16", "first-20%" or "all".
+        lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
+        reasoning: The text of the block of reasoning before the answer; None if there is none.
+        alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).
+        logprobs: For each generated token its log-probability and the most probable tokens, if `logprobs` was given.
+        output_format: The format that was asked for (`output`).
+        tool_calls: The calls of tools in the answer, in order; `text` is without them.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    level: Level
+    repair: str
+    lossy: bool
+    usage: Usage
+    timing: Timing
+    plan: Plan = field(repr=False)
+    reasoning: str | None = None
+    alternatives: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = field(default=None, repr=False)
+    output_format: OutputFormat | None = field(default=None, repr=False, compare=False)
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the answer in the format that was asked for, such as an instance of the type.
+
+        None without a format, or if the answer calls tools instead.
+
+        Raises:
+            InvalidOutput: The limit of new tokens or a stop string cut the answer, or its type refuses the value.
+        """
+        if self.output_format is None or self.tool_calls:
+            return None
+        if self.finish_reason is FinishReason.LENGTH:
+            raise InvalidOutput(
+                f"the answer was cut at {len(self.token_ids)} tokens, before its format was complete; allow more with "
+                "max_new_tokens"
+            )
+        return self.output_format.parse(self.text)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Where the text of the prompt is not what the chat template writes for the whole conversation."""
+        return self.plan.warnings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WarmReport(Short):
+    """Result of `Engine.warm` for one schema.
+
+    Attributes:
+        num_encodings: Number of the schema's encodings.
+        num_encoded: Number of encodings that were computed.
+        num_encoded_tokens: Tokens of these.
+        nbytes: Stored bytes of all encodings of the schema.
+        seconds: Time taken.
+        found: Number of the other encodings by the tier that held them.
+        not_kept: Number of encodings that a folder or URL of the store does not hold in the end, by its name.
+        faults: Store faults, one sentence each. The last ones name the encodings that are not kept, and the reason.
+    """
+
+    schema: str
+    num_encodings: int
+    num_encoded: int
+    num_encoded_tokens: int
+    nbytes: int
+    seconds: float
+    found: Mapping[Tier, int]
+    not_kept: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+
+
+class CopiedBytes(NamedTuple):
+    """Bytes of KV that were copied to link a request and to keep its own tokens."""
+
+    copied_bytes: int
+    kept_bytes: int
+
+
+def completion(
+    request: Request,
+    prepared: Prepared,
+    copied: CopiedBytes,
+    token_ids: tuple[int, ...],
+    ended: bool,
+    timing: Timing,
+) -> Completion:
+    """Return the result of a request for the generated tokens."""
+    plan, fetched = prepared.plan, prepared.fetched
+    parts = request.reader.parts(whole_text(request.text, token_ids))
+    num_found = 0 if prepared.recalled is None else prepared.recalled.num_found
+    return Completion(
+        text=parts.text,
+        reasoning=parts.reasoning,
+        tool_calls=parts.calls,
+        token_ids=token_ids,
+        finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
+        level=plan.level,
+        repair=str(plan.repair),
+        lossy=any(Codec(encoding.codec).lossy for encoding in fetched.handles),
+        usage=Usage(
+            num_reused_tokens=plan.num_reused_tokens,
+            num_history_tokens=num_found,
+            num_new_tokens=plan.num_new_tokens - num_found,
+            num_repaired_tokens=sum(_num_computed(piece, prepared.recalled) for piece in plan.repaired),
+            num_generated_tokens=len(token_ids),
+            num_encoded_tokens=fetched.num_encoded_tokens,
+            copied_bytes=copied.copied_bytes,
+            kept_bytes=copied.kept_bytes,
+            moved_bytes=fetched.moved_bytes,
+            faults=fetched.faults,
+            modules=_module_usage(prepared),
+            promoted=plan.level is not request.plan.level,
+        ),
+        timing=timing,
+        plan=plan,
+        output_format=request.options.output,
+    )
+
+
+def _module_usage(prepared: Prepared) -> tuple[ModuleUsage, ...]:
+    """Return where reused KV came from: that of the cached text of each module, and at the end that of other tokens."""
+    stored: dict[str, list[tuple[int, Tier | None]]] = {}
+    recalled: dict[str, int] = {}
+    for piece in prepared.plan.pieces:
+        if piece.source is not None:
+            tier = prepared.fetched.tiers.get(piece.source.encoding)
+            stored.setdefault(piece.module, []).append((len(piece.token_ids), tier))
+        elif num_found := len(piece.token_ids) - _num_computed(piece, prepared.recalled):
+            module = piece.module if piece.origin is Origin.REPAIRED else ""
+            recalled[module] = recalled.get(module, 0) + num_found
+    others = recalled.pop("", 0)
+    found = [_stored_usage(module, each) for module, each in stored.items()]
+    found += (_recalled_usage(module, num_tokens) for module, num_tokens in recalled.items())
+    return (*found, _recalled_usage("", others)) if others else tuple(found)
+
+
+def _num_computed(piece: Piece, recalled: Recalled | None) -> int:
+    """Return how many tokens of a new piece history does not have."""
+    stretches = () if recalled is None else recalled.stretches
+    overlaps = (min(piece.stop, each.first + each.num_found) - max(piece.start, each.first) for each in stretches)
+    return len(piece.token_ids) - sum(max(0, overlap) for overlap in overlaps)
+
+
+def _recalled_usage(module: str, num_tokens: int) -> ModuleUsage:
+    return ModuleUsage(module=module, source=KVSource.HISTORY, num_tokens=num_tokens, tier=Tier.MEMORY)
+
+
+def _stored_usage(module: str, found: Sequence[tuple[int, Tier | None]]) -> ModuleUsage:
+    num_tokens, tiers = sum(number for number, _ in found), {tier for _, tier in found}
+    if None in tiers:
+        return ModuleUsage(module=module, source=KVSource.MISS, num_tokens=num_tokens, tier=None)
+    slowest = next(tier for tier in reversed(Tier) if tier in tiers)
+    source = KVSource.HIT if slowest is Tier.MEMORY else KVSource.LOAD
+    return ModuleUsage(module=module, source=source, num_tokens=num_tokens, tier=slowest)

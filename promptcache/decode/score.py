@@ -1,0 +1,158 @@
+"""Logits of many requests, and the log-probabilities of texts that may continue a request.
+
+Requests are computed together, in forward passes of at most `CHUNK_TOKENS` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from promptcache.diagnostics import Short
+from promptcache.encode import CHUNK_TOKENS, Executor
+from promptcache.kv import KVHandle
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.rows import Batch
+
+LOGITS_BYTES = 2**28
+"""Maximum bytes of the logits that scoring holds at once, in float32."""
+
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+"""A request, and KV of its encodings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Score(Short):
+    """The log-probability of a text as the continuation of a prompt.
+
+    Attributes:
+        text: The text that was scored.
+        token_ids: Its tokens.
+        logprobs: The natural log-probability of each token, given the prompt and the tokens before it.
+        is_greedy: Whether each token is the most probable one at its place, so that greedy decoding gives this text.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_greedy: bool
+
+    @property
+    def logprob(self) -> float:
+        """The log-probability of the whole text."""
+        return sum(self.logprobs)
+
+    @property
+    def mean_logprob(self) -> float:
+        """The log-probability per token: compares texts of different length."""
+        return self.logprob / len(self.logprobs)
+
+
+def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple[torch.Tensor, ...]:
+    """Return the logits `[N, V]` of the N new tokens of each request, in position order."""
+    found: list[list[torch.Tensor]] = [[] for _ in requests]
+    fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
+    joining = ((tokens, each.handles) for tokens, each in fetched)
+    for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
+        found[index].append(logits)
+    return tuple(torch.cat(parts) for parts in found)
+
+
+def score(
+    tokens: RequestTokens, texts: Sequence[str], choices: Sequence[tuple[int, ...]], executor: Executor
+) -> tuple[Score, ...]:
+    """Return the scores of texts that continue a request. `choices` has the tokens of each text, at least one."""
+    executor.model.check_vocabulary([token_id for token_ids in choices for token_id in token_ids])
+    logprobs: list[list[float]] = [[] for _ in choices]
+    is_greedy = [True] * len(choices)
+    for index, logits in _predictions(tokens, choices, executor):
+        start = len(logprobs[index])
+        found, is_likeliest = _logprobs(logits, choices[index][start : start + len(logits)])
+        logprobs[index] += found
+        is_greedy[index] &= is_likeliest
+    return tuple(
+        Score(text=text, token_ids=token_ids, logprobs=tuple(found), is_greedy=greedy)
+        for text, token_ids, found, greedy in zip(texts, choices, logprobs, is_greedy, strict=True)
+    )
+
+
+def _logprobs(logits: torch.Tensor, token_ids: Sequence[int]) -> tuple[list[float], bool]:
+    """Return the log-probability of each token by logits `[n, V]`, and whether each is the most probable one."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = torch.tensor(token_ids, device=wide.device)
+    found = wide.gather(1, chosen[:, None])[:, 0] - wide.logsumexp(1)
+    return found.tolist(), bool((wide.argmax(1) == chosen).all())
+
+
+def _predictions(
+    tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the index of each choice with logits `[n, V]` that predict its next n tokens, in one or several parts.
+
+    The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
+    """
+    batch = Batch(executor.model, executor.pool)
+    fetched = executor.fetch(part.encoding for part in tokens.parts)
+    row = batch.join(tokens, fetched.handles)
+    own_ids = tokens.token_ids
+    for start in range(0, len(own_ids), CHUNK_TOKENS):
+        last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
+    for index in range(len(choices)):
+        yield index, last
+    own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
+    handles = {**fetched.handles, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
+    parts = (*tokens.parts, own.whole)
+    longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]
+    joining = (
+        (
+            RequestTokens(parts=parts, token_ids=fed, position_ids=tuple(_positions_behind(tokens, len(fed)))),
+            handles,
+        )
+        for fed in (choices[index][:-1] for index in longer)
+    )
+    limit = max(1, min(CHUNK_TOKENS, LOGITS_BYTES // (last.shape[1] * torch.float32.itemsize)))
+    for index, logits in _compute(batch, joining, limit):
+        yield longer[index], logits
+
+
+def _positions_behind(tokens: RequestTokens, num_tokens: int) -> range:
+    first = tokens.position_ids[-1] + 1
+    return range(first, first + num_tokens)
+
+
+def _compute(batch: Batch, joining: Iterable[RequestKV], limit: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Compute all tokens of requests; yield the index of each request with logits of its next tokens `[n, V]`.
+
+    As many requests as fit share a step of at most `limit` tokens. A longer one takes several steps of its own.
+    """
+    index = 0
+    for group in _groups(joining, limit):
+        rows = [batch.join(*each) for each in group]
+        longest = max(len(row.tokens.token_ids) for row in rows)
+        for start in range(0, longest, limit):
+            work = [(row, row.tokens.token_ids[start : start + limit]) for row in rows]
+            logits = batch.step(work, num_last=None)
+            sizes = [len(token_ids) for _, token_ids in work]
+            yield from enumerate(logits.split_with_sizes(sizes), start=index)
+        for row in rows:
+            batch.leave(row)
+        index += len(rows)
+
+
+def _groups(joining: Iterable[RequestKV], limit: int) -> Iterator[list[RequestKV]]:
+    """Cut requests, in order, into groups of at most `limit` new tokens. One request always fits."""
+    group: list[RequestKV] = []
+    num_tokens = 0
+    for each in joining:
+        more = len(each[0].token_ids)
+        if group and num_tokens + more > limit:
+            yield group
+            group, num_tokens = [], 0
+        group.append(each)
+        num_tokens += more
+    if group:
+        yield group

@@ -1,0 +1,26 @@
+"""From a plan to its KV: encode what no store has, fetch the rest, and refine the plan with what is known."""
+
+from promptcache.encode.distance import Audit, Distance, PlainPrefill, audit, compare_predictions
+from promptcache.encode.encode import CHUNK_TOKENS, Progress
+from promptcache.encode.executor import Executor
+from promptcache.encode.prepare import Prepared, Refiner, prepare
+from promptcache.encode.repetition import Promotions, Repetition
+from promptcache.encode.self_test import TOLERANCE, check_linking
+
+__all__ = [
+    "CHUNK_TOKENS",
+    "TOLERANCE",
+    "Audit",
+    "Distance",
+    "Executor",
+    "PlainPrefill",
+    "Prepared",
+    "Progress",
+    "Promotions",
+    "Refiner",
+    "Repetition",
+    "audit",
+    "check_linking",
+    "compare_predictions",
+    "prepare",
+]

@@ -1,0 +1,180 @@
+"""Encoding: compute the KV of encodings with the model.
+
+Encodings form a chain if each extends the context of the one before it. A chain is computed in one causal pass, and its
+KV is cut into encodings afterwards. Chains share forward passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from promptcache.diagnostics import StoreError
+from promptcache.kv import Codec, KVHandle, Recipe, Store, apply_codec
+from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.model import Model
+from promptcache.rows import Batch, StopCheck, are_finite
+
+CHUNK_TOKENS = 2048
+"""Maximum number of new tokens in one forward pass, over all rows; limits the memory of activations."""
+
+CHECKED_TOKENS = 256
+"""The same for a pass that may end early: a layer takes less time, so a request waits less."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of tokens done so far, and the number of all tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Encodings computed in one causal pass: each attends to `context` and to the encodings before it in the chain."""
+
+    context: tuple[KVPart, ...]
+    links: tuple[Encoding, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens, in position order."""
+        return tuple(token_id for link in self.links for token_id in link.token_ids)
+
+    @property
+    def position_ids(self) -> tuple[int, ...]:
+        """The positions of all tokens."""
+        return tuple(position for link in self.links for position in link.position_ids)
+
+    @property
+    def tokens(self) -> RequestTokens:
+        """The chain as a request without a prompt."""
+        return RequestTokens(parts=self.context, token_ids=self.token_ids, position_ids=self.position_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of all links."""
+        return sum(link.num_tokens for link in self.links)
+
+
+def missing_encodings(wanted: Iterable[Encoding], is_held: Callable[[Encoding], bool]) -> tuple[Encoding, ...]:
+    """Return the encodings to compute for `wanted`, contexts first: missing ones and their missing contexts.
+
+    Args:
+        is_held: Called once for each wanted encoding and for each context of a missing one.
+    """
+    asked: dict[Encoding, bool] = {}
+    found: dict[Encoding, None] = {}
+    stack = [iter(wanted)]
+    path: list[Encoding] = []  # the encodings whose contexts are being visited
+    while stack:
+        encoding = next(stack[-1], None)
+        if encoding is None:
+            stack.pop()
+            if path:
+                found[path.pop()] = None
+        elif encoding not in asked:
+            asked[encoding] = is_held(encoding)
+            if not asked[encoding]:
+                path.append(encoding)
+                stack.append(part.encoding for part in encoding.context)
+    return tuple(found)
+
+
+def chains(missing: Sequence[Encoding]) -> tuple[Chain, ...]:
+    """Group encodings into chains; every encoding is in exactly one. Contexts come first, as in `missing`."""
+    growing: dict[Encoding, list[Encoding]] = {}  # by a chain's last link
+    started: list[list[Encoding]] = []
+    for encoding in missing:
+        last = encoding.context[-1].encoding if encoding.context else None
+        links = growing.get(last) if last is not None else None
+        if links is None or last is None or encoding.context != (*last.context, last.whole):
+            links = []
+            started.append(links)
+        else:
+            del growing[last]
+        links.append(encoding)
+        growing[encoding] = links
+    return tuple(Chain(context=links[0].context, links=tuple(links)) for links in started)
+
+
+def batches(all_chains: Sequence[Chain]) -> Iterator[tuple[Chain, ...]]:
+    """Yield batches of chains that one forward pass can compute together, contexts first.
+
+    No chain of a batch is the context of another one. A batch has at most `CHUNK_TOKENS` tokens, or one chain.
+    """
+    waves: dict[int, list[Chain]] = {}
+    wave_of: dict[Encoding, int] = {}
+    for each in all_chains:  # as in `chains`, contexts come first
+        wave = 1 + max((wave_of.get(part.encoding, 0) for part in each.context), default=0)
+        wave_of.update(dict.fromkeys(each.links, wave))
+        waves.setdefault(wave, []).append(each)
+    for _, wave_chains in sorted(waves.items()):
+        batch: list[Chain] = []
+        num_tokens = 0
+        for each in wave_chains:
+            if batch and num_tokens + each.num_tokens > CHUNK_TOKENS:
+                yield tuple(batch)
+                batch, num_tokens = [], 0
+            batch.append(each)
+            num_tokens += each.num_tokens
+        yield tuple(batch)
+
+
+def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]:
+    """Yield the chains that one forward pass computes, contexts before their dependants.
+
+    With a lossy codec each encoding is computed by itself. It then attends to its context as the codec stores it,
+    whether the context was just computed or comes from a store.
+    """
+    if any(Codec(each.codec).lossy for each in missing):
+        found: Sequence[Chain] = tuple(Chain(context=each.context, links=(each,)) for each in missing)
+    else:
+        found = chains(missing)
+    yield from batches(found)
+
+
+@torch.no_grad()
+def compute(
+    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], check: StopCheck | None = None
+) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
+    """Compute one batch of chains; yield each encoding with views of its keys and values `[L, Hkv, T, D]`.
+
+    Args:
+        held: KV of all encodings in the context of the batch.
+        check: Called in each layer of each forward pass. What it raises ends the computation.
+
+    Raises:
+        NotFinite: Some of the KV is not finite. In one causal pass, a NaN may reach the tokens before it.
+    """
+    rows = Batch(model)
+    joined = [rows.join(chain.tokens, held) for chain in batch]
+    chunk_tokens = CHUNK_TOKENS if check is None else CHECKED_TOKENS
+    for start in range(0, max(chain.num_tokens for chain in batch), chunk_tokens):
+        chunks = ((row, row.tokens.token_ids[start : start + chunk_tokens]) for row in joined)
+        rows.encode([(row, token_ids) for row, token_ids in chunks if token_ids], check)
+    computed = [rows.own_kv(row) for row in joined]
+    for chain, own in zip(batch, computed, strict=True):
+        if not are_finite((own.keys, own.values)):
+            raise model.not_finite(
+                f"the keys or values of the text at positions {chain.position_ids[0]} to {chain.position_ids[-1]}"
+            )
+    for chain, own in zip(batch, computed, strict=True):
+        start = 0
+        for encoding in chain.links:
+            stop = start + encoding.num_tokens
+            yield encoding, (own.keys[:, :, start:stop], own.values[:, :, start:stop])
+            start = stop
+
+
+def stored(
+    store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]
+) -> KVHandle:
+    """Put keys and values into a store and return their handle.
+
+    If the store refuses them, `on_fault` is called with the reason, and the handle owns its memory.
+    """
+    try:
+        return store.put(recipe, *kv)
+    except StoreError as fault:
+        on_fault(str(fault))
+        keys, values = apply_codec(recipe, *kv)
+        return KVHandle.over(keys.contiguous(), values.contiguous())

@@ -1,0 +1,359 @@
+"""The executor: fetches or encodes the KV of a request's parts, and links it with the new tokens.
+
+Generation, batches, logits, the self-test, `promptcache.testing` and the benchmarks all use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from promptcache.diagnostics import NotFinite
+from promptcache.encode.encode import (
+    CHECKED_TOKENS,
+    Chain,
+    Progress,
+    compute,
+    encoding_batches,
+    missing_encodings,
+    stored,
+)
+from promptcache.encode.idle import Activity
+from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.locks import new_lock
+from promptcache.model import Model
+from promptcache.rows import Batch, History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, views_only
+
+PATIENCE_S = 60.0
+"""Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
+
+_log = logging.getLogger(__name__)
+_MAX_KEYS = 1 << 16  # cached keys, about 200 bytes each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """KV of encodings, with the work of fetching them.
+
+    Attributes:
+        handles: KV of each wanted encoding.
+        encoded: Encodings that were computed, contexts included.
+        encode_s: Seconds to compute them.
+        tiers: The tier that held each of the others.
+        moved_bytes: Bytes that stores copied.
+        faults: Store faults that did not stop the request, one sentence each.
+    """
+
+    handles: Mapping[Encoding, KVHandle]
+    encoded: frozenset[Encoding]
+    encode_s: float
+    tiers: Mapping[Encoding, Tier]
+    moved_bytes: int
+    faults: tuple[str, ...]
+
+    @property
+    def num_encoded_tokens(self) -> int:
+        """The number of tokens of all encodings that were computed."""
+        return sum(each.num_tokens for each in self.encoded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """Encodings of one forward pass, computed by it or meanwhile by another thread or process.
+
+    Attributes:
+        handles: Their KV.
+        lookups: Lookups that found them in the store; empty if they were computed here.
+        faults: Store faults, one sentence each.
+    """
+
+    handles: Mapping[Encoding, KVHandle]
+    lookups: Mapping[Encoding, Lookup]
+    faults: tuple[str, ...]
+
+
+class Executor:
+    """A model with the store of its KV. All methods are thread-safe.
+
+    A missing encoding is computed once, however many threads ask for it. If the store refuses computed KV, the request
+    still uses it, and the next request computes it again.
+
+    The model is served as it was when it was made (`Model.check_unchanged`).
+
+    Attributes:
+        activity: Says whether requests use the model now.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        store: Store,
+        fingerprint: Callable[[], str],
+        pool: Pool | None = None,
+        history: History | None = None,
+        graphs: StepGraphs | None = None,
+    ) -> None:
+        """Create an executor for a model and a store.
+
+        Args:
+            fingerprint: Returns the fingerprint of model and tokenizer.
+            pool: Copies of moved and of joined segments; None keeps none.
+            history: KV of own tokens of earlier requests; None keeps none.
+            graphs: Recorded steps of the model; None records none.
+        """
+        self.model = model
+        self.store = store
+        self.pool = views_only(model) if pool is None else pool
+        self.history = history
+        self.graphs = graphs
+        self._fingerprint = fingerprint
+        self._keys: dict[str, str] = {}  # by digest
+        self.activity = Activity()
+        self._lock = new_lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of model and tokenizer."""
+        return self._fingerprint()
+
+    def key(self, encoding: Encoding) -> str:
+        """Return the store key of an encoding, 64 hexadecimal digits."""
+        key = self._keys.get(encoding.digest)
+        if key is None:
+            if len(self._keys) >= _MAX_KEYS:
+                self._keys.clear()
+            key = self._keys[encoding.digest] = self.recipe(encoding).key
+        return key
+
+    def recipe(self, encoding: Encoding) -> Recipe:
+        """Return the facts about an encoding that the store keeps beside its KV."""
+        return Recipe(
+            fingerprint=self.fingerprint,
+            digest=encoding.digest,
+            num_tokens=encoding.num_tokens,
+            first_position=encoding.position_ids[0],
+            last_position=encoding.position_ids[-1],
+            codec=Codec(encoding.codec),
+        )
+
+    def recall(self, tokens: RequestTokens, salt: Salt, *, is_whole: bool = False) -> Recalled | None:
+        """Look up the own tokens of a request in history, as `History.recall`; None if this executor keeps none."""
+        return None if self.history is None else self.history.recall(tokens, salt, is_whole=is_whole)
+
+    def keep(self, recalled: Recalled | None, answer_ids: Sequence[int], own_kv: OwnKV) -> int:
+        """Keep the own tokens that a request computed, as far as there is room. An error is logged.
+
+        Nothing is kept if the model was changed.
+
+        Args:
+            recalled: The result of `recall` for the request; None keeps nothing.
+            answer_ids: The generated tokens.
+            own_kv: The KV that was computed, as for `History.keep`.
+
+        Returns:
+            The number of bytes that were copied.
+        """
+        if self.history is None or recalled is None or own_kv[0][0].shape[1] == 0:
+            return 0
+        if not self.model.is_unchanged():
+            return 0
+        try:
+            return self.history.keep(recalled, answer_ids, own_kv) * self.model.shape.token_bytes
+        except Exception:  # noqa: BLE001 - history costs no answer
+            _log.exception("the tokens of a request could not be kept in history")
+            return 0
+
+    def logits(self, tokens: RequestTokens, num_last: int | None = None) -> torch.Tensor:
+        """Return the logits `[N, V]` of a request's N new tokens, in position order.
+
+        Args:
+            num_last: Return those of the last tokens only, so many; None means all.
+        """
+        fetched = self.fetch(part.encoding for part in tokens.parts)
+        batch = Batch(self.model, self.pool)
+        row = batch.join(tokens, fetched.handles)
+        return batch.step([(row, tokens.token_ids)], num_last=num_last)
+
+    def fetch(
+        self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S
+    ) -> Fetched:
+        """Return the KV of the encodings `wanted`. Missing encodings and contexts are computed.
+
+        Args:
+            progress: Called after each forward pass with the number of computed tokens and the number of all missing
+                tokens, and about once a second while it waits for another process. No lock is held, so it may call the
+                engine. If it raises, nothing more is computed.
+            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
+                too.
+
+        Raises:
+            ModelChanged: The model is not as it was when it was made.
+        """
+        self.activity.note()
+        self.model.check_unchanged()
+        wanted = tuple(dict.fromkeys(wanted))
+        lookups = self.look_up(wanted)
+        faults = [fault for each in lookups.values() for fault in each.faults]
+        encoded: dict[Encoding, KVHandle] = {}
+        total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.handle is None)
+        done, started = 0, time.perf_counter()
+
+        def report() -> None:
+            if progress is not None:
+                progress(done, total)
+
+        for group in self.encode_missing(wanted, lookups, patience_s=patience_s, on_wait=report):
+            lookups.update(group.lookups)
+            encoded.update((each, handle) for each, handle in group.handles.items() if each not in group.lookups)
+            faults += group.faults
+            done += sum(each.num_tokens for each in group.handles)
+            report()
+        if encoded:
+            faults += self.store.faults()
+        found = {each: lookup.handle for each, lookup in lookups.items() if lookup.handle is not None}
+        handles = {**found, **encoded}
+        return Fetched(
+            handles={each: handles[each] for each in wanted},
+            encoded=frozenset(encoded),
+            encode_s=time.perf_counter() - started if encoded else 0.0,
+            tiers={each: lookups[each].tier for each in wanted if each in found},
+            moved_bytes=sum(each.moved_bytes for each in lookups.values()),
+            faults=tuple(dict.fromkeys(faults)),
+        )
+
+    def extend_history(self, tokens: RequestTokens, salt: Salt, check: StopCheck) -> int:
+        """Compute the next tokens of a request that history lacks, and keep them; return the number of kept tokens.
+
+        Args:
+            tokens: New tokens only.
+            salt: As for `History.recall`.
+            check: Called in each layer. What it raises ends the forward pass, and nothing is kept.
+        """
+        assert self.history is not None, "the caller knows that there is a history"
+        recalled = self.history.recall(tokens, salt, is_whole=True)
+        if not recalled.missing:
+            return 0
+        start = recalled.missing[0]
+        (stretch,) = (each for each in recalled.stretches if each.start <= start < each.stop)
+        stop = min(stretch.stop, start + CHECKED_TOKENS)
+        wanted = Encoding(
+            token_ids=tokens.token_ids[start:stop],
+            position_ids=tokens.position_ids[start:stop],
+            context=tuple(part for each in recalled.stretches if each.start <= start for part in each.parts),
+        )
+        chain = Chain(context=wanted.context, links=(wanted,))
+        ((_, kv),) = compute(self.model, [chain], recalled.handles, partial(self._check, check))
+        if not self.model.is_unchanged():
+            return 0
+        return self.history.keep(recalled, (), tuple(zip(*kv, strict=True)))
+
+    def _check(self, check: StopCheck) -> None:
+        """Check for requests. A GPU computes a layer at a time, so that no further ones wait in its queue."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+        check()
+
+    def absent(self, wanted: Iterable[Encoding]) -> frozenset[str]:
+        """Return the keys of the encodings whose KV is not in memory."""
+        return self.store.absent([self.key(each) for each in wanted])
+
+    def look_up(self, wanted: Iterable[Encoding]) -> dict[Encoding, Lookup]:
+        """Look up the encodings `wanted` in the store, and the contexts of the missing ones.
+
+        Nothing is computed and no lock is held.
+        """
+        lookups: dict[Encoding, Lookup] = {}
+        unknown = tuple(dict.fromkeys(wanted))
+        while unknown:
+            found = self._get_many(unknown)
+            lookups.update(found)
+            missing = (encoding for encoding, lookup in found.items() if lookup.handle is None)
+            contexts = dict.fromkeys(part.encoding for encoding in missing for part in encoding.context)
+            unknown = tuple(each for each in contexts if each not in lookups)
+        return lookups
+
+    def encode_missing(
+        self,
+        wanted: Iterable[Encoding],
+        lookups: Mapping[Encoding, Lookup],
+        *,
+        patience_s: float = PATIENCE_S,
+        on_wait: OnWait = go_on,
+    ) -> Iterator[Encoded]:
+        """Encode the encodings that `look_up` did not find, one forward pass after another, contexts first.
+
+        Locks are held during a forward pass only, not while the iterator is suspended. Threads and processes that need
+        the same encodings therefore share the work. Another thread may have called `look_up`.
+
+        Args:
+            wanted: The argument of `look_up`.
+            lookups: The result of `look_up`.
+            patience_s: Seconds to wait for another process that computes an encoding. After that, it is computed here,
+                too.
+            on_wait: Called about once a second in such a wait. If it raises, the wait ends.
+        """
+        wanted = tuple(wanted)
+        held = {encoding: each.handle for encoding, each in lookups.items() if each.handle is not None}
+        while missing := missing_encodings(wanted, held.__contains__):
+            for batch in encoding_batches(missing):
+                group = self._encode(batch, held, patience_s, on_wait)
+                held.update(group.handles)
+                yield group
+                if not all(link in held for chain in batch for link in chain.links):
+                    break  # another thread or process encodes the rest: list the missing ones again
+
+    def _encode(
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float, on_wait: OnWait
+    ) -> Encoded:
+        """Encode the chains of a batch that no other process encodes now.
+
+        If other processes encode all of them, wait; after `patience_s`, encode them here, too. If some encodings are in
+        the store now, return only these.
+        """
+        chain_of = {self.key(chain.links[0]): chain for chain in batch}
+        with self.store.claim(tuple(chain_of), patience_s, on_wait) as claimed, self._lock:
+            free = [chain for key, chain in chain_of.items() if key in claimed] or batch
+            encodings = [link for chain in free for link in chain.links]
+            again = self._get_many(encodings)
+            faults = [fault for each in again.values() for fault in each.faults]
+            found = {each: lookup.handle for each, lookup in again.items() if lookup.handle is not None}
+            if found:
+                return Encoded(handles=found, lookups={each: again[each] for each in found}, faults=tuple(faults))
+            handles = self._computed(free, held, faults)
+        return Encoded(handles=handles, lookups={}, faults=tuple(faults))
+
+    def _computed(
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str]
+    ) -> dict[Encoding, KVHandle]:
+        """Compute the chains of a batch in one forward pass and store their encodings.
+
+        If some KV is not finite, each encoding is computed by itself, so that only the faulty one is not stored.
+
+        Raises:
+            ModelChanged: The model was changed meanwhile; nothing was stored.
+        """
+        try:
+            computed = self.pool.with_room(lambda: dict(compute(self.model, batch, held)))
+        except NotFinite:
+            encodings = [link for chain in batch for link in chain.links]
+            if len(encodings) == 1:
+                raise
+        else:
+            self.model.check_unchanged()
+            return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
+        handles: dict[Encoding, KVHandle] = {}
+        for each in encodings:
+            alone = Chain(context=each.context, links=(each,))
+            handles.update(self._computed([alone], {**held, **handles}, faults))
+        return handles
+
+    def _get_many(self, encodings: Sequence[Encoding]) -> dict[Encoding, Lookup]:
+        keys = {each: self.key(each) for each in encodings}
+        found = self.store.get_many(keys.values())
+        return {each: found[key] for each, key in keys.items()}

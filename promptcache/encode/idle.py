@@ -1,0 +1,144 @@
+"""A thread that works while no request uses the model. It stops within one layer when a request arrives."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from promptcache.locks import new_lock
+from promptcache.rows import StopCheck
+
+QUIET_S = 0.05
+"""Seconds without a request after which work begins."""
+
+
+class Interrupted(Exception):
+    """A request arrived during work in idle time, or the work is to end."""
+
+
+class Activity:
+    """Whether requests use a model now: one is active inside of `with activity`. Thread-safe.
+
+    Attributes:
+        num_arrivals: Changes with each request that arrives.
+    """
+
+    def __init__(self) -> None:
+        self.num_arrivals = 0
+        self._num_active = 0
+        self._last = time.monotonic()
+        self._lock = new_lock()
+
+    def note(self) -> None:
+        """Note that a request arrived: work in idle time is interrupted."""
+        self.num_arrivals += 1
+        self._last = time.monotonic()
+
+    def __enter__(self) -> None:
+        self.note()
+        with self._lock:
+            self._num_active += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._num_active -= 1
+        self._last = time.monotonic()
+
+    def quiet_in_s(self) -> float:
+        """Return the seconds until work may begin if no request arrives; 0 if it may begin now."""
+        return QUIET_S if self._num_active else max(0.0, self._last + QUIET_S - time.monotonic())
+
+
+class IdleThread:
+    """A thread that calls a method of an object again and again in idle time, until it returns False.
+
+    The thread runs only while there is work, and it does not keep the object alive.
+    """
+
+    def __init__(self, work: Callable[[StopCheck], bool], activity: Activity) -> None:
+        """Create a thread that is not started.
+
+        Args:
+            work: A bound method. It does one piece of work, and returns whether there is more. It calls its argument
+                often, and lets `Interrupted` pass.
+            activity: The activity of the model.
+        """
+        self._loop = _IdleLoop(weakref.WeakMethod(work), activity)
+        # At exit, the interpreter aborts if a thread is inside torch.
+        self._end = weakref.finalize(self, self._loop.end)
+
+    def start(self) -> None:
+        """Let the thread work, if it does not."""
+        self._loop.start()
+
+    def end(self) -> None:
+        """Interrupt the work and wait for the thread. It is not started again."""
+        self._end()
+
+
+class _IdleLoop:
+    """The loop of the thread. It has no reference to the `IdleThread`."""
+
+    def __init__(self, work: weakref.WeakMethod[Any], activity: Activity) -> None:
+        self._work = work
+        self._activity = activity
+        self._thread: threading.Thread | None = None
+        self._has_work = False
+        self._is_over = threading.Event()
+        self._lock = new_lock()
+
+    def start(self) -> None:
+        with self._lock:
+            self._has_work = True
+            if self._is_over.is_set() or (self._thread is not None and self._thread.is_alive()):
+                return
+            thread = threading.Thread(target=self._run, name="promptcache-idle", daemon=True)
+            with suppress(RuntimeError):  # no thread can be started; the request that calls this needs none
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> None:
+        self._is_over.set()
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while self._takes_work():
+            while self._works():
+                pass
+
+    def _takes_work(self) -> bool:
+        """Return whether there may be work; if not, the thread ends, and the next `start` starts another one."""
+        with self._lock:
+            had_work, self._has_work = self._has_work, False
+            if not had_work:
+                self._thread = None
+            return had_work
+
+    def _works(self) -> bool:
+        """Wait until no request is active, and do a piece of work; return whether there may be more."""
+        num_arrivals = self._activity.num_arrivals
+        while wait_s := self._activity.quiet_in_s():
+            if self._is_over.wait(wait_s):
+                return False
+            num_arrivals = self._activity.num_arrivals
+        work = self._work()
+        if work is None or self._is_over.is_set():
+            return False
+
+        def check() -> None:
+            if self._activity.num_arrivals != num_arrivals or self._is_over.is_set():
+                raise Interrupted
+
+        try:
+            return bool(work(check))
+        except Interrupted:
+            return True

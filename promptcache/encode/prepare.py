@@ -1,0 +1,80 @@
+"""The stage where a plan meets KV: refine it, fetch the KV that it uses, and look up its new tokens in history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from promptcache.encode.encode import Progress
+from promptcache.encode.executor import Executor, Fetched
+from promptcache.layout import Plan
+from promptcache.rows import Recalled
+
+
+class Refiner(Protocol):
+    """Maps the plan of a request to the one that is used, by the KV that there is. Thread-safe."""
+
+    def __call__(self, plan: Plan, executor: Executor, salt: str | None) -> Plan:
+        """Return the plan that is used: of the same tokens at the same positions.
+
+        Args:
+            plan: The plan of the request, or the result of the refiner before.
+            executor: The KV that there is, and the model.
+            salt: The salt of the request.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan with the KV that it uses.
+
+    Attributes:
+        fetched: KV of its stored tokens.
+        recalled: KV of new tokens that history has; None for a request without history.
+        refine_s, fetch_s, encode_s: Seconds: of the refiners, of looking up and loading KV, and of encoding what was
+            missing.
+    """
+
+    plan: Plan
+    fetched: Fetched
+    recalled: Recalled | None
+    refine_s: float
+    fetch_s: float
+    encode_s: float
+
+
+def prepare(
+    plan: Plan,
+    executor: Executor,
+    *,
+    refiners: Sequence[Refiner] = (),
+    history: bool = False,
+    salt: str | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Return a plan with the KV that it uses. Missing KV is encoded.
+
+    Args:
+        refiners: Change the plan first, one after another.
+        history: Whether the request reads history.
+        salt: Requests share history only with requests of the same salt.
+        progress: As for `Executor.fetch`.
+    """
+    started = time.perf_counter()
+    for refine in refiners:
+        plan = refine(plan, executor, salt)
+    refined = time.perf_counter()
+    fetched = executor.fetch([part.encoding for part in plan.tokens.parts], progress)
+    recalled = executor.recall(plan.tokens, salt) if history else None
+    seconds = time.perf_counter() - refined
+    return Prepared(
+        plan=plan,
+        fetched=fetched,
+        recalled=recalled,
+        refine_s=refined - started,
+        fetch_s=seconds - fetched.encode_s,
+        encode_s=fetched.encode_s,
+    )

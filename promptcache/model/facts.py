@@ -1,0 +1,272 @@
+"""Facts about a model, read from its class and configuration, and the models that are refused.
+
+No model is run here. A refused model raises `UnsupportedModel` with its name and the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.model.additions import plain_tensors
+from promptcache.tokenizer import LENGTH_NAMES
+
+TESTED_TYPES = frozenset(
+    {
+        "cohere2",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "granite",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "stablelm",
+    }
+)
+"""Model types of transformers that the tests of this library run; listed in docs/models.md."""
+
+MODEL_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+    TypeError,
+    UnpicklingError,
+    ValueError,
+)
+"""Exceptions that the code of a model, its configuration or its weights raises when it cannot be built or run."""
+
+COMPILED = (
+    "{} is compiled by torch.compile, which cannot trace attention to stored KV: pass and call the model that was not "
+    "compiled. Decoding with stored KV gains nothing by it"
+)
+
+NO_INTERFACE = (
+    "does not call transformers' attention interface (ALL_ATTENTION_FUNCTIONS) in every layer, so its attention cannot "
+    "read stored KV"
+)
+
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+_STATE_SPACE_NAMES = (
+    "ssm_cfg",
+    "mamba_d_state",
+    "state_size",
+    "conv_kernel",
+    "rwkv",
+    "attn_layer_indices",
+    "layers_block_type",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about a model that linking needs.
+
+    Attributes:
+        name: Model type and class, for messages.
+        windows: For each layer the sliding window in positions, or None for full attention.
+        max_positions: Number of positions, or None if the configuration does not say.
+        learned_positions: Whether there are no positions beyond `max_positions`.
+        softcap: Whether attention scores are capped. SDPA of transformers 5.4 ignores a cap silently.
+    """
+
+    name: str
+    windows: tuple[int | None, ...]
+    max_positions: int | None
+    learned_positions: bool
+    softcap: bool
+
+    @property
+    def window(self) -> int | None:
+        """The sliding window of some layers, or None if every layer has full attention."""
+        return next((window for window in self.windows if window is not None), None)
+
+
+def check_kind(hf: object) -> None:
+    """Refuse an object that is not a generating model of transformers.
+
+    Raises:
+        UnsupportedModel: Names the type, and the way to load a model.
+    """
+    name = type(hf).__name__
+    if not isinstance(hf, PreTrainedModel):
+        raise UnsupportedModel(f"an engine takes a loaded model of transformers, not {name}; {_inside(hf)}")
+    if not hf.can_generate():
+        raise UnsupportedModel(f"{name} does not generate text; load it with AutoModelForCausalLM")
+    if hf.generation_config is None:
+        raise UnsupportedModel(f"{name} has no generation configuration; set it to GenerationConfig()")
+
+
+def _inside(wrapper: object) -> str:
+    """Return the fix for something else than a model: the model inside of it, or the way to load one."""
+    parts = wrapper.named_modules() if isinstance(wrapper, torch.nn.Module) else ()
+    for place, part in parts:
+        if isinstance(part, PreTrainedModel):
+            return (
+                f"pass the {type(part).__name__} inside of it, model.{place}. It has the adapters in its layers, and "
+                "not what the wrapper itself adds, such as virtual tokens or compiled code"
+            )
+    return "Engine.from_pretrained() loads one by its name or folder"
+
+
+def check_causal(config: PretrainedConfig, name: str) -> None:
+    """Refuse an encoder-decoder model.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModel(f"{name} is an encoder-decoder model; only causal decoders can be cached by modules")
+
+
+def check_weights(hf: PreTrainedModel) -> None:
+    """Refuse a model with weights on the meta device, with sparse weights, or with weights that cannot be read.
+
+    Raises:
+        UnsupportedModel: Gives their number, or names the weight.
+    """
+    weights = dict((*hf.named_parameters(), *hf.named_buffers()))
+    for name, weight in weights.items():
+        if weight.layout is not torch.strided:
+            raise UnsupportedModel(
+                f"{type(hf).__name__}: the weight '{name}' is sparse ({weight.layout}); make it dense with to_dense()"
+            )
+        if any(part.data_ptr() == 0 and part.numel() and not part.is_meta for part in plain_tensors(weight)):
+            raise UnsupportedModel(
+                f"{type(hf).__name__}: the values of the weight '{name}' cannot be read, because "
+                f"{type(weight).__name__} has no __tensor_flatten__; load the model without this quantization"
+            )
+    num_empty = sum(weight.is_meta for weight in weights.values())
+    if num_empty:
+        raise UnsupportedModel(
+            f"{type(hf).__name__}: {num_empty} of {len(weights)} weights and buffers are on the meta device, without "
+            "values; load the model with from_pretrained(), whole, on one device"
+        )
+
+
+def check_mode(hf: torch.nn.Module) -> None:
+    """Refuse a model with a part that is compiled or in training mode.
+
+    Raises:
+        UnsupportedModel: Names the part.
+    """
+    for name, part in hf.named_modules():
+        where = f"{type(hf).__name__}{'.' * bool(name)}{name}"
+        is_replaced = hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        if is_replaced or hasattr(part, "_orig_mod") or part._compiled_call_impl is not None:
+            raise UnsupportedModel(COMPILED.format(where))
+        if part.training:
+            raise UnsupportedModel(
+                f"{where} is in training mode, in which dropout and other layers compute other KV: call model.eval() "
+                "before requests"
+            )
+
+
+def is_quantized(hf: PreTrainedModel) -> bool:
+    """Whether transformers loaded the model quantized, or weights are subclasses of tensors that hold others."""
+    return getattr(hf, "hf_quantizer", None) is not None or any(
+        hasattr(each, "__tensor_flatten__") for each in hf.parameters()
+    )
+
+
+def is_tested(hf: PreTrainedModel) -> bool:
+    """Whether `hf` has a tested model type and transformers' own class for it."""
+    kind = type(hf)
+    own_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(hf.config.model_type)
+    is_own = kind.__module__.startswith("transformers.") and kind.__name__ == own_class
+    return is_own and hf.config.model_type in TESTED_TYPES
+
+
+def check_positions(hf: PreTrainedModel, name: str) -> None:
+    """Refuse a model that takes a token's position from its index in the cache instead of its position ID.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    text: Any = hf.config.get_text_config(decoder=True)
+    if "position_ids" not in inspect.signature(type(hf).forward).parameters or getattr(text, "alibi", False):
+        raise UnsupportedModel(
+            f"{name} takes positions from the order of the cache, as ALiBi does, so gaps between modules would "
+            "change its output"
+        )
+
+
+def check_attention(hf: PreTrainedModel, name: str) -> None:
+    """Refuse a model whose layers do not call transformers' attention interface.
+
+    Raises:
+        UnsupportedModel: Names the model.
+    """
+    if not type(hf)._can_set_attn_implementation():
+        raise UnsupportedModel(f"{name} {NO_INTERFACE}")
+
+
+def read_facts(config: PretrainedConfig, class_name: str) -> Facts:
+    """Return the facts in a configuration.
+
+    Raises:
+        UnsupportedModel: The model is not a causal decoder with plain key-value caches.
+    """
+    name = f"{config.model_type} ({class_name})"
+    check_causal(config, name)
+    text: Any = config.get_text_config(decoder=True)
+    layer_types = _layer_types(text)
+    for field in _STATE_SPACE_NAMES:
+        if getattr(text, field, None):
+            raise UnsupportedModel(
+                f"{name} keeps a recurrent state (configuration field '{field}'), which cannot be cached by modules"
+            )
+    if foreign := sorted(set(layer_types) - _SUPPORTED_LAYERS):
+        raise UnsupportedModel(
+            f"{name} has layers of type {', '.join(foreign)}; only full and sliding-window attention can be linked"
+        )
+    window = getattr(text, "sliding_window", None)
+    return Facts(
+        name=name,
+        windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
+        max_positions=next((getattr(text, field) for field in LENGTH_NAMES if getattr(text, field, None)), None),
+        learned_positions=not has_rotary(text),
+        softcap=getattr(text, "attn_logit_softcapping", None) is not None,
+    )
+
+
+def has_rotary(text: Any) -> bool:
+    """Whether positions enter by rotary embeddings, so that every position exists."""
+    fields = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base", "rotary")
+    return any(getattr(text, field, None) for field in fields)
+
+
+def _layer_types(text: Any) -> list[str]:
+    declared = getattr(text, "layer_types", None)
+    if declared is not None:
+        return list(declared)
+    kind = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"
+    if getattr(text, "attention_chunk_size", None) is not None:
+        kind = "chunked_attention"
+    if (named := getattr(text, "attention_layers", None)) is not None:  # GPT-Neo
+        return [kind if each == "global" else str(each) for each in named]
+    return [kind] * text.num_hidden_layers

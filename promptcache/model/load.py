@@ -1,0 +1,201 @@
+"""Load a model and a tokenizer by name, as our `Model` and `HubTokenizer`.
+
+A model or tokenizer that cannot be loaded raises an error that names it and the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
+from transformers.utils.hub import cached_file
+
+from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
+from promptcache.model.facts import MODEL_FAULTS, check_causal
+from promptcache.model.fingerprint import WeightsLoading
+from promptcache.model.model import Model
+from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
+
+AnyTokenizer: TypeAlias = PreTrainedTokenizerBase | Tokenizer
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+_WHERE = ("revision", "cache_dir", "token", "subfolder", "local_files_only")
+"""Options of `from_pretrained` that choose where files are looked up."""
+
+
+def load_model(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    context_length: int | None = None,
+    pack: bool | None = None,
+    **options: Any,
+) -> tuple[Model, PreTrainedTokenizerBase]:
+    """Load a causal language model with its tokenizer.
+
+    Args:
+        name: "demo", a folder, or a hub id.
+        device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
+        dtype: Dtype of the weights, one of `DTYPES` or its name. "auto" is the checkpoint's own dtype, or float32 for
+            float16 on a CPU.
+        context_length: Number of positions to use; None uses all that the model declares.
+        pack: As for `Model.pack_weights`.
+        options: Passed on to `from_pretrained` (`revision`, `trust_remote_code`, ...).
+
+    Raises:
+        ModelNotFound: There is no such folder or hub id, or files are missing in it.
+        UnsupportedModel: The model or tokenizer cannot be cached by modules.
+    """
+    if options.get("output_loading_info"):
+        raise UnsupportedModel(
+            "'output_loading_info' does not work here: leave it out, or load the model with "
+            "from_pretrained of transformers and pass it to Engine(model, tokenizer)"
+        )
+    wanted = _checked_dtype(dtype)
+    where = _checked_device(device)
+    folder = local_folder(name)
+    if folder is not None:
+        _check_folder(folder)
+    source = str(folder or name)
+    offline = folder is None and not ask_hub(source, **_where(options))
+    how = {**options, "local_files_only": True} if offline else options
+    try:
+        with nullcontext() if folder is None else _without_progress_bars():
+            config = AutoConfig.from_pretrained(source, **how)
+            check_causal(config, f"'{source}' ({config.model_type})")
+            loading = WeightsLoading.begin(_folder(source, how))
+            tokenizer = AutoTokenizer.from_pretrained(source, **how)
+            if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
+                how = {"adapter_kwargs": {"local_files_only": True}, **how}
+            hf: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(wanted, where, config), **how)
+            hf.to(where)
+    except OSError as error:
+        raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
+    except MODEL_FAULTS as error:
+        raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
+    model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
+    model.pack_weights(pack)
+    return model, tokenizer
+
+
+def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequence[int] = ()) -> Tokenizer:
+    """Return our tokenizer with the vocabulary, rules and chat template of a transformers tokenizer.
+
+    Our own tokenizers are returned as they are.
+
+    Args:
+        end_ids: Tokens that end an answer according to the model.
+
+    Raises:
+        UnsupportedModel: `tokenizer` is neither, has no fast backend, or has several chat templates without a default.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        if not isinstance(tokenizer, Tokenizer):
+            raise UnsupportedModel(f"an engine takes a loaded tokenizer, not {type(tokenizer).__name__}")
+        return tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise UnsupportedModel(
+            f"{type(tokenizer).__name__} has no fast (Rust) tokenizer behind it; convert it to a tokenizer.json first"
+        )
+    config = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
+    return HubTokenizer.from_parts(backend.to_str(), config, tokenizer.chat_template, end_ids)
+
+
+def tokens_of_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> Sequence[Sequence[int]]:
+    """Return the tokens of each text, by a tokenizer of transformers or one of ours.
+
+    Raises:
+        InvalidValue: `tokenizer` is neither.
+    """
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        found: list[list[int]] = tokenizer([*texts])["input_ids"] if texts else []
+        return found
+    if isinstance(tokenizer, Tokenizer):
+        return [[*tokenizer.tokenize(each)] for each in texts]
+    raise _no_tokenizer(tokenizer)
+
+
+def text_of_tokens(token_ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
+    """Return the text of tokens, special ones included. Arguments and errors are those of `tokens_of_texts`."""
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        return str(tokenizer.decode([*token_ids], clean_up_tokenization_spaces=False))
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.detokenize(token_ids)
+    raise _no_tokenizer(tokenizer)
+
+
+def _no_tokenizer(given: object) -> InvalidValue:
+    return InvalidValue(f"tokenizer={shown(given)} is not allowed: that of transformers or of an engine is expected")
+
+
+def _folder(source: str, options: Mapping[str, Any]) -> Path:
+    """Return the folder of a model; for a hub id, the folder of the downloaded revision."""
+    return Path(cached_file(source, "config.json", **_where(options)) or source).parent
+
+
+def _where(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _WHERE if name in options}
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Hide progress bars: a folder loads in a moment, unlike a download."""
+    bars: Any = logging  # not annotated
+    enabled = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            bars.enable_progress_bar()
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"model folder '{folder}' has no config.json; save a model there with save_pretrained")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise ModelNotFound(
+            f"model folder '{folder}' has no tokenizer (tokenizer.json); save the model's tokenizer there too"
+        )
+
+
+def _checked_dtype(asked: object) -> str | torch.dtype:
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    if isinstance(asked, torch.dtype) and asked in DTYPES:
+        return asked
+    if isinstance(asked, str) and asked in ("auto", *known):
+        return known.get(asked, asked)
+    near = suggest(asked, known) if isinstance(asked, str) else None
+    meant = "" if near is None else f"; did you mean '{near}'?"
+    raise UnsupportedModel(f"dtype {shown(asked)} is not one of 'auto', {', '.join(map(repr, known))}{meant}")
+
+
+def _checked_device(asked: Any) -> torch.device:
+    if asked is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+        torch.empty(1, device=device)
+    except MODEL_FAULTS as error:
+        raise UnsupportedModel(
+            f"device {shown(asked)} cannot be used: {first_line(error)}; this machine has 'cpu' and "
+            f"{torch.cuda.device_count()} CUDA devices"
+        ) from error
+    if device.type == "meta":
+        raise UnsupportedModel("device 'meta' holds no values, so nothing can be computed on it; use 'cpu' or 'cuda'")
+    return device
+
+
+def _dtype(asked: str | torch.dtype, device: torch.device, config: Any) -> str | torch.dtype:
+    """Return float32 for a float16 checkpoint on a CPU, where float16 is slow and coarse."""
+    if asked == "auto" and device.type == "cpu" and str(getattr(config, "dtype", "")).endswith("float16"):
+        return "auto" if "bfloat16" in str(config.dtype) else torch.float32
+    return asked

@@ -1,0 +1,21 @@
+"""The schemas that an engine serves, and the plans of prompts against them. No model work."""
+
+from promptcache.planning.catalog import Catalog, SchemaState, choose_placement, schema_state
+from promptcache.planning.planner import DEFAULT_NEW_TOKENS, Planner, PromptSource, TemplateOptions, check_room, several
+from promptcache.planning.turns import ChatTurn, chat_message, turn_messages
+
+__all__ = [
+    "DEFAULT_NEW_TOKENS",
+    "Catalog",
+    "ChatTurn",
+    "Planner",
+    "PromptSource",
+    "SchemaState",
+    "TemplateOptions",
+    "chat_message",
+    "check_room",
+    "choose_placement",
+    "schema_state",
+    "several",
+    "turn_messages",
+]

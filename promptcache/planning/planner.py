@@ -1,0 +1,242 @@
+"""From a prompt document to its plan: read, find the schema, check, plan. No model work.
+
+Plans of recent texts are cached, as long as their schema is not replaced.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from promptcache.diagnostics import InvalidValue, PromptError, Severity, shown
+from promptcache.kv import Codec
+from promptcache.language import (
+    CHAT_SCHEMA,
+    ChatMessages,
+    Prompt,
+    Repair,
+    Schema,
+    Selection,
+    check_schema,
+    is_markup,
+    open_prompt,
+    resolve_prompt,
+)
+from promptcache.layout import Plan, check_positions, lay_out
+from promptcache.locks import new_lock
+from promptcache.options import check_option
+from promptcache.planning.catalog import Catalog, SchemaState
+from promptcache.planning.turns import ChatTurn, with_turns
+from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
+
+PromptSource: TypeAlias = str | Path | Prompt | ChatMessages
+"""XML text (starting with "<"), a path, a `Prompt`, or a list of chat messages."""
+
+TemplateOptions: TypeAlias = Mapping[str, Any] | None
+"""Variables of a chat template; None means none."""
+
+DEFAULT_NEW_TOKENS = 256
+"""Default limit of generated tokens; less if the context ends earlier."""
+
+MAX_REMEMBERED_BYTES = 16 * 2**20
+"""Limit of all cached plans by `_estimated_bytes`. A plan shares the encodings of its schema."""
+
+
+_PlanKey: TypeAlias = tuple[str, Repair | None]
+"""A text with what was asked for it."""
+
+
+class Planner:
+    """Plans prompts against the schemas of a catalog. Thread-safe.
+
+    Prompts without a schema are planned against an empty one of the planner, `CHAT_SCHEMA`, which no catalog has.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tokenizer: Tokenizer,
+        context_length: int,
+        repair: Repair,
+        *,
+        strict_template: bool = False,
+    ) -> None:
+        """Create a planner.
+
+        Args:
+            context_length: Number of positions of the model.
+            repair: The setting of prompts and schemas that state none.
+            strict_template: Refuse prompts whose text is not what the chat template writes, instead of a warning.
+        """
+        self._catalog = catalog
+        self._tokenizer = tokenizer
+        self._context_length = context_length
+        self._repair = repair
+        self._strict_template = strict_template
+        self._conversations = Conversations(tokenizer)
+        self._today: tuple[date, Conversations] | None = None
+        self._remembered: OrderedDict[_PlanKey, tuple[SchemaState, Plan]] = OrderedDict()
+        self._remembered_bytes = 0
+        self._lock = new_lock()
+
+    @cached_property
+    def _chat(self) -> SchemaState:
+        """The state of the empty schema, which has no tokens: the chat template writes all of a plain chat."""
+        empty = replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
+        layout = lay_out(empty, self._tokenizer, max_positions=self._context_length)
+        layout = replace(layout, tree=(), runs=(), runs_of={"": ()}, stop=0, has_bos=False)
+        return SchemaState(schema=empty, layout=layout, states=(), codec=Codec.FULL)
+
+    def plan(
+        self,
+        prompt: PromptSource,
+        repair: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> Plan:
+        """Return the plan of a prompt; arguments and errors are those of `planned`."""
+        return self.planned(prompt, repair, template_kwargs)[1]
+
+    def plan_chat(
+        self,
+        prompt: Prompt,
+        turns: Sequence[ChatTurn],
+        question: str,
+        repair: str | None,
+        template_kwargs: TemplateOptions = None,
+        results: Sequence[str] = (),
+    ) -> Plan:
+        """Return the plan of a conversation on top of a prompt, up to the answer to `question`, or to `results`."""
+        asked = None if repair is None else Repair.parse(repair)
+        state = self._state(prompt)
+        selection, answers = with_turns(
+            resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question, results
+        )
+        return self._planned(state, selection, asked, template_kwargs, answers)
+
+    def planned(
+        self,
+        prompt: PromptSource,
+        repair: str | None = None,
+        template_kwargs: TemplateOptions = None,
+    ) -> tuple[SchemaState, Plan]:
+        """Return the plan of a prompt, and the state of its schema that it was made with.
+
+        Args:
+            repair: The repair of this prompt; None means that of its schema, else that of the planner.
+            template_kwargs: Variables of the chat template, such as `enable_thinking`.
+
+        Raises:
+            PromptError: The prompt is not valid; lists every fault with its place.
+            UnknownSchema: The catalog has no schema of that name.
+            InvalidValue: There is no such repair, or `template_kwargs` is not a mapping of names.
+        """
+        check_option("template_kwargs", template_kwargs)
+        asked = None if repair is None else Repair.parse(repair)
+        if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
+            return known
+        read = open_prompt(prompt)
+        state = self._state(read)
+        selection = resolve_prompt(read, state.schema, state.members)
+        plan = self._planned(state, selection, asked, template_kwargs)
+        if is_markup(prompt) and not template_kwargs:  # the file of a path may change
+            self._remember((prompt, asked), (state, plan))
+        return state, plan
+
+    def _planned(
+        self,
+        state: SchemaState,
+        selection: Selection,
+        repair: Repair | None,
+        template_kwargs: TemplateOptions,
+        answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    ) -> Plan:
+        conversations = self._conversations_of(state, template_kwargs)
+        chosen = repair or state.schema.repair or self._repair
+        plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
+        self._catalog.describe_plan(plan)
+        differences = [each for each in plan.warnings if each.code in ("PC513", "PC514")]
+        if differences and self._strict_template:
+            raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
+        return plan
+
+    def _conversations_of(self, state: SchemaState, template_kwargs: TemplateOptions) -> Conversations:
+        """Return the chat template for a request: with the date of today for plain chats, which are not cached."""
+        now = datetime.now()
+        is_chat = state.schema.name == CHAT_SCHEMA
+        if template_kwargs:
+            return Conversations(self._tokenizer, template_kwargs, now if is_chat else FROZEN_DATE)
+        if not is_chat:
+            return self._conversations
+        today = self._today
+        if today is None or today[0] != now.date():
+            today = self._today = now.date(), Conversations(self._tokenizer, date=now)
+        return today[1]
+
+    def _state(self, prompt: Prompt) -> SchemaState:
+        self._catalog.check_open()
+        return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
+
+    def _recall(self, key: _PlanKey) -> tuple[SchemaState, Plan] | None:
+        with self._lock:
+            known = self._remembered.get(key)
+            if known is None:
+                return None
+            if not self._catalog.serves(known[0]):  # the schema was replaced
+                self._forget(key)
+                return None
+            self._remembered.move_to_end(key)
+            return known
+
+    def _remember(self, key: _PlanKey, planned: tuple[SchemaState, Plan]) -> None:
+        with self._lock:
+            self._forget(key)  # another thread may have planned the same
+            self._remembered[key] = planned
+            self._remembered_bytes += _estimated_bytes(key[0], planned[1])
+            while self._remembered_bytes > MAX_REMEMBERED_BYTES:
+                self._forget(next(iter(self._remembered)))
+
+    def _forget(self, key: _PlanKey) -> None:
+        if (known := self._remembered.pop(key, None)) is not None:
+            self._remembered_bytes -= _estimated_bytes(key[0], known[1])
+
+
+def _estimated_bytes(text: str, plan: Plan) -> int:
+    return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.pieces)
+
+
+def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:
+    """Return the prompts of a batch.
+
+    Raises:
+        InvalidValue: `prompts` is a single prompt, such as a text or one list of chat messages.
+    """
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise InvalidValue(f"prompts={shown(prompts)}: a batch is a list of prompts; use generate() for a single one")
+    batch = tuple(prompts)
+    if any(isinstance(each, Mapping) for each in batch):
+        raise InvalidValue(
+            f"prompts={shown(prompts)}: a list of messages is a single prompt; use generate(), or a list of such lists"
+        )
+    return batch
+
+
+def check_room(plan: Plan, max_new_tokens: int | None, context_length: int) -> int:
+    """Return the maximum number of generated tokens.
+
+    Args:
+        max_new_tokens: The number that the caller asked for; None means the default, or less if the context ends
+            earlier.
+
+    Raises:
+        ContextLengthExceeded: Prompt and answer need more positions than `context_length`.
+    """
+    room = context_length - plan.stop
+    limit = max_new_tokens if max_new_tokens is not None else max(1, min(DEFAULT_NEW_TOKENS, room))
+    check_positions(plan, context_length, limit)
+    return limit

@@ -1,0 +1,32 @@
+"""Requests as rows of a forward pass: segments of stored KV, memory for new tokens, and history."""
+
+from promptcache.rows.batch import Batch
+from promptcache.rows.coalesce import Pool, open_pool, views_only
+from promptcache.rows.finite import are_finite, has_finite_logits
+from promptcache.rows.forward_pass import Pass, Row, StopCheck
+from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt, num_shared
+from promptcache.rows.segments import Segment
+from promptcache.rows.step_graphs import StepGraphs, open_graphs
+from promptcache.rows.tails import tail_size
+
+__all__ = [
+    "SHARED",
+    "Batch",
+    "History",
+    "OwnKV",
+    "Pass",
+    "Pool",
+    "Recalled",
+    "Row",
+    "Salt",
+    "Segment",
+    "StepGraphs",
+    "StopCheck",
+    "are_finite",
+    "has_finite_logits",
+    "num_shared",
+    "open_graphs",
+    "open_pool",
+    "tail_size",
+    "views_only",
+]

@@ -1,0 +1,176 @@
+"""A batch of rows that join, compute tokens together, and leave, in any order.
+
+Each computation is one `Pass` over any rows: parts of prompts and single decoded tokens. Encoding computes rows whose
+own KV is stored afterwards, without logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from typing import TypeAlias, TypeVar
+
+import torch
+
+from promptcache.attention import to_device
+from promptcache.kv import KVHandle, Slab
+from promptcache.layout import Encoding, RequestTokens
+from promptcache.model import Model, step_cache
+from promptcache.rows.coalesce import Pool, views_only
+from promptcache.rows.forward_pass import Pass, Row, SharedKV, StopCheck
+from promptcache.rows.history import Recalled
+from promptcache.rows.link import coalesced_segments, linked_segments, shared_segments
+from promptcache.rows.segments import Segment
+from promptcache.rows.step_graphs import StepGraphs
+from promptcache.rows.tails import Tails
+
+Work: TypeAlias = Sequence[tuple[Row, Sequence[int]]]
+"""Rows with their next token IDs. Each row occurs once at most and has at least one token."""
+
+_Result = TypeVar("_Result")
+
+
+class Batch:
+    """Rows that share forward passes. Not thread-safe.
+
+    Attributes:
+        tails: Memory of the KV of the rows' own tokens.
+    """
+
+    def __init__(self, model: Model, pool: Pool | None = None, graphs: StepGraphs | None = None) -> None:
+        """Create an empty batch.
+
+        Args:
+            pool: Copies of moved and of joined segments; None keeps none.
+            graphs: Recorded steps of the model; None starts all kernels of a step one by one.
+        """
+        self._model = model
+        self._pool = views_only(model) if pool is None else pool
+        self._graphs = graphs
+        self._rows: list[Row] = []
+        self._shared: SharedKV | None = None  # None after the set of rows changed
+        self.tails = Tails(model.shape)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows, in the order in which they joined."""
+        return tuple(self._rows)
+
+    def join(
+        self,
+        tokens: RequestTokens,
+        handles: Mapping[Encoding, KVHandle],
+        recalled: Recalled | None = None,
+    ) -> Row:
+        """Add a request. Nothing is computed.
+
+        Args:
+            tokens: Its new tokens are not computed before they are passed to `step`.
+            handles: KV of at least every encoding that the request has parts of. The row holds it until it leaves.
+            recalled: The own tokens with the KV that history has of them. The others are the request's new tokens.
+        """
+        self._model.check_vocabulary(tokens.token_ids)
+        if recalled is not None:
+            tokens = recalled.new_tokens
+        stored, growing = linked_segments(tokens, handles, tokens.position_ids, recalled)
+        self._pool.count_use(stored, tokens.position_ids)
+        row = Row(
+            tokens=tokens,
+            stored=stored,
+            growing=growing,
+            tail=self._pool.with_room(partial(self.tails.take, len(tokens.token_ids))),
+        )
+        self._rows.append(row)
+        self._shared = None
+        return row
+
+    def leave(self, row: Row) -> None:
+        """Remove a row and free its memory."""
+        self._rows.remove(row)
+        self._shared = None
+        self.tails.give_back(row.tail)
+
+    def refill(self, row: Row, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Replace the KV of a row's own tokens by `[L, Hkv, n, D]`."""
+        row.tail, row.num_own = self.tails.grown(row.tail, 0, keys.shape[2]), keys.shape[2]
+        own = self.own_kv(row)
+        own.keys.copy_(keys)
+        own.values.copy_(values)
+
+    def own_kv(self, row: Row) -> Slab:
+        """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""
+        memory = self.tails.memory(row.tail)
+        return Slab(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
+
+    def segments(self, row: Row) -> tuple[Segment, ...]:
+        """Return the segments of a row's stored KV, in position order, as passes attend to them."""
+        shared = self._pool.with_room(self._shared_kv)
+        used = shared.users[:, shared.index_of[row]]
+        return tuple(sorted(compress(shared.segments, used), key=lambda segment: segment.first))
+
+    def step(self, work: Work, *, num_last: int | None = 1) -> torch.Tensor:
+        """Compute tokens of some rows in one forward pass, and return logits.
+
+        The first own tokens of a row have the positions of its request. Each later one follows the one before it. If
+        the device has no memory for it, the pool makes room, and it is run again.
+
+        Args:
+            num_last: Return the logits of so many last tokens of each row; None means all.
+
+        Returns:
+            `[K, V]`, in the order of `work`. If the forward pass raises, the rows are as before.
+        """
+        return self._computed(work, partial(self._logits, num_last=num_last))
+
+    def encode(self, work: Work, check: StopCheck | None = None) -> None:
+        """As `step`, for the KV only.
+
+        Args:
+            check: Called in each layer, before its KV is written.
+        """
+        self._computed(work, self._encode, check)
+
+    def open(self, work: Work, check: StopCheck | None = None) -> Pass:
+        """Return the pass over the next tokens of some rows. `Pass.finish` is called when it was run."""
+        assert len({row for row, _ in work}) == len(work) > 0, "each row occurs once"
+        assert all(token_ids for _, token_ids in work), "each row has tokens"
+        for row, token_ids in work:
+            row.tail = self.tails.grown(row.tail, row.num_own, row.num_own + len(token_ids))
+        return Pass(work, self._shared_kv(), self.tails, self._model, check)
+
+    @torch.no_grad()
+    def _computed(self, work: Work, run: Callable[[Pass], _Result], check: StopCheck | None = None) -> _Result:
+        def computed() -> _Result:
+            opened = self.open(work, check)
+            result = run(opened)
+            opened.finish()
+            return result
+
+        return self._pool.with_room(computed)
+
+    def _logits(self, opened: Pass, num_last: int | None) -> torch.Tensor:
+        kept = opened.last(num_last)
+        if self._graphs is not None:
+            logits = self._graphs.compute(opened, kept)
+            if logits is not None:
+                return logits
+        keep = to_device(torch.tensor(kept), self._model.device)
+        cache = step_cache(opened, self._model.shape.num_layers)
+        return self._model.forward(opened.token_ids, opened.position_ids, cache, keep=keep)[0]
+
+    def _encode(self, opened: Pass) -> None:
+        cache = step_cache(opened, self._model.shape.num_layers)
+        self._model.encode(opened.token_ids, opened.position_ids, cache)
+
+    def _shared_kv(self) -> SharedKV:
+        if self._shared is None:
+            shared = tuple(shared_segments([row.stored for row in self._rows]))
+            positions = [row.tokens.position_ids for row in self._rows]
+            shared, copied = coalesced_segments(shared, positions, self._pool)
+            for row, num_copied in zip(self._rows, copied, strict=True):
+                row.num_copied += num_copied
+            if any(row.growing for row in self._rows):
+                shared += tuple(shared_segments([row.growing for row in self._rows]))
+            self._shared = SharedKV(self._rows, shared)
+        return self._shared

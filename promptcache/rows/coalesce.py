@@ -1,0 +1,206 @@
+"""Copies of KV: segments that move to other positions, and neighbours that are joined.
+
+A segment costs a fixed amount of work in every layer of every forward pass; a copy costs time once, by its size. So
+small neighbours are copied into one segment, and so are all neighbours of a combination that comes again. The memory
+store keeps copies within its budget.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
+
+from promptcache.attention import has_kernels
+from promptcache.kv import KVHandle, KVMemory, Slab, size_class
+from promptcache.layout import KVPart
+from promptcache.locks import new_lock
+from promptcache.model import Model
+from promptcache.rows.segments import Segment, is_parted
+
+SMALL_TOKENS = 256
+"""Segments of fewer tokens are coalesced. At this length, a copy takes about as long as attention to one more segment
+does for the first token and 16 more (measured on two CPU cores: docs/benchmarks.md).
+"""
+
+_Result = TypeVar("_Result")
+
+MAX_COMBINATIONS = 10_000
+"""Limit of the combinations whose uses are counted, by last use."""
+
+_COPY_COST = 1 / 64
+"""Cost of copying a token in token equivalents, a choice: more than a copy takes, because most history is never used
+again, and far less than computing, so that no copy takes the room of modules in use."""
+
+_Content: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""Digest, start, stop and shift of each part."""
+
+
+class Pool:
+    """Copies of segments. All methods are thread-safe. A copy is not changed while a request uses it."""
+
+    def __init__(
+        self,
+        model: Model,
+        memory: KVMemory | None = None,
+        *,
+        small_tokens: int = SMALL_TOKENS,
+        joins_at: int = 2,
+    ) -> None:
+        """Create a pool without copies.
+
+        Args:
+            model: Its KV is copied, and its rotary embeddings move keys.
+            memory: Keeps copies for later requests. If it is None or has no room, a copy is shared by the requests that
+                use it at the same time.
+            small_tokens: Segments of fewer tokens are joined at once.
+            joins_at: Number of the use of a combination at which all of its neighbours are joined.
+        """
+        self._model = model
+        self._memory = memory
+        self._owner = object()  # part of all keys, because engines with other models may share the store
+        self._small_tokens, self._joins_at = small_tokens, joins_at
+        self._num_uses: OrderedDict[int, int] = OrderedDict()  # by the hash of the content, in the order of use
+        self._unkept: WeakValueDictionary[_Content, KVHandle] = WeakValueDictionary()
+        self._lock = new_lock()
+
+    def count_use(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> None:
+        """Count a use of the combinations of a request; arguments are those of `coalesce`."""
+        if self._memory is None:
+            return
+        contents = [hash(_content(run)) for run in _runs(segments, new_positions) if len(run) > 1]
+        with self._lock:
+            for each in contents:
+                self._num_uses[each] = self._num_uses.pop(each, 0) + 1
+            while len(self._num_uses) > MAX_COMBINATIONS:
+                self._num_uses.popitem(last=False)
+
+    def coalesce(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+        """Return the segments with neighbours joined into copies, and the number of tokens that were copied.
+
+        Small neighbours are joined, and all neighbours of a combination that came before. Shifted segments are copied,
+        too, and their keys are moved.
+
+        Args:
+            segments: Segments of one request, in position order.
+            new_positions: Positions of the new tokens, in order. Segments on both sides of a new token are not joined.
+        """
+        found: list[tuple[Segment, int]] = []
+        for run in _runs(segments, new_positions):
+            if (joined := self._joined(run)) is not None:
+                found.append(joined)
+                continue
+            for group in self._groups(run):
+                is_copied = len(group) > 1 or group[0].is_shifted
+                found.append(self._one(group) if is_copied else (group[0], 0))
+        return tuple(segment for segment, _ in found), sum(copied for _, copied in found)
+
+    def with_room(self, run: Callable[[], _Result]) -> _Result:
+        """Return `run()`; as long as the device has no memory for it, the memory store evicts KV, and it runs again."""
+        return run() if self._memory is None else self._memory.with_room(run)
+
+    def _groups(self, run: Sequence[Segment]) -> Iterator[list[Segment]]:
+        """Yield small neighbours together, and each large segment alone."""
+        for is_small, group in groupby(run, key=lambda segment: segment.num_tokens < self._small_tokens):
+            members = [*group]
+            yield from [members] if is_small else ([segment] for segment in members)
+
+    def _joined(self, run: Sequence[Segment]) -> tuple[Segment, int] | None:
+        """Return a kept copy of all neighbours, and the number of tokens that were copied now.
+
+        None if they are not joined yet, or there is no room.
+        """
+        if len(run) == 1 or self._memory is None:
+            return None
+        uses = self._num_uses.get(hash(_content(run)), 0)
+        return self._kept(self._memory, run, uses) if uses >= self._joins_at else None
+
+    def _one(self, group: Sequence[Segment]) -> tuple[Segment, int]:
+        """Return a copy of segments, and the number of tokens that were copied now."""
+        content, num_tokens = _content(group), _num_tokens(group)
+        if (handle := self._unkept.get(content)) is not None:
+            return _segment(handle, group), 0
+        if self._memory is not None and (kept := self._kept(self._memory, group, 1)) is not None:
+            return kept
+        shape = self._model.shape
+        size = size_class(num_tokens) if shape.is_on_gpu else num_tokens
+        handle = KVHandle(slab=Slab.empty(shape, size), start=0, stop=num_tokens)
+        self._fill(handle, group)
+        with self._lock:
+            self._unkept[content] = handle
+        return _segment(handle, group), num_tokens
+
+    def _kept(self, memory: KVMemory, group: Sequence[Segment], uses: int) -> tuple[Segment, int] | None:
+        """As `_one`, with a copy that the memory store keeps; None if there is no room for it."""
+        key = (self._owner, _content(group))
+        if (handle := memory.find(key)) is not None:
+            return _segment(handle, group), 0
+        num_tokens = _num_tokens(group)
+        cost = _COPY_COST * num_tokens
+        handle = memory.allocate(num_tokens, cost, uses)
+        if handle is None:
+            return None
+        self._fill(handle, group)
+        memory.keep(key, handle, cost, uses=uses)
+        return _segment(handle, group), num_tokens
+
+    def _fill(self, handle: KVHandle, group: Sequence[Segment]) -> None:
+        start = 0
+        for segment in group:
+            stop = start + segment.num_tokens
+            keys = segment.slab.keys[:, :, segment.start : segment.stop]
+            copied = handle.keys[:, :, start:stop]
+            if segment.is_shifted:
+                encoded, placed = segment.encoded_array(), segment.position_array()
+                self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
+            else:
+                copied.copy_(keys)
+            handle.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
+            start = stop
+
+
+def _runs(segments: Iterable[Segment], new_positions: Sequence[int]) -> Iterator[list[Segment]]:
+    """Yield segments together that no new token lies between."""
+    run: list[Segment] = []
+    for segment in segments:
+        if run and is_parted(run[-1].last, segment.first, new_positions):
+            yield run
+            run = []
+        run.append(segment)
+    if run:
+        yield run
+
+
+def _content(group: Iterable[Segment]) -> _Content:
+    parts = (part for segment in group for part in segment.parts)
+    return tuple((part.encoding.digest, part.start, part.stop, part.shift) for part in parts)
+
+
+def _num_tokens(group: Iterable[Segment | KVPart]) -> int:
+    return sum(segment.num_tokens for segment in group)
+
+
+def _segment(handle: KVHandle, group: Iterable[Segment]) -> Segment:
+    """Return the segment of a copy of others."""
+    parts = tuple(part for segment in group for part in segment.parts)
+    return Segment(handles=(handle,), start=handle.start, stop=handle.start + _num_tokens(parts), parts=parts)
+
+
+def open_pool(model: Model, memory: KVMemory) -> Pool:
+    """Return a pool that keeps copies in a memory store.
+
+    On a GPU without the Triton kernels, a segment costs more launches in every layer than its copy costs once, whatever
+    its length. So neighbours are joined at the first use.
+    """
+    shape = model.shape
+    joins_at_once = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
+    return Pool(model, memory, joins_at=1 if joins_at_once else 2)
+
+
+def views_only(model: Model) -> Pool:
+    """Return a pool that copies shifted segments only, and keeps no copy."""
+    return Pool(model, small_tokens=0)

@@ -1,0 +1,260 @@
+"""Conversations: turns on top of a prompt, each answered from the KV of the turns before it.
+
+A chat holds texts and token IDs, never KV; history keeps that. An answer stays as it was generated and is not tokenized
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from promptcache.answers import AnswerReader, call_style, has_channels, whole_text
+from promptcache.decode import Completion, Request, RequestBuilder, Stream, answer, called_tools
+from promptcache.diagnostics import (
+    PATH,
+    TEXT,
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    Kind,
+    Unpicklable,
+    counted,
+    shown,
+    whole,
+)
+from promptcache.kv import expand_home
+from promptcache.language import CHAT_SCHEMA, Prompt, Role, open_prompt, split_question
+from promptcache.options import OptionKeywords
+from promptcache.planning import ChatTurn, chat_message, turn_messages
+from promptcache.session.chat_file import SavedChat, not_a_chat, read_chat, write_chat
+from promptcache.structured import CallStyle, Tool, read_tools
+from promptcache.tokenizer import Tokenizer
+
+_TURNS = whole(1, unit="questions")
+_OF_CHAT = ("repair", "salt", "template_kwargs", "tools")
+_RESULTS = Kind(
+    "a list of texts, one for each call of the last answer,",
+    lambda value: isinstance(value, list | tuple) and all(map(TEXT.takes, value)),
+)
+
+
+class Chat(Unpicklable):
+    """A conversation over a prompt. Use a chat from one thread at a time; `fork` makes another.
+
+    Attributes:
+        prompt: The prompt below the conversation.
+        question: The user turn or bare text at the end of the prompt, until `say()` without a text answers it.
+        turns: The questions with their answers.
+        options: The options of every answer: `repair`, `salt`, `template_kwargs` and `tools`.
+    """
+
+    _instead = "use save and Engine.load_chat"
+
+    def __init__(
+        self,
+        requests: RequestBuilder,
+        prompt: Prompt,
+        options: OptionKeywords,
+        turns: tuple[ChatTurn, ...] = (),
+        question: str | None = None,
+    ) -> None:
+        called_tools(requests.read(options))
+        if any(message.role is None for message in prompt.messages):
+            raise InvalidValue("bare text of a chat's prompt is its first question: remove it, or the other turns")
+        self.prompt, self.question, self.turns, self.options = prompt, question, turns, options
+        self._requests = requests
+
+    @classmethod
+    def over(
+        cls, requests: RequestBuilder, prompt: Prompt, options: OptionKeywords, turns: tuple[ChatTurn, ...] = ()
+    ) -> Chat:
+        """Return a chat over a prompt. Without turns, the user turn or bare text at its end is the first question."""
+        prompt, question = (prompt, None) if turns else split_question(prompt)
+        return cls(requests, prompt, options, turns, question)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self.prompt.schema}: {len(self.turns)} questions>"
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as chat messages, those of the prompt included: `{"role": …, "content": …}`.
+
+        An answer with reasoning has it as `reasoning_content`, and calls of tools as `tool_calls`.
+        """
+        said = [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in self.prompt.messages]
+        said += turn_messages(self.turns)
+        return [*said, *([] if self.question is None else [chat_message(Role.USER, self.question)])]
+
+    def say(
+        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
+    ) -> Completion:
+        """Ask something and return the answer. If this fails, the conversation is as before.
+
+        Args:
+            text: The question. None is the question at the end of the prompt, which has to be answered first.
+            results: What the tools returned that the last answer called, one text for each call, instead of a question.
+            options: As for `Engine.generate`. `repair`, `salt`, `template_kwargs` and `tools` are those of the whole
+                chat.
+
+        Raises:
+            ContextLengthExceeded: The conversation needs more positions than the model has.
+            As `Engine.generate`.
+        """
+        before, question = self.turns, self._next(text, results)
+        completion = answer(self._request(question, results, options), self._requests.executor)
+        self._add(before, question, results, completion)
+        return completion
+
+    def stream(
+        self, text: str | None = None, *, results: Sequence[str] = (), **options: Unpack[OptionKeywords]
+    ) -> Stream:
+        """Ask something and return the answer piece by piece. Arguments and errors are those of `say`.
+
+        The turn is part of the conversation after the last piece. A stream that is closed before leaves no turn.
+        """
+        before, question = self.turns, self._next(text, results)
+        request = self._request(question, results, options)
+        request.options.check_stream()
+        return Stream(
+            partial(answer, request, self._requests.executor),
+            request.text,
+            request.reader.split(),
+            lambda completion: self._add(before, question, results, completion),
+        )
+
+    def fork(self) -> Chat:
+        """Return a chat with the same conversation that continues by itself. No KV is copied."""
+        return Chat(self._requests, self.prompt, self.options, self.turns, self.question)
+
+    def rewind(self, n: int = 1) -> None:
+        """Forget the last `n` questions with their answers.
+
+        Raises:
+            InvalidValue: The chat has fewer questions.
+        """
+        _TURNS.check("n", n, InvalidValue)
+        if n > len(self.turns):
+            raise InvalidValue(f"n={n}: the chat has {counted(len(self.turns), 'question')}")
+        self.turns = self.turns[:-n]
+
+    def with_prompt(self, prompt: Prompt) -> Chat:
+        """Return a chat with the same turns over another selection of modules or other arguments.
+
+        The turns of the prompt come first. If the chat has no turns, the new prompt's question is its question.
+        The next answer prefills all tokens above the first difference; its usage says how many.
+        """
+        if not isinstance(prompt, Prompt):
+            raise InvalidValue(f"prompt={shown(prompt)}: a Prompt is expected; Prompt.from_file reads documents")
+        return Chat.over(self._requests, prompt, self.options, self.turns)
+
+    def save(self, path: str | Path) -> None:
+        """Write the conversation as JSON to a file, for `Engine.load_chat`. The salt and the KV are not written.
+
+        Args:
+            path: The file. It is replaced.
+
+        Raises:
+            OSError: The file cannot be written.
+            PromptError: A text of the prompt cannot be written as XML.
+            An earlier file is then as before.
+        """
+        PATH.check("path", path, InvalidValue)
+        saved = SavedChat(
+            prompt=self.prompt,
+            question=self.question,
+            turns=self.turns,
+            repair=self.options.get("repair"),
+            tokenizer=self._requests.tokenizer.fingerprint,
+        )
+        write_chat(expand_home(path), saved)
+
+    @classmethod
+    def load(cls, requests: RequestBuilder, path: str | Path, options: OptionKeywords) -> Chat:
+        """Return the chat that `save` wrote, with further options; `Engine.load_chat` calls this."""
+        PATH.check("path", path, InvalidValue)
+        file = expand_home(path)
+        saved, tokenizer = read_chat(file), requests.tokenizer
+        turns = saved.turns
+        if saved.tokenizer != tokenizer.fingerprint:
+            turns = tuple(_tokenized_again(turn, tokenizer) for turn in turns)
+        known = requests.executor.model.num_known_tokens
+        if any(each >= known for turn in turns for each in turn.token_ids):
+            raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
+        tools = read_tools(options.get("tools") or ())
+        turns = tuple(
+            each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
+        )
+        try:
+            return cls(requests, saved.prompt, {**options, "repair": saved.repair}, turns, saved.question)
+        except InvalidValue as error:
+            raise not_a_chat(file, error) from None
+
+    def _next(self, text: str | None, results: Sequence[str]) -> str:
+        """Return the next question: that of the prompt comes first. It is empty if there are results instead."""
+        _RESULTS.check("results", results, InvalidValue)
+        if results:
+            num_calls = len(self.turns[-1].tool_calls) if self.turns else 0
+            if text is not None or len(results) != num_calls:
+                given = f"{counted(len(results), 'result')}{'' if text is None else ' and a text'}"
+                raise InvalidValue(f"{given}: the last answer has {counted(num_calls, 'call')}; give a result for each")
+            return ""
+        if text is None and self.question is not None:
+            return self.question
+        if text is None:
+            raise InvalidValue("say() needs a text: the prompt of this chat has no question that is not answered")
+        if self.question is not None:
+            raise InvalidValue("the prompt of this chat ends with a question: answer it first with say(), without text")
+        return text
+
+    def _request(self, text: str, results: Sequence[str], options: OptionKeywords) -> Request:
+        TEXT.check("text", text, InvalidValue)
+        for name in _OF_CHAT:
+            if name in options:
+                raise InvalidGeneration(f"'{name}' is an option of the whole chat: engine.chat(…, {name}=…)")
+        asked = self._requests.read({**options, **self.options})
+        try:
+            return self._requests.build_chat(self.prompt, self.turns, text, asked, results)
+        except ContextLengthExceeded as error:
+            raise ContextLengthExceeded(
+                f"{error}; forget the last questions (rewind), start a new chat, or use fewer modules (with_prompt)"
+            ) from None
+
+    def _add(self, before: tuple[ChatTurn, ...], question: str, results: Sequence[str], completion: Completion) -> None:
+        if self.turns is not before:
+            raise InvalidValue("the chat went on while this answer was generated: use chat.fork() for a second thread")
+        turn = ChatTurn(
+            question=question,
+            answer=completion.text,
+            token_ids=completion.token_ids,
+            reasoning=completion.reasoning,
+            tool_calls=completion.tool_calls,
+            results=tuple(results),
+        )
+        self.turns, self.question = (*before, turn), None
+
+
+def _is_as_saved(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]) -> bool:
+    """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
+    tokenizer, text = requests.tokenizer, whole_text(requests.text(requests.end_ids), turn.token_ids)
+    said = (turn.reasoning, turn.answer, turn.tool_calls)
+    names = frozenset(each.name for each in turn.tool_calls)
+    reader = AnswerReader(
+        reasoning_tags=tokenizer.reasoning_tags,
+        has_channels=has_channels(tokenizer),
+        tool_names=names,
+        call_style=call_style(tokenizer, tools) if names else CallStyle(),
+    )
+    return any(replace(reader, reasoning_is_open=each).parts(text) == said for each in (False, True))
+
+
+def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:
+    return replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer)))
+
+
+def chat_prompt(source: Any) -> Prompt:
+    """Return the prompt below a conversation; None means the built-in empty schema."""
+    return Prompt(CHAT_SCHEMA) if source is None else open_prompt(source)

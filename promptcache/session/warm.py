@@ -1,0 +1,111 @@
+"""Warming: encode all encodings of a schema, and more if asked, and write them to every tier of the store."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+
+from promptcache.decode import WarmReport
+from promptcache.diagnostics import StoreError
+from promptcache.encode import Executor, Progress
+from promptcache.kv import FaultLog, KVHandle, Recipe, Store, Tier, stored_bytes
+from promptcache.layout import Encoding
+from promptcache.planning import SchemaState
+
+GROUP_TOKENS = 16_384
+"""Minimum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
+
+PATIENCE_S = 1800.0
+"""Seconds that warming waits for another process that encodes the same group."""
+
+
+def warm(
+    state: SchemaState,
+    executor: Executor,
+    progress: Progress | None,
+    made: Callable[[], Iterable[Encoding]] = tuple,
+) -> WarmReport:
+    """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
+
+    An encoding that is in memory but missing in a folder or URL is written there. The report lists the encodings that
+    a folder or URL does not hold in the end.
+
+    Args:
+        executor: The model and the store.
+        progress: Called with the number of tokens done so far, found or encoded, and the number of all tokens.
+            While they are counted, it is called with 0 and their number so far. If it raises, nothing more is encoded.
+        made: Returns encodings to encode as well: of members of collections, and behind other modules. It is called
+            twice, so that very many need not be in memory together.
+    """
+    started = time.perf_counter()
+    store = executor.store
+    done, num_encoded, num_encoded_tokens = 0, 0, 0
+    faults, found = FaultLog(), Counter[Tier]()
+    executor.model.check_unchanged()
+    lengths, total = dict[str, int](), 0
+    for each in chain(state.encodings, made()):
+        if (key := executor.key(each)) not in lengths:
+            lengths[key] = each.num_tokens
+            total += each.num_tokens
+            if progress is not None:
+                progress(0, total)
+    keys = [*lengths]
+    lacking = frozenset[str]().union(*store.lacking(keys).values())
+    for group in _groups(chain(state.encodings, made())):
+        fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
+        num_encoded += len(fetched.encoded)
+        num_encoded_tokens += fetched.num_encoded_tokens
+        found.update(fetched.tiers.values())
+        faults.add(*fetched.faults)
+        for each, handle in fetched.handles.items():
+            if each not in fetched.encoded and executor.key(each) in lacking:
+                _write(store, executor.recipe(each), handle, faults)
+        done += sum(each.num_tokens for each in group)
+        if progress is not None:
+            progress(min(done, total), total)
+    not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
+    faults.add(*store.faults())
+    why = next(iter(faults.all()), "its limit has no room for them beside newer ones")
+    for place, number in not_kept.items():
+        faults.add(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
+    shape = executor.model.shape
+    return WarmReport(
+        schema=state.schema.name,
+        num_encodings=len(keys),
+        num_encoded=num_encoded,
+        num_encoded_tokens=num_encoded_tokens,
+        nbytes=sum(stored_bytes(state.codec, shape, number) for number in lengths.values()),
+        seconds=time.perf_counter() - started,
+        found=dict(found),
+        not_kept=not_kept,
+        faults=faults.all(),
+    )
+
+
+def _write(store: Store, recipe: Recipe, handle: KVHandle, faults: FaultLog) -> None:
+    """Put KV that is in memory into the tiers that lack it."""
+    try:
+        store.put(recipe, handle.keys, handle.values)
+    except StoreError as fault:
+        faults.add(str(fault))
+
+
+def _offset(progress: Progress | None, before: int, total: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, _: progress(min(before + done, total), total)
+
+
+def _groups(encodings: Iterable[Encoding]) -> Iterator[Sequence[Encoding]]:
+    group: dict[Encoding, None] = {}
+    size = 0
+    for encoding in encodings:
+        group[encoding] = None
+        size += encoding.num_tokens
+        if size >= GROUP_TOKENS:
+            yield tuple(group)
+            group, size = {}, 0
+    if group:
+        yield tuple(group)

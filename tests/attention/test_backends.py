@@ -1,0 +1,279 @@
+"""Backends agree with each other and with dense attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.attention import (
+    AttentionCall,
+    AttentionSpec,
+    PassAttention,
+    PassTokens,
+    RowChunk,
+    TritonBackend,
+    register_backend,
+    unregister_backend,
+)
+from promptcache.attention.cpu import CpuBackend
+from promptcache.attention.cuda import CudaBackend
+from promptcache.attention.grouped_queries import GroupedQueries
+from promptcache.attention.kernel_calls import Kernel, KernelAttention, KernelBackend
+from promptcache.attention.merge import merge
+from promptcache.attention.pass_attention import choose_backend
+from promptcache.attention.portable import PortableBackend
+from tests.attention.dense import DenseBackend, dense_attention
+from tests.attention.plans import HEAD_DIM, SCALE, PassPlan
+from tests.conftest import law_examples
+from tests.devices import DEVICES
+from tests.planted.targets import module_of
+
+
+class GroupingBackend(CpuBackend):
+    """The kernel for CPUs, which is given queries whose heads are not grouped, as kernels for GPUs are."""
+
+    name = "cpu, groups"
+
+    def kernel(self, spec: AttentionSpec) -> Kernel:
+        """Return the same kernel, which then reads keys several times."""
+        return replace(super().kernel(spec), groups_heads=True)
+
+
+BACKENDS: Sequence[KernelBackend] = (CpuBackend(), GroupingBackend(), CudaBackend(), PortableBackend())
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+QUERIES = GroupedQueries(num_tokens=1, num_kv_heads=1, num_groups=1)
+
+
+def spec_of(
+    dtype: torch.dtype, device: str, softcap: float | None = None, queries: GroupedQueries = QUERIES
+) -> AttentionSpec:
+    """Return a spec."""
+    return AttentionSpec(queries=queries, head_dim=HEAD_DIM, dtype=dtype, device=torch.device(device), softcap=softcap)
+
+
+def random_states(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Return random numbers in float64."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("at_once", [0, 1 << 20], ids=["one by one", "at once"])
+@given(seed=st.integers(0, 2**32), softcap=st.none() | st.just(2.0))
+@settings(max_examples=law_examples(0.5))
+def test_backends_compute_dense_attention_by_position(
+    device: str, at_once: int, seed: int, softcap: float | None
+) -> None:
+    """Every backend that supports a pass computes dense attention; both ways of merging agree.
+
+    Passes have any rows, segments, gaps, arguments, windows, sinks and chunks.
+    """
+    plan = PassPlan(seed, torch.float64, device)
+    plan.softcap = softcap
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_of(merge.__module__), "_MAX_NUMBERS_AT_ONCE", at_once)
+        patch.setattr(module_of(KernelAttention.__module__), "_MAX_TOKENS_AT_ONCE", max(1, at_once))
+        found = {each.name: plan.distance(each) for each in (*BACKENDS, DenseBackend())}
+
+    assert found["portable"] is not None
+    assert (found["cpu"] is not None) is (device == "cpu" and softcap is None)
+    assert max(each for each in found.values() if each is not None) < 1e-12
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("kind", ["all", "causal", "mask"])
+def test_kernels_equal_dense_attention(
+    device: str, backend: KernelBackend, dtype: torch.dtype, softcap: float | None, kind: str
+) -> None:
+    """Output and log-sum-exp of every kernel equal dense attention, also for queries that attend to no key."""
+    groups = 1 if kind == "all" else 2
+    spec = spec_of(dtype, device, softcap)
+    if not backend.supports(spec):
+        pytest.skip(f"{backend.name} does not support this")
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        random_states((2, heads, 7, HEAD_DIM), generator).to(device, dtype) for heads in (2 * groups, 2, 2)
+    )
+    random_mask = torch.rand((7, 7), generator=generator) < 0.6
+    random_mask[3] = False
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool(), "mask": random_mask}[kind]
+    kernel = backend.kernel(spec)
+
+    if kind == "all":
+        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
+    else:
+        out, lse = kernel.masked(
+            query,
+            key,
+            value,
+            scale=SCALE,
+            mask=kernel.prepare_mask(random_mask) if kind == "mask" else None,
+            causal=kind == "causal",
+        )
+
+    seen_keys = None if mask is None else mask.to(device)
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=seen_keys, softcap=softcap)
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse.isfinite(), seen)
+    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[dtype]
+    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[dtype]
+
+
+def _like_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float, causal: bool, *, scale: float
+) -> tuple[torch.Tensor, ...]:
+    """What PyTorch's FlashAttention computes on a GPU: the heads of a group may share keys, there is no mask."""
+    assert dropout == 0
+    mask = torch.ones(query.shape[2], key.shape[2]).tril().bool() if causal else None
+    out, lse = dense_attention(query, key, value, scale=scale, mask=mask)
+    return out.to(query.dtype), lse.float(), torch.empty(0)
+
+
+def _like_efficient(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor,
+    with_lse: bool,
+    dropout: float,
+    causal: bool,
+    *,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    """What PyTorch's memory-efficient kernel computes: as many heads of keys, an aligned bias, more log-sum-exps."""
+    batch, heads, num_queries, _ = query.shape
+    assert (with_lse, dropout, causal) == (True, 0, False)
+    assert key.shape[:2] == value.shape[:2] == (batch, heads)
+    assert bias.shape == (batch, heads, num_queries, key.shape[2])
+    assert bias.dtype == query.dtype
+    assert all(stride % 8 == 0 for stride, size in zip(bias.stride()[:3], bias.shape[:3], strict=True) if size > 1)
+    out, lse = dense_attention(query, key, value, scale=scale, mask=bias == 0)
+    blind = ~(bias == 0).any(-1)
+    out[blind], lse[blind] = torch.nan, torch.nan  # no promise is known about queries without a key
+    padding = -num_queries % 32
+    return out.to(query.dtype), torch.nn.functional.pad(lse.float(), (0, padding), value=7.0), torch.empty(0)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", ["all", "causal", "mask", "mask of rows"])
+def test_the_cuda_backend_calls_its_kernels_as_they_want(
+    monkeypatch: pytest.MonkeyPatch, groups: int, kind: str
+) -> None:
+    """With stand-ins that check their arguments, output and log-sum-exp equal dense attention."""
+    by_row = kind == "mask of rows"
+    if by_row and groups > 1:
+        pytest.skip("masks of rows are for grouped queries")
+    module = module_of(CudaBackend.__module__)
+    monkeypatch.setattr(module, "_FLASH", _like_flash)
+    monkeypatch.setattr(module, "_EFFICIENT", _like_efficient)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (random_states((2, heads, 7, HEAD_DIM), generator).bfloat16() for heads in (2 * groups, 2, 2))
+    drawn = torch.rand((2, 1, 7, 7) if by_row else (7, 7), generator=generator) < 0.6
+    drawn[..., 3, :] = False
+    kernel = CudaBackend().kernel(spec_of(torch.bfloat16, "cpu"))
+
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
+    if kind == "all":
+        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
+    else:
+        prepared = kernel.prepare_mask(drawn) if mask is drawn else None
+        out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
+
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask)
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse.isneginf(), ~seen)
+    assert not out.isnan().any()
+    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[torch.bfloat16]
+    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[torch.bfloat16]
+
+
+@given(tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3), by_query=st.booleans())
+def test_ungrouping_undoes_grouping(tokens: int, kv_heads: int, groups: int, by_query: bool) -> None:
+    """Grouping is a bijection, and ungrouping is its inverse, also where memory has the queries before the heads."""
+    query = torch.arange(kv_heads * groups * tokens * 2.0).view(1, kv_heads * groups, tokens, 2)
+    queries = GroupedQueries.of(query, kv_heads)
+    grouped = queries.group(query)
+    if by_query:  # as kernels for GPUs return their output
+        grouped = grouped.transpose(1, 2).contiguous().transpose(1, 2)
+
+    assert torch.equal(queries.ungroup(grouped), query.transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "softcap", "name", "without_triton"),
+    [
+        ("cpu", torch.float32, 64, None, "cpu", "cpu"),
+        ("cpu", torch.float32, 64, 30.0, "portable", "portable"),
+        ("cuda", torch.bfloat16, 64, None, "triton", "cuda"),
+        ("cuda", torch.float16, 256, None, "triton", "cuda"),
+        ("cuda", torch.bfloat16, 96, None, "cuda", "cuda"),
+        ("cuda", torch.bfloat16, 64, 30.0, "portable", "portable"),
+        ("cuda", torch.bfloat16, 60, None, "portable", "portable"),
+        ("cuda", torch.bfloat16, 512, None, "portable", "portable"),
+        ("cuda", torch.float32, 64, None, "portable", "portable"),
+        ("mps", torch.bfloat16, 64, None, "portable", "portable"),
+    ],
+)
+def test_the_choice_goes_by_what_the_kernels_support(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: torch.dtype,
+    head_dim: int,
+    softcap: float | None,
+    name: str,
+    without_triton: str,
+) -> None:
+    """A kernel is chosen where there is one for the tensors and the device runs it, the portable backend otherwise."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
+    spec = AttentionSpec(queries=QUERIES, head_dim=head_dim, dtype=dtype, device=torch.device(device), softcap=softcap)
+
+    for runs, expected in ((True, name), (False, without_triton)):
+        monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device, runs=runs: runs and device.type == "cuda")
+        assert choose_backend(spec).name == expected
+
+
+@pytest.mark.parametrize(("available", "capability"), [(False, (9, 0)), (True, (7, 5))])
+def test_a_gpu_without_the_kernel_uses_the_portable_backend(
+    monkeypatch: pytest.MonkeyPatch, available: bool, capability: tuple[int, int]
+) -> None:
+    """Builds without FlashAttention and GPUs that are too old for it."""
+    monkeypatch.setattr(TritonBackend, "runs_on", lambda self, device: False)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert choose_backend(spec_of(torch.bfloat16, "cuda")).name == "portable"
+
+
+def test_attention_is_prepared_once_for_each_window() -> None:
+    """Layers with the same window share prepared attention."""
+    backend = DenseBackend()
+    states = torch.zeros(1, 2, 3, HEAD_DIM)
+    chunk = RowChunk(start=0, stop=3, older=None)
+    tokens = PassTokens(
+        segments=(),
+        users=np.zeros((0, 3), dtype=np.bool_),
+        positions=np.arange(3),
+        groups=(),
+        chunks=(chunk,),
+        device=torch.device("cpu"),
+    )
+    attention = PassAttention(tokens)
+    register_backend(backend)
+    try:
+        for layer, window in enumerate((None, 4, None, 4)):
+            attention.run(layer, AttentionCall(states, states, states, SCALE, window))
+    finally:
+        unregister_backend(backend.name)
+
+    assert backend.calls == ["prepare None", "run 0", "prepare 4", "run 1", "run 2", "run 3"]

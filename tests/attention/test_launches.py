@@ -1,0 +1,89 @@
+"""A layer starts few kernels on a GPU, counted without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from promptcache.rows import Batch
+from promptcache.rows.step_graphs import StepGraphs
+from tests.attention import launches
+from tests.attention.launches import KernelCounter, LaunchCase, Models, Sizes, count_decoding, count_ttft
+
+pytestmark = pytest.mark.long
+
+SIZES = Sizes(num_modules=4, module_tokens=64, new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("run", "num_kernels", "num_operations"),
+    [
+        (lambda x: x.view(6)[2:].unsqueeze(0), 0, 3),
+        (lambda x: torch.empty_like(x), 0, 1),
+        (lambda x: x.mul_(2), 1, 1),
+        (lambda x: x[:, :0].copy_(x[:, :0]), 0, 3),
+        (lambda x: (x @ x.T).softmax(-1), 2, 3),
+        (lambda x: torch.cat([x, x]).transpose(0, 1).reshape(12), 2, 4),
+    ],
+    ids=["views", "allocation", "in place", "empty copy", "two", "a reshape that copies"],
+)
+def test_operations_with_a_result_are_kernels(
+    run: Callable[[torch.Tensor], object], num_kernels: int, num_operations: int
+) -> None:
+    """Views, allocations and copies of nothing start no kernel; they are operations of the host."""
+    states = torch.empty(2, 3, device="meta")
+
+    with KernelCounter() as counter:
+        run(states)
+
+    assert (counter.num_kernels, counter.num_operations) == (num_kernels, num_operations)
+
+
+def test_stored_kv_costs_launches() -> None:
+    """Without modules there are fewest kernels, and some operations start none."""
+    counts = count_ttft(torch.bfloat16, SIZES)
+
+    kernels = {name: each.per_layer for name, each in counts.items()}
+    assert min(kernels.values()) == kernels["no modules"] > 30
+    assert all(each.operations_per_layer > each.per_layer for each in counts.values())
+
+
+def test_several_new_tokens_start_as_many_kernels_as_one() -> None:
+    """Queries of several tokens are not copied: the count depends on the number of tokens where there are masks only."""
+    sizes = [replace(SIZES, new_tokens=count) for count in (2, 40)]
+
+    few, many = (count_ttft(torch.bfloat16, each) for each in sizes)
+
+    for case in ("no modules", "one length", "different lengths", "history"):
+        assert few[case].per_layer == many[case].per_layer <= few["no modules"].per_layer + 15
+
+
+def test_with_triton_every_layer_starts_40_kernels_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of rows, segments and windows."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    monkeypatch.setattr(launches, "STEP_ROWS", (1, 3))
+
+    counts = [*count_ttft(torch.bfloat16, SIZES).values(), *count_decoding(torch.bfloat16, SIZES).values()]
+
+    assert max(each.per_layer for each in counts) <= 40
+
+
+@pytest.mark.parametrize(("window", "num_kernels"), [(None, 4), (8, 4)])
+def test_with_a_graph_the_host_starts_few_kernels(window: int | None, num_kernels: int) -> None:
+    """Beside the graph: copies of the tokens, of the places of new KV and of the lists of a window, and of the logits."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    model = Models(torch.bfloat16).with_layers(2, window)
+    replays: list[None] = []
+    graph = Mock(replay=lambda: replays.append(None))
+    batch = Batch(model, graphs=StepGraphs(model, lambda run: (graph, run())))
+    rows = [launches.join(batch, model, LaunchCase(lengths=(16, 16)), 1, launches.handles_of(model, (16, 16), 0))]
+    batch.step([(rows[0], [0])])
+
+    with KernelCounter() as counter:
+        batch.step([(rows[0], [0])])
+
+    assert (len(replays), counter.num_kernels) == (2, num_kernels)

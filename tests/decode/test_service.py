@@ -1,0 +1,925 @@
+"""A service answers each request as an engine answers it alone, whatever else it does."""
+
+from __future__ import annotations
+
+import gc
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, BinaryIO
+from unittest.mock import Mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from promptcache.answers import TokenLogprobs
+from promptcache.decode import Completion, Service, ServiceLimits, ServiceObserver, Ticket, decoder
+from promptcache.decode.admission import num_admitted, reserved_tokens
+from promptcache.decode.sampling import SampledRow, candidates, penalized, sample
+from promptcache.decode.scheduler import Scheduler
+from promptcache.decode.service import MAX_FAILED_STEPS, ServiceState
+from promptcache.diagnostics import (
+    Cancelled,
+    ContextLengthExceeded,
+    InvalidGeneration,
+    InvalidValue,
+    PromptError,
+    QueueFull,
+    QueueTimeout,
+    ServiceClosed,
+)
+from promptcache.encode import encode, executor
+from promptcache.encode.encode import Chain
+from promptcache.engine import Engine
+from promptcache.kv import FileTier, MemoryStore, Store, TieredStore
+from promptcache.layout import Encoding
+from promptcache.model.reference import plain_logits
+from promptcache.options import Options
+from promptcache.rows.batch import Batch
+from promptcache.rows.history import History
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests.conftest import law_examples
+
+SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
+<union name="u"><module name="c">The c.</module><module name="d">Some other d.</module></union></schema>"""
+SELECTIONS = ("", "<a/>", '<a p="some"/><c/>', '<a p="word"/><d/>', "<c/>")
+PROMPTS = tuple(
+    f'<prompt schema="s">{each}{text}</prompt>' for each in SELECTIONS for text in ("Go", "Go on, please. " * 8)
+)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"do_sample": False},
+    {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 1_000_000]},  # the model has no such token
+    {"do_sample": False, "repetition_penalty": 1.4},
+    {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 101, 110]},
+    {"do_sample": False, "no_repeat_ngram_size": 2},  # answered alone
+)
+SAMPLED: tuple[dict[str, Any], ...] = (
+    {"do_sample": True, "temperature": 0.7},
+    {"do_sample": True, "top_k": 3},
+    {"do_sample": True, "top_k": 0, "top_p": 0.8},
+    {"do_sample": True, "top_k": 20, "top_p": 0.5, "temperature": 1.3, "repetition_penalty": 1.2},
+    {"do_sample": True, "temperature": 2.0, "typical_p": 0.9},  # answered alone
+)
+MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
+
+
+def engine(*, history: bool = False, store: Store | None = None) -> Engine:
+    """Return an engine with the schema."""
+    made = Engine(MODEL, TOKENIZER, store=store, history=history)
+    made.add_schema(SCHEMA)
+    return made
+
+
+ALONE = engine()
+
+
+class Asked(Future[Completion]):
+    """The answer to one request: a listener that is a future, with the tokens that came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_ids: list[int] = []
+        self.started = threading.Event()
+
+    def __call__(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
+        """Receive an item."""
+        if isinstance(item, int | TokenLogprobs):
+            self.token_ids.append(item if isinstance(item, int) else item.token_id)
+            self.started.set()
+        elif isinstance(item, BaseException):
+            self.set_exception(item)
+        else:
+            self.set_result(item)
+
+
+def ask(service: Service, prompt: str, **options: Any) -> tuple[Asked, Ticket]:
+    """Submit a request."""
+    asked = Asked()
+    return asked, service.submit(prompt, asked, **options)
+
+
+@pytest.fixture
+def service() -> Any:
+    """A service of an engine without history."""
+    made = engine().service()
+    yield made
+    made.close()
+
+
+def test_a_service_that_is_interrupted_before_its_thread_starts_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the start of the thread is raised as it is, and the end of the service raises nothing."""
+    raised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    made = engine()
+
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            made.service()
+    gc.collect()
+
+    assert raised == []
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.05), deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from(PROMPTS), st.sampled_from(OPTIONS), st.integers(3, 9)), min_size=1, max_size=8
+    ),
+    limits=st.builds(
+        ServiceLimits,
+        max_rows=st.integers(1, 5),
+        step_tokens=st.integers(1, 40),
+        tail_bytes=st.integers(1, 400).map(lambda number: number * MODEL.shape.token_bytes),
+    ),
+    history=st.booleans(),
+    far_tokens=st.none() | st.integers(0, 200),
+)
+def test_greedy_answers_do_not_depend_on_neighbors(
+    requests: list[tuple[str, dict[str, Any], int]], limits: ServiceLimits, history: bool, far_tokens: int | None
+) -> None:
+    """Each answer is that of `generate`, under any limits and in any company; its tokens come one by one.
+
+    With `far_tokens` memory has room for as many, and all KV is under a URL, too.
+    """
+    store = None
+    if far_tokens is not None:
+        memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
+        store = TieredStore(memory, [FileTier("memory://far")])
+    made = engine(history=history, store=store).service(limits)
+    try:
+        asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
+        for each, (prompt, options, number) in zip(asked, requests, strict=True):
+            found, expected = each.result(60), ALONE.generate(prompt, max_new_tokens=number, **options)
+            assert found.token_ids == expected.token_ids == tuple(each.token_ids)
+            assert (found.text, found.finish_reason, found.level) == (
+                expected.text,
+                expected.finish_reason,
+                expected.level,
+            )
+            usage = found.usage
+            assert usage.num_reused_tokens == expected.usage.num_reused_tokens
+            assert usage.num_history_tokens + usage.num_new_tokens == expected.usage.num_new_tokens
+        counts = made.counts
+        assert (counts.num_running, counts.num_waiting, counts.tail_bytes) == (0, 0, 0)
+    finally:
+        made.close()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.03), deadline=None)
+@given(
+    others=st.lists(st.tuples(st.sampled_from(PROMPTS), st.sampled_from(SAMPLED), st.integers(0, 99)), max_size=5),
+    prompt=st.sampled_from(PROMPTS),
+    options=st.sampled_from(SAMPLED),
+    seed=st.integers(0, 2**40),
+)
+def test_the_same_seed_gives_the_same_answer_in_any_company(
+    others: list[tuple[str, dict[str, Any], int]], prompt: str, options: dict[str, Any], seed: int
+) -> None:
+    """A seeded answer is the same alone and beside others."""
+    made = engine().service()
+    try:
+        alone = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
+        for other, chosen, number in others:
+            ask(made, other, max_new_tokens=7, seed=number, **chosen)
+        beside = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
+        assert alone.token_ids == beside.token_ids
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"typical_p": 0.9}, {"no_repeat_ngram_size": 2}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_seed_chooses_the_tokens_of_a_request_with_processors(options: dict[str, Any], service: Service) -> None:
+    """Its answer depends on the seed only, also while other threads draw numbers, which it leaves as they are."""
+
+    def answers(seed: int | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        asked, _ = ask(
+            service, PROMPTS[2], max_new_tokens=12, seed=seed, do_sample=True, temperature=3.0, top_k=0, **options
+        )
+        found = asked.result(60)
+        return found.token_ids, found.alternatives
+
+    torch.manual_seed(3)
+    expected = torch.rand(9)
+    torch.manual_seed(3)
+    first = answers(5)
+    drawn = torch.rand(9)
+    torch.rand(7)
+
+    assert torch.equal(drawn, expected)
+    assert first == answers(5) != answers(6)
+    torch.manual_seed(3)
+    without = answers(None)
+    assert without != answers(None)
+    torch.manual_seed(3)
+    assert without == answers(None)
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.5), deadline=None)
+@given(
+    seed=st.integers(0, 2**20),
+    size=st.sampled_from((5, 40, 1500)),
+    temperature=st.floats(0.1, 3.0),
+    top_k=st.sampled_from((0, 1, 3, 50)),
+    top_p=st.sampled_from((0.05, 0.5, 0.9, 0.999, 1.0)),
+    penalty=st.sampled_from((1.0, 1.3, 0.7)),
+    min_new_tokens=st.integers(0, 3),
+)
+def test_sampling_has_the_distribution_of_transformers(
+    seed: int, size: int, temperature: float, top_k: int, top_p: float, penalty: float, min_new_tokens: int
+) -> None:
+    """The probabilities of all tokens are those after the processors of transformers, in its order.
+
+    Of tokens that are as probable as the last one that top-p keeps, transformers keeps some, and this library all.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * 64 * torch.randn((2, size), generator=generator, dtype=torch.float64)).round() / 64
+    seen = torch.randint(size, (2, 6), generator=generator)
+    ends = (1, 3)
+    row = Options(
+        do_sample=True,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=penalty,
+        min_new_tokens=min_new_tokens,
+        eos_token_id=ends,
+    )
+    rows = [SampledRow(options=row, generator=generator, seen=each, num_new=1) for each in seen]
+
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(seen, logits.clone())
+    expected = MinNewTokensLengthLogitsProcessor(5, min_new_tokens, list(ends), device="cpu")(seen, expected)
+    expected = TemperatureLogitsWarper(temperature)(seen, expected)
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(seen, expected)
+    if top_p < 1.0:
+        kept = TopPLogitsWarper(top_p)(seen, expected)
+        least = kept.masked_fill(kept.isneginf(), torch.inf).amin(-1, keepdim=True)
+        expected = expected.masked_fill(expected < least, -torch.inf)
+    tokens, weights = candidates(penalized(logits, row, rows) / temperature, row)
+    found = torch.zeros_like(logits).scatter_add_(1, tokens, weights)
+    found /= found.sum(-1, keepdim=True)
+
+    assert (found - expected.softmax(-1)).abs().max() < 1e-9
+
+
+def test_tokens_are_drawn_with_their_probabilities() -> None:
+    """The shares of 4,000 draws are the probabilities, within four standard deviations."""
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]], dtype=torch.float64).expand(4000, -1)
+    generator = torch.Generator().manual_seed(0)
+    row = SampledRow(options=Options(do_sample=True), generator=generator, seen=torch.tensor([]), num_new=0)
+
+    drawn = torch.bincount(torch.tensor(sample(logits, [row] * 4000)), minlength=4) / 4000
+
+    expected = logits[0].softmax(-1)
+    assert ((drawn - expected).abs() < 4 * (expected * (1 - expected) / 4000).sqrt()).all()
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples())
+@given(
+    sizes=st.lists(st.integers(1, 20), max_size=30),
+    max_rows=st.integers(1, 6),
+    limit=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_admission_keeps_the_order_and_the_budget(sizes: list[int], max_rows: int, limit: int, seed: int) -> None:
+    """Requests join in order of arrival, never exceed the limits together, and all of them join."""
+    leaves = random.Random(seed)
+    waiting, running, joined = list(enumerate(sizes)), list[tuple[int, int]](), []
+    for _ in range(10 * len(sizes) + 10):
+        reserved = sum(size for _, size in running)
+        count = num_admitted([size for _, size in waiting], len(running), reserved, max_rows, limit)
+        running += waiting[:count]
+        joined += waiting[:count]
+        del waiting[:count]
+        assert len(running) <= max_rows
+        assert len(running) <= 1 or sum(size for _, size in running) <= limit
+        if running and leaves.random() < 0.7:
+            running.pop(leaves.randrange(len(running)))
+
+    assert joined == list(enumerate(sizes))
+
+
+@given(num_own=st.integers(1, 3000), max_new_tokens=st.integers(1, 3000))
+def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int) -> None:
+    """The reserved room is a size of tails that holds prompt and answer."""
+    reserved = reserved_tokens(num_own, max_new_tokens)
+    assert reserved >= num_own + max_new_tokens
+    assert reserved & (reserved - 1) == 0
+
+
+def test_log_probabilities_are_those_of_generate(service: Service) -> None:
+    """A row reports the log-probabilities that `generate` reports."""
+    asked = ask(service, PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)[0]
+    found = asked.result(60)
+    expected = ALONE.generate(PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)
+
+    assert found.logprobs is not None
+    assert expected.logprobs is not None
+    assert tuple(asked.token_ids) == found.token_ids
+    for one, other in zip(found.logprobs, expected.logprobs, strict=True):
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        assert abs(one.logprob - other.logprob) < 1e-9
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 9}])
+def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any]) -> None:
+    """The log-probabilities are those of one causal pass over the same tokens at the same positions; no KV is used."""
+    made = engine(history=True)
+    service = made.service()
+    asked = [ask(service, PROMPTS[4], max_new_tokens=1, logprobs=0, reuse=reuse, **options) for reuse in (True, False)]
+    ours, plain = (each.result(60) for each, _ in asked)
+    service.close()
+    expected = plain_logits(made.plan(PROMPTS[4]).tokens, made.model)[-1].log_softmax(-1).max().item()
+
+    assert plain.logprobs is not None
+    assert ours.logprobs is not None
+    assert abs(plain.logprobs[0].logprob - expected) < 1e-9
+    assert abs(ours.logprobs[0].logprob - expected) > 1e-6
+    assert (plain.usage.num_reused_tokens, plain.usage.num_history_tokens, plain.usage.kept_bytes) == (0, 0, 0)
+
+
+def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:
+    """A running request that is cancelled ends with `Cancelled`, and its neighbor is answered."""
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=2000, do_sample=False)
+    other = ask(service, PROMPTS[4], max_new_tokens=20, do_sample=False)[0]
+    assert asked.started.wait(30)
+    ticket.cancel()
+
+    with pytest.raises(Cancelled):
+        asked.result(30)
+    assert len(asked.token_ids) < 2000
+    assert other.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
+
+
+class SlowNetwork(FileTier):
+    """Another process has filled this tier. A read waits until `is_open`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.is_open = threading.Event()
+        self.num_reads: Counter[str] = Counter()
+        self.has_read = threading.Event()
+
+    def read(self, key: str) -> bytes | BinaryIO | None:
+        """Fetch the encoding of `key`."""
+        self.num_reads[key] += 1
+        self.has_read.set()
+        assert self.is_open.wait(60)
+        return super().read(key)
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> Iterator[SlowNetwork]:
+    """A tier with all encodings of the schema."""
+    tier = SlowNetwork(f"memory://{request.node.nodeid}")
+    tier.is_open.set()
+    engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm(pairs=True)
+    tier.is_open.clear()
+    yield tier
+    tier.is_open.set()
+
+
+@pytest.fixture
+def far(network: SlowNetwork) -> Iterator[Service]:
+    """A service that has nothing but the root and the module `c` in memory."""
+    network.is_open.set()
+    made = engine(store=TieredStore(MemoryStore(MODEL.shape), [network]))
+    made.generate(PROMPTS[8], max_new_tokens=1)
+    network.is_open.clear()
+    network.num_reads.clear()
+    network.has_read.clear()
+    service = made.service()
+    yield service
+    network.is_open.set()
+    service.close()
+
+
+def test_rows_go_on_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """A running request and later ones end while others wait for KV; each encoding is read once."""
+    late = [ask(far, PROMPTS[4], max_new_tokens=4, do_sample=False)[0] for _ in range(3)]
+    late.append(ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0])
+    assert network.has_read.wait(30)
+
+    quick = ask(far, PROMPTS[8], max_new_tokens=20, do_sample=False)[0]
+    assert quick.result(30).token_ids == ALONE.generate(PROMPTS[8], max_new_tokens=20, do_sample=False).token_ids
+    assert not any(each.done() for each in late)
+    network.is_open.set()
+
+    for each, prompt in zip(late, (*[PROMPTS[4]] * 3, PROMPTS[2]), strict=True):
+        assert each.result(30).token_ids == ALONE.generate(prompt, max_new_tokens=4, do_sample=False).token_ids
+    assert set(network.num_reads.values()) == {1}
+
+
+def test_a_request_is_cancelled_while_its_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """It ends at once, and one that waits for the same KV gets it."""
+    asked, ticket = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)
+    other = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert network.has_read.wait(30)
+    ticket.cancel()
+
+    with pytest.raises(Cancelled):
+        asked.result(30)
+    network.is_open.set()
+    assert other.result(30).token_ids == ALONE.generate(PROMPTS[2], max_new_tokens=4, do_sample=False).token_ids
+
+
+def test_an_error_in_another_thread_ends_its_request_only(
+    far: Service, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a store raises reaches the listener, and the next request is answered."""
+    monkeypatch.setattr(TieredStore, "_from_tiers", Mock(side_effect=MemoryError("no room")))
+    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+
+    with pytest.raises(MemoryError, match="no room"):
+        asked.result(30)
+    monkeypatch.undo()
+    network.is_open.set()
+    assert ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30).token_ids
+
+
+def test_a_service_is_closed_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
+    """All requests end, whatever their threads wait for."""
+    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert network.has_read.wait(30)
+    far.close()
+
+    with pytest.raises(ServiceClosed):
+        asked.result(0)
+
+
+class HeldEncoding:
+    """Forward passes that encode, or claims of keys, which wait until `is_open`."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.has_begun = threading.Event()
+        self.encoded: list[Encoding] = []
+
+    def wait(self) -> None:
+        """Note that something was asked for, and wait."""
+        self.has_begun.set()
+        assert self.is_open.wait(60)
+
+    def compute(self, model: Any, batch: Sequence[Chain], held: Any) -> Iterator[Any]:
+        """Wait and compute."""
+        self.encoded += [link for chain in batch for link in chain.links]
+        self.wait()
+        return encode.compute(model, batch, held)
+
+    @contextmanager
+    def claim(self, keys: Sequence[str], timeout_s: float, on_wait: object = None) -> Iterator[frozenset[str]]:
+        """Wait, as for another process that has the claims."""
+        self.wait()
+        yield frozenset(keys)
+
+
+@pytest.mark.parametrize("place", ["compute", "claim"])
+def test_rows_go_on_while_modules_are_encoded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running request and later ones end while others wait for modules that are not encoded yet."""
+    made, held = engine(), HeldEncoding()
+    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False}
+    expected = {prompt: ALONE.generate(prompt, **options).token_ids for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[8])}
+    made.generate(PROMPTS[8], max_new_tokens=1)
+    monkeypatch.setattr(executor if place == "compute" else made.store, place, getattr(held, place))
+    service = made.service()
+    try:
+        late = [(prompt, ask(service, prompt, **options)[0]) for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[2])]
+        assert held.has_begun.wait(30)
+        quick = ask(service, PROMPTS[8], **options)[0]
+        assert quick.result(30).token_ids == expected[PROMPTS[8]]
+        assert not any(asked.done() for _, asked in late)
+        held.is_open.set()
+
+        assert all(asked.result(30).token_ids == expected[prompt] for prompt, asked in late)
+        assert len(set(held.encoded)) == len(held.encoded)
+    finally:
+        held.is_open.set()
+        service.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+def test_nothing_more_is_encoded_for_a_request_that_has_ended(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends after the forward pass that runs."""
+    made, held = engine(), HeldEncoding()
+    monkeypatch.setattr(executor, "compute", held.compute)
+    service = made.service()
+    asked, ticket = ask(service, PROMPTS[4], max_new_tokens=4)
+    assert held.has_begun.wait(30)
+    first = tuple(held.encoded)
+    if ends == "cancelled":
+        ticket.cancel()
+        with pytest.raises(Cancelled):
+            asked.result(30)
+    service.close()
+    held.is_open.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("promptcache-fetch"):
+            thread.join(30)
+
+    assert asked.done()
+    assert tuple(held.encoded) == first
+    assert len(first) < len(made.plan(PROMPTS[4]).tokens.parts)
+
+
+def test_a_cancelled_request_with_processors_ends(service: Service) -> None:
+    """It is cancelled while it waits or runs."""
+    blocking, first = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False)
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False, no_repeat_ngram_size=3)
+    ticket.cancel()
+    first.cancel()
+
+    for each in (asked, blocking):
+        with pytest.raises(Cancelled):
+            each.result(60)
+
+
+def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
+    """Prompts, options, lengths and seeds are checked in the caller's thread."""
+    for error, prompt, options in (
+        (PromptError, '<prompt schema="s"><nothing/></prompt>', {}),
+        (InvalidGeneration, PROMPTS[0], {"max_tokens": 3}),
+        *((InvalidGeneration, PROMPTS[0], {"temperature": value}) for value in (1e-40, 1e-320, -1, float("nan"))),
+        *((InvalidGeneration, PROMPTS[0], {"repetition_penalty": value}) for value in (0, 1e-40, 1e300)),
+        (InvalidGeneration, PROMPTS[0], {"top_p": 1.5}),
+        (InvalidGeneration, PROMPTS[0], {"eos_token_id": 10**20}),
+        (InvalidValue, PROMPTS[0], {"seed": 2**64}),
+        (ContextLengthExceeded, PROMPTS[0], {"max_new_tokens": 10**6}),
+        (InvalidValue, PROMPTS[0], {"seed": -1}),
+    ):
+        with pytest.raises(error):
+            ask(service, prompt, **options)
+    with pytest.raises(InvalidValue):
+        service.submit(PROMPTS[0], None)
+    assert service.counts.num_waiting == 0
+
+
+def test_a_full_queue_refuses() -> None:
+    """The number and the tokens of waiting requests are limited; a refusal says which, and nothing is lost."""
+    made = engine().service(ServiceLimits(max_rows=1, max_waiting=2, max_waiting_tokens=600))
+    try:
+        running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
+        assert running.started.wait(30)
+        waiting = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0]
+        with pytest.raises(QueueFull) as by_tokens:
+            ask(made, PROMPTS[0], max_new_tokens=900)
+        ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)
+        with pytest.raises(QueueFull) as by_count:
+            ask(made, PROMPTS[0], max_new_tokens=3)
+        ticket.cancel()
+        assert len(waiting.result(30).token_ids) == 3
+        assert (by_tokens.value.reason, by_count.value.reason) == ("queue_tokens_full", "queue_full")
+    finally:
+        made.close()
+
+
+def test_a_request_that_waits_too_long_ends() -> None:
+    """A request beyond its time in the queue gets `QueueTimeout`."""
+    made = engine().service(ServiceLimits(max_rows=1, queue_timeout_s=0.05))
+    try:
+        running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
+        assert running.started.wait(30)
+        with pytest.raises(QueueTimeout):
+            ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        ticket.cancel()
+    finally:
+        made.close()
+
+
+def test_a_drained_service_ends_what_runs_and_refuses_the_rest(service: Service) -> None:
+    """Draining waits for running requests. New ones are refused with the reason."""
+    asked = ask(service, PROMPTS[2], max_new_tokens=30, do_sample=False)[0]
+
+    assert service.drain(30)
+    assert asked.done()
+    assert service.state is ServiceState.DRAINING
+    with pytest.raises(ServiceClosed) as refused:
+        ask(service, PROMPTS[2])
+    assert refused.value.reason == "draining"
+
+
+FORKING = """
+import os, signal
+from promptcache.diagnostics import ServiceClosed
+from tests.decode.test_service import PROMPTS, ask, engine
+
+made = engine()
+service, stream = made.service(), made.stream(PROMPTS[0], max_new_tokens=3, do_sample=False)
+assert ask(service, PROMPTS[0], max_new_tokens=3)[0].result(60)
+stream._thread.join(60)
+unfinished = made.stream(PROMPTS[0], max_new_tokens=3000, do_sample=False)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a request that nothing answers ends here
+    messages = []
+    assert service.state == "dead" and not service.drain(30)
+    for refused in (lambda: ask(service, PROMPTS[0]), lambda: list(unfinished)):
+        try:
+            refused()
+        except ServiceClosed as error:
+            messages.append(str(error))
+    service.close()
+    "".join(stream)  # it was complete
+    os._exit(0 if all("in each process" in each for each in messages) and len(messages) == 2 else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+unfinished.close()
+raise SystemExit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_a_thread_of_the_parent_answers_is_refused_in_a_forked_process() -> None:
+    """A service and a stream that were made before a fork say so in the child, and a complete stream is read there."""
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
+
+
+def test_a_closed_service_ends_everything(service: Service) -> None:
+    """Closing ends running and waiting requests with an error."""
+    asked = [ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0] for _ in range(3)]
+    assert asked[0].started.wait(30)
+    service.close()
+
+    for each in asked:
+        with pytest.raises(ServiceClosed):
+            each.result(10)
+    assert service.counts.tail_bytes == 0
+
+
+def test_a_service_ends_with_its_block(service: Service) -> None:
+    """Leaving `with` closes the service, also when the block fails."""
+    asked = ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0]
+    with pytest.raises(RuntimeError, match="mine"), service:
+        raise RuntimeError("mine")
+
+    with pytest.raises(ServiceClosed):
+        asked.result(10)
+
+
+def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed step fails the requests in it. Three in a row end the service."""
+    step, failures = Batch.step, [1]
+
+    def failing(self: Batch, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if failures[0]:
+            failures[0] -= 1
+            raise RuntimeError("on purpose")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(Batch, "step", failing)
+    made = engine().service()
+    try:
+        with pytest.raises(RuntimeError, match="on purpose"):
+            ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
+        failures[0] = 3
+        for _ in range(3):
+            with pytest.raises((RuntimeError, ServiceClosed)):
+                ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
+        made._thread.join(30)
+        assert made.state is ServiceState.DEAD
+        with pytest.raises(ServiceClosed) as refused:
+            ask(made, PROMPTS[0])
+        assert refused.value.reason == "worker_dead"
+    finally:
+        made.close()
+
+
+def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row with NaN logits ends with an error, and its neighbor is answered."""
+    step = Batch.step
+
+    def poisoned(self: Batch, work: Any, **kwargs: Any) -> torch.Tensor:
+        logits = step(self, work, **kwargs).clone()
+        for index, (row, _) in enumerate(work):
+            if row.tokens.token_ids[-1] == ord("!"):
+                logits[index] = torch.nan
+        return logits
+
+    monkeypatch.setattr(Batch, "step", poisoned)
+    made = engine().service()
+    try:
+        bad = ask(made, '<prompt schema="s">Bad!</prompt>', max_new_tokens=5, do_sample=False)[0]
+        good = ask(made, '<prompt schema="s">Good</prompt>', max_new_tokens=5, do_sample=False)[0]
+        with pytest.raises(FloatingPointError):
+            bad.result(30)
+        assert len(good.result(30).token_ids) == 5
+    finally:
+        made.close()
+
+
+def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others,
+    however often this happens."""
+    made = engine().service()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(decoder, "sample", _fail)
+            for _ in range(MAX_FAILED_STEPS + 1):
+                with pytest.raises(ArithmeticError):
+                    ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
+        assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
+        assert made.state is ServiceState.READY
+    finally:
+        made.close()
+
+
+def test_a_request_without_a_probable_token_ends_alone(service: Service) -> None:
+    """If options leave no token to sample, their request ends with an error, and its neighbor is answered."""
+    every = list(range(MODEL.num_known_tokens))
+    options: dict[str, Any] = {"do_sample": True, "eos_token_id": every, "min_new_tokens": 3, "max_new_tokens": 5}
+    for _ in range(MAX_FAILED_STEPS + 1):
+        bad = ask(service, PROMPTS[2], **options)[0]
+        good = ask(service, PROMPTS[4], max_new_tokens=20, do_sample=False)[0]
+        with pytest.raises(InvalidGeneration, match="no token has a probability"):
+            bad.result(30)
+        assert good.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
+
+
+@pytest.mark.parametrize("options", [{"top_p": 0.0}, {"top_p": 1e-9}, {"temperature": 1e-5}, {"top_k": 1}])
+def test_options_that_leave_one_token_are_greedy(options: dict[str, Any], service: Service) -> None:
+    """Sampling from the most probable token alone is greedy decoding, as in transformers."""
+    plain = ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=False).token_ids
+
+    assert ask(service, PROMPTS[2], max_new_tokens=9, do_sample=True, **options)[0].result(30).token_ids == plain
+    assert ALONE.generate(PROMPTS[2], max_new_tokens=9, do_sample=True, **options).token_ids == plain
+
+
+@pytest.mark.parametrize("timeout_s", [None, "x", True, -1, float("nan"), float("inf"), 1e20])
+def test_a_wrong_timeout_drains_nothing(timeout_s: Any, service: Service) -> None:
+    """It is refused before the service refuses requests."""
+    with pytest.raises(InvalidValue):
+        service.drain(timeout_s)
+    assert service.state is ServiceState.READY
+
+
+def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An answer whose tokens cannot be kept is the same answer; the reason is logged."""
+    made = engine(history=True).service()
+    try:
+        monkeypatch.setattr(History, "keep", _fail)
+        found = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
+        assert found.token_ids == ALONE.generate(PROMPTS[0], max_new_tokens=3, do_sample=False).token_ids
+    finally:
+        made.close()
+    assert "could not be kept" in caplog.text
+
+
+def _fail(*_: Any, **__: Any) -> Any:
+    raise ArithmeticError("on purpose")
+
+
+class Figures(ServiceObserver):
+    """An observer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+        self.rows: list[int] = []
+
+    def admitted(self, waited_s: float) -> None:
+        """Keep the time."""
+        self.waited.append(waited_s)
+
+    def stepped(self, step_s: float, num_rows: int) -> None:
+        """Keep the rows."""
+        assert step_s > 0
+        self.rows.append(num_rows)
+
+
+@pytest.mark.parametrize("max_rows", [1, 4])
+def test_an_observer_gets_each_request_and_each_step(max_rows: int) -> None:
+    """Each request is admitted once, and no step has more rows than the limit; one row takes a step for each token."""
+    figures = Figures()
+    made = engine().service(ServiceLimits(max_rows=max_rows), observer=figures)
+    asked = [ask(made, PROMPTS[2], max_new_tokens=5, do_sample=False)[0] for _ in range(6)]
+    generated = sum(len(each.result(30).token_ids) for each in asked)
+    made.close()
+
+    assert len(figures.waited) == 6
+    assert min(figures.waited) >= 0
+    assert sum(figures.rows) >= generated
+    assert max(figures.rows) <= max_rows
+
+
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1.3}, {}])
+def test_tokens_of_a_request_are_not_copied_in_each_step(options: dict[str, Any], service: Service) -> None:
+    """Penalties and criteria read one tensor, to which each step adds a token."""
+    seen: list[list[int]] = []
+    places: set[int] = set()
+
+    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        seen.append(input_ids[0].tolist())
+        places.add(input_ids.data_ptr())
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    own = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": [], **options}
+    token_ids = list(ask(service, PROMPTS[0], stopping_criteria=[criterion], **own)[0].result(30).token_ids)
+
+    num_own = len(seen[0]) - 1
+    assert [each[num_own:] for each in seen] == [token_ids[:stop] for stop in range(1, 6)]
+    assert len({tuple(each[:num_own]) for each in seen}) == len(places) == 1
+
+
+def test_an_error_of_the_callers_code_ends_its_request_only(service: Service) -> None:
+    """A stopping criterion that raises ends its request."""
+
+    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        raise ArithmeticError("on purpose")
+
+    bad = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False, stopping_criteria=[criterion])[0]
+    good = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+
+    with pytest.raises(ArithmeticError):
+        bad.result(30)
+    assert len(good.result(30).token_ids) == 5
+
+
+def test_a_replaced_schema_keeps_running_requests() -> None:
+    """A request that runs keeps the schema that it was planned with."""
+    own = engine()
+    made = own.service()
+    try:
+        expected = ALONE.generate(PROMPTS[4], max_new_tokens=60, do_sample=False).token_ids
+        asked = ask(made, PROMPTS[4], max_new_tokens=60, do_sample=False)[0]
+        assert asked.started.wait(30)
+        own.add_schema(SCHEMA.replace("The c.", "Another c."))
+        own.warm()
+        assert asked.result(60).token_ids == expected
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(ServiceLimits)])
+@pytest.mark.parametrize("value", [-1, 0])
+def test_limits_are_checked(name: str, value: int) -> None:
+    """A limit of nothing is refused by name: no request could be answered."""
+    with pytest.raises(InvalidValue, match=f"^{name}={value} is not allowed"):
+        ServiceLimits(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [int, Completion, Cancelled])
+def test_a_listener_that_raises_disturbs_nobody(kind: type, service: Service) -> None:
+    """An error of a listener ends its request; other requests, and later ones, are answered."""
+
+    class Raising(Asked):
+        def __call__(self, item: int | TokenLogprobs | Completion | BaseException) -> None:
+            super().__call__(item)
+            if isinstance(item, kind):
+                raise ArithmeticError("on purpose")
+
+    bad = Raising()
+    ticket = service.submit(PROMPTS[0], bad, max_new_tokens=60 if kind is Cancelled else 5, do_sample=False)
+    good = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+    if kind is Cancelled:
+        ticket.cancel()
+
+    assert len(good.result(30).token_ids) == 5
+    later = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+    assert len(later.result(30).token_ids) == 5
+    assert service.state is ServiceState.READY
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_ends_the_thread_all_requests_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error in the thread fails every request and leaves a service that says that it is dead."""
+    made = engine().service()
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("on purpose")
+
+    monkeypatch.setattr(Scheduler, "step", broken)
+    asked = ask(made, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
+
+    with pytest.raises(ServiceClosed, match="worker_dead"):
+        asked.result(30)
+    assert made.state is ServiceState.DEAD
+    with pytest.raises(ServiceClosed):
+        ask(made, PROMPTS[0])
+    made.close()

@@ -1,0 +1,112 @@
+"""Encoding in chains, batches and chunks, compared with one encoding after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache.encode import encode as encode_module
+from promptcache.encode.encode import batches, chains, missing_encodings
+from promptcache.encode.executor import Executor
+from promptcache.kv import KVHandle, MemoryStore
+from promptcache.language import CheckedSchema
+from promptcache.layout import Encoding
+from promptcache.planning.catalog import schema_state
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+from tests import strategies
+from tests.conftest import law_examples
+
+MODEL = tiny_model()
+
+
+@given(schema=strategies.schemas(), limit=st.integers(1, 200), tokenizer=strategies.TOKENIZERS)
+@settings(max_examples=100)
+def test_batches_hold_every_encoding_once_after_its_context(
+    schema: CheckedSchema, limit: int, tokenizer: ByteTokenizer
+) -> None:
+    """Each encoding is computed once, after its context or later in the same chain."""
+    made = encodings_of(schema, tokenizer)
+
+    done: list[Encoding] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode_module, "CHUNK_TOKENS", limit)
+        found = tuple(batches(chains(made)))
+    for batch in found:
+        assert len(batch) == 1 or sum(chain.num_tokens for chain in batch) <= limit
+        for chain in batch:
+            assert {part.encoding for part in chain.context} <= set(done)
+            for position, link in enumerate(chain.links):
+                assert link.context == (*chain.context, *(each.whole for each in chain.links[:position]))
+        done.extend(link for chain in batch for link in chain.links)
+
+    assert sorted(done, key=made.index) == list(made)
+
+
+@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+@settings(max_examples=100)
+def test_missing_is_closed_over_contexts(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
+    """The missing encodings are exactly those wanted, with their missing contexts."""
+    made = encodings_of(schema, tokenizer)
+    some = st.lists(st.sampled_from(made), unique=True) if made else st.just([])
+    wanted, held = data.draw(some), data.draw(some)
+
+    missing = missing_encodings(wanted, held.__contains__)
+
+    assert {*wanted} - {*held} <= {*missing}
+    assert not {*held} & {*missing}
+    attended = {part.encoding for each in missing for part in each.context}
+    assert attended - {*held} <= {*missing}
+    assert {*missing} <= {*wanted} | attended
+    for index, each in enumerate(missing):
+        assert not {part.encoding for part in each.context} & {*missing[index:]}, "contexts come first"
+
+
+@pytest.mark.law
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+@settings(max_examples=law_examples(0.2))
+def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
+    """KV computed in chains, batches and chunks equals KV computed one encoding after another."""
+    made = encodings_of(schema, tokenizer)
+    together = executor().fetch(made).handles
+
+    one_by_one = executor()
+    alone = {each: one_by_one.fetch([each]).handles[each] for each in made}
+
+    assert_alike(together, alone)
+
+
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+@settings(max_examples=15)
+def test_chunks_give_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
+    """A long run computed in several forward passes has the KV of one."""
+    made = encodings_of(schema, tokenizer)
+    whole = executor().fetch(made).handles
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode_module, "CHUNK_TOKENS", 5)
+        chunked = executor().fetch(made).handles
+
+    assert_alike(whole, chunked)
+
+
+def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encoding, ...]:
+    """The encodings of a schema, each once, contexts first."""
+    return schema_state(schema, tokenizer, MODEL.context_length).encodings
+
+
+def executor() -> Executor:
+    """The model with an empty store."""
+    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "model")
+
+
+def assert_alike(first: Mapping[Encoding, KVHandle], second: Mapping[Encoding, KVHandle]) -> None:
+    """The same encodings have the same KV."""
+    assert first.keys() == second.keys()
+    for each, run in first.items():
+        assert torch.allclose(run.keys, second[each].keys, atol=1e-11)
+        assert torch.allclose(run.values, second[each].values, atol=1e-11)

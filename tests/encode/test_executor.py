@@ -1,0 +1,328 @@
+"""The executor: KV of handles from any schema or none, encoded by any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from promptcache import Engine
+from promptcache.diagnostics import Cancelled, UnknownSchema
+from promptcache.encode.encode import Chain, compute
+from promptcache.encode.executor import Executor, Fetched
+from promptcache.kv import FileTier, KVHandle, MemoryStore, TieredStore
+from promptcache.language import check_schema, parse_schema
+from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.model.model import Model
+from promptcache.model.reference import reference_logits
+from promptcache.planning.catalog import SchemaState, schema_state
+from promptcache.rows.coalesce import Pool
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.cached import distance
+from promptcache.testing.tiny_model import tiny_model
+
+MODEL = tiny_model()
+
+
+def executor(pool: Pool | None = None) -> Executor:
+    """The model with an empty store."""
+    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "tiny", pool)
+
+
+def state_of(xml: str) -> SchemaState:
+    """Return a schema as an engine serves it."""
+    return schema_state(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
+
+
+def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encoding:
+    """Draw tokens from position `start` on, sometimes with a gap."""
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 4]), min_size=1, max_size=6))
+    positions = [start]
+    for step in steps[1:]:
+        positions.append(positions[-1] + step)
+    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(positions), max_size=len(positions)))
+    return Encoding(token_ids=tuple(token_ids), position_ids=tuple(positions), context=context)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RequestTokens:
+    """Draw requests over parts of encodings that attend to parts of each other, with new tokens between them."""
+    made: list[Encoding] = []
+    parts: list[KVPart] = []
+    new: list[int] = []
+    position = 0
+    for _ in range(draw(st.integers(1, 5))):
+        chosen = [each for each in made if draw(st.booleans())]
+        context = tuple(part for each in chosen if (part := cut(draw, each)) is not None)
+        each = encoding(draw, position, context)
+        made.append(each)
+        position = each.position_ids[-1] + 1
+        if draw(st.booleans()):
+            new.append(position)
+            position += 1
+        part = cut(draw, each)
+        if part is not None and draw(st.booleans()):
+            parts.append(part)
+    new += range(position, position + draw(st.integers(1, 3)))
+    token_ids = draw(st.lists(st.integers(1, 250), min_size=len(new), max_size=len(new)))
+    return RequestTokens(parts=tuple(parts), token_ids=tuple(token_ids), position_ids=tuple(new))
+
+
+def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
+    """Draw a part of an encoding, often the whole."""
+    if draw(st.booleans()):
+        return each.whole
+    start = draw(st.integers(0, each.num_tokens))
+    stop = draw(st.integers(start, each.num_tokens))
+    return KVPart(each, start, stop) if start < stop else None
+
+
+@pytest.mark.parametrize("coalesced", [False, True])
+@given(request=requests())
+@settings(max_examples=60)
+def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
+    """A request needs no schema: parts with parts in their context give the logits of the reference."""
+    made = executor(Pool(MODEL) if coalesced else None)
+
+    assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
+
+
+@pytest.mark.parametrize("has_idle", [False, True])
+def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass that ran out of memory is run again when KV was evicted. Without any, the error stays."""
+    (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
+    expected = executor().fetch([wanted]).handles[wanted]
+    memory, failed = MemoryStore(MODEL.shape), []
+    made = executor(Pool(MODEL, memory))
+    if has_idle:
+        handle = memory.allocate(3, 1.0)
+        assert handle is not None
+        assert memory.keep("copies", handle, 1.0)
+    encode = Model.encode
+
+    def without_memory(*args: Any) -> None:
+        encode(*args)
+        if not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Model, "encode", without_memory)
+    if has_idle:
+        found = made.fetch([wanted]).handles[wanted]
+        assert failed
+        assert torch.equal(found.keys, expected.keys)
+        assert torch.equal(found.values, expected.values)
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            made.fetch([wanted])
+
+
+def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
+    """An encoding's context may have modules of two schemas, one of them cut."""
+    first = state_of('<schema name="one"><module name="a">The first text.</module></schema>').encodings[-1]
+    other = state_of(f'<schema name="two">{"x" * 40}<module name="b">The second text.</module></schema>').encodings[-1]
+    start = other.position_ids[-1] + 1
+    both = Encoding(
+        token_ids=tuple(b"And a third."),
+        position_ids=tuple(range(start, start + 12)),
+        context=(first.whole, KVPart(other, 2, other.num_tokens)),
+    )
+    tokens = RequestTokens(
+        parts=(first.whole, both.whole), token_ids=tuple(b"?!"), position_ids=(start + 12, start + 13)
+    )
+
+    assert distance(executor().logits(tokens), reference_logits(tokens, MODEL)) < 1e-10
+
+
+def test_another_thread_may_encode_what_was_looked_up() -> None:
+    """Lookup, encoding and linking by three threads give the same answer."""
+    state, made = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>'), executor()
+    wanted = state.encodings
+    lookups = made.look_up(wanted)
+    groups: list[frozenset[Encoding]] = []
+    thread = threading.Thread(
+        target=lambda: groups.extend(frozenset(each.handles) for each in made.encode_missing(wanted, lookups))
+    )
+    thread.start()
+    thread.join()
+    fetched = made.fetch(wanted)
+
+    assert frozenset().union(*groups) == set(wanted)
+    assert not fetched.encoded
+    assert fetched.handles.keys() == set(wanted)
+
+
+def test_locks_are_free_between_forward_passes() -> None:
+    """While one thread is suspended in `encode_missing`, another can encode the same and more."""
+    modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))
+    state, made = state_of(f'<schema name="s">{modules}</schema>'), executor()
+    groups = made.encode_missing(state.encodings, made.look_up(state.encodings))
+    next(groups)
+
+    other: list[int] = []
+    thread = threading.Thread(target=lambda: other.append(made.fetch(state.encodings).num_encoded_tokens), daemon=True)
+    thread.start()
+    thread.join(60)
+
+    assert other
+    assert all(group.lookups for group in groups)  # the rest was found
+
+
+def sharing(folder: Path) -> Executor:
+    """Return the executor of another replica, with memory of its own and a folder for all."""
+    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (FileTier(folder),)), lambda: "tiny")
+
+
+def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If two replicas miss modules of which they share one, each module is encoded once, and neither waits first."""
+    modules = "".join(f'<module name="{name}">The text of {name}.</module>' for name in "abc")
+    root, a, b, c = state_of(f'<schema name="s" context="guaranteed">{modules}</schema>').encodings
+    sharing(tmp_path / "kept").fetch((root,))
+    computed: list[tuple[str, Encoding]] = []
+    begun, second_done = threading.Event(), threading.Event()
+
+    def paused(model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]) -> Iterator[tuple[Any, Any]]:
+        name = threading.current_thread().name
+        if name == "first":
+            begun.set()
+            assert second_done.wait(60)
+        computed.extend((name, link) for chain in batch for link in chain.links)
+        yield from compute(model, batch, held)
+        if name == "second":
+            second_done.set()
+
+    monkeypatch.setattr("promptcache.encode.executor.compute", paused)
+    fetched: dict[str, Fetched] = {}
+
+    def fetch(name: str, wanted: tuple[Encoding, ...]) -> threading.Thread:
+        made = sharing(tmp_path / "kept")
+        thread = threading.Thread(target=lambda: fetched.update({name: made.fetch(wanted)}), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    threads = [fetch("first", (a, b))]
+    assert begun.wait(60)
+    threads.append(fetch("second", (b, c)))
+    for thread in threads:
+        thread.join(60)
+
+    assert computed[0] == ("second", c)
+    assert Counter(computed[1:]) == {("first", a): 1, ("first", b): 1}
+    assert {name: (each.handles.keys(), each.encoded) for name, each in fetched.items()} == {
+        "first": ({a, b}, {a, b}),
+        "second": ({b, c}, {c}),
+    }
+
+
+def _starts_chain(encoding: Encoding, computed: Mapping[Encoding, KVHandle]) -> bool:
+    return not encoding.context or encoding.context[-1].encoding not in computed
+
+
+def test_many_small_modules_are_claimed_in_parts(tmp_path: Path) -> None:
+    """A forward pass has at most 64 chains where claims are made, so that open files do not run out; all are encoded."""
+    modules = "".join(f'<module name="m{number}">m{number}</module>' for number in range(150))
+    wanted = state_of(f'<schema name="s">{modules}</schema>').encodings
+    made = sharing(tmp_path)
+
+    groups = list(made.encode_missing(wanted, made.look_up(wanted)))
+
+    assert Counter(each for group in groups for each in group.handles) == dict.fromkeys(wanted, 1)
+    assert max(sum(_starts_chain(each, group.handles) for each in group.handles) for group in groups) <= 64
+    assert len(list(executor().encode_missing(wanted, executor().look_up(wanted)))) < len(groups)
+
+
+def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:
+    """While another replica encodes, progress is reported; if it raises, the wait ends and nothing is claimed."""
+    encoding = state_of('<schema name="s">The text.</schema>').encodings[0]
+    holder, waiter = (sharing(tmp_path / "kept") for _ in range(2))
+    reports: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        reports.append((done, total))
+        if len(reports) == 2:
+            raise Cancelled("the request was cancelled")
+
+    with holder.store.claim([holder.key(encoding)], 0), pytest.raises(Cancelled):
+        waiter.fetch([encoding], progress, patience_s=600)
+
+    assert reports == [(0, encoding.num_tokens)] * 2
+    assert waiter.fetch([encoding], patience_s=0).encoded == {encoding}
+
+
+def test_adding_a_module_costs_what_the_module_costs() -> None:
+    """A schema with one more module at its end shares all other encodings."""
+    modules = [f'<module name="m{number}">The text of {number}.</module>' for number in range(30)]
+    before, after = (
+        state_of(f'<schema name="s">Root.{"".join(modules[:count])}</schema>')
+        for count in (len(modules) - 1, len(modules))
+    )
+    made = executor()
+    made.fetch(before.encodings)
+
+    assert set(before.encodings) <= set(after.encodings)
+    assert made.fetch(after.encodings).encoded == {after.encodings[-1]}
+
+
+def test_a_removed_schema_is_gone() -> None:
+    """A removed schema is not found, and shared KV stays."""
+    engine = Engine(MODEL, ByteTokenizer())
+    shared = '<module name="a">A shared text.</module>'
+    for name, more in (("one", '<module name="b">More.</module>'), ("two", "")):
+        engine.add_schema(f'<schema name="{name}">{shared}{more}</schema>')
+    engine.warm()
+    kept = engine.keys("two")
+    engine.remove_schema("one")
+
+    assert list(engine.schemas) == ["two"]
+    assert set(kept) <= set(engine.store.keys())
+    for call in (engine.remove_schema, engine.warm):
+        with pytest.raises(UnknownSchema, match="two"):
+            call("one")
+
+
+@given(shifts=st.lists(st.integers(0, 3000), min_size=1, max_size=3), coalesced=st.booleans())
+def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> None:
+    """One encoding at several places of a request, with its context elsewhere, gives the logits of the reference."""
+    context = Encoding(token_ids=(7, 8), position_ids=(0, 1))
+    each = Encoding(token_ids=(1, 2, 3), position_ids=(2, 3, 4), context=(context.whole,))
+    places = [10 + 4 * number + sum(shifts[: number + 1]) for number in range(len(shifts))]
+    tokens = RequestTokens(
+        parts=tuple(each.whole.at(place) for place in places), token_ids=(4, 5), position_ids=(9, places[-1] + 3)
+    )
+
+    logits = executor(Pool(MODEL) if coalesced else None).logits(tokens)
+
+    assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10
+
+
+def chain(lengths: Sequence[int]) -> list[Encoding]:
+    """Return encodings of which each attends to all before it."""
+    made: list[Encoding] = []
+    position = 0
+    for number, length in enumerate(lengths):
+        positions = tuple(range(position, position + length))
+        context = tuple(each.whole for each in made)
+        made.append(Encoding(token_ids=(number + 1,) * length, position_ids=positions, context=context))
+        position += length
+    return made
+
+
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
+@settings(max_examples=30)
+def test_a_chain_has_the_kv_of_its_links(lengths: list[int], data: st.DataObject) -> None:
+    """Encodings that attend to all before them have the KV of one causal pass, whichever were stored before."""
+    made = chain(lengths)
+    held = data.draw(st.lists(st.sampled_from(made), unique=True))
+    step_by_step = executor()
+    step_by_step.fetch(held)
+
+    handles, at_once = step_by_step.fetch(made).handles, executor().fetch(made).handles
+
+    assert all(torch.allclose(handles[each].keys, at_once[each].keys, atol=1e-11) for each in made)

@@ -1,0 +1,197 @@
+"""The self-test's verdict on model types, in float32 and beyond every window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.encode import self_test
+from promptcache.encode.self_test import check_linking
+from promptcache.model.facts import TESTED_TYPES
+from promptcache.model.model import Model
+from tests.families import FAMILIES, random_model, usual_families
+from tests.models_survey import tiny_model
+
+pytestmark = pytest.mark.long
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 263,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 1024,
+}
+
+
+class SlotAttention(LlamaAttention):
+    """Attention by transformers' interface. Queries behind `reach` slots of the cache have another temperature."""
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: Any,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        reach = getattr(self.config, "reach", None)
+        if reach is not None:
+            num_before = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            slots = torch.arange(num_before, num_before + hidden_states.shape[1])[None, :, None]
+            hidden_states = torch.where(slots >= reach, 1.1, 1.0).to(hidden_states) * hidden_states
+        return super().forward(hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs)
+
+
+class Reaching(LlamaForCausalLM):
+    """A model of an unknown type."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.self_attn.__class__ = SlotAttention
+
+
+class Remote(Reaching):
+    """The same, with a class that cannot be built from a configuration alone, like some remote code."""
+
+    def __init__(self, config: LlamaConfig, weights: nn.Module) -> None:
+        super().__init__(config)
+
+
+def accept(model: PreTrainedModel) -> None:
+    """Run the self-test; it raises if the model is refused."""
+    check_linking(Model(model))
+
+
+def scaled(model: PreTrainedModel) -> PreTrainedModel:
+    """Scale weights up, so that wrong positions show."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(3.0)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reach", [30, 64, 500], ids=["short", "as the hidden size", "beyond a short text"])
+@pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
+def test_attention_that_counts_slots_is_refused(
+    make: Callable[[LlamaConfig], PreTrainedModel], reach: int, dtype: torch.dtype
+) -> None:
+    """A field of any name that counts cache slots is found in every dtype, with or without a small copy."""
+    model = scaled(make(LlamaConfig(**SIZES, reach=reach))).to(dtype)
+
+    with pytest.raises(UnsupportedModel, match=r"llama \((Reaching|Remote)\).*counts cache slots"):
+        accept(model)
+
+
+@pytest.mark.parametrize("make", [Reaching, lambda config: Remote(config, nn.Identity())], ids=["own", "remote"])
+def test_an_unknown_class_is_accepted(make: Callable[[LlamaConfig], PreTrainedModel]) -> None:
+    """The same classes without the field are accepted."""
+    accept(scaled(make(LlamaConfig(**SIZES))))
+
+
+def test_gpt_neo_is_refused_by_its_local_layers() -> None:
+    """Local layers count cache slots. GPT-Neo without them does not call the attention interface."""
+    sizes = {"vocab_size": 263, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 1024}
+    local = transformers.GPTNeoConfig(**sizes, attention_types=[[["global", "local"], 1]])
+    everywhere = transformers.GPTNeoConfig(**sizes, attention_types=[[["global"], 2]])
+
+    with pytest.raises(UnsupportedModel, match=r"gpt_neo .* has layers of type local"):
+        accept(transformers.GPTNeoForCausalLM(local))
+    with pytest.raises(UnsupportedModel, match=r"gpt_neo \(GPTNeoForCausalLM\) does not call .*attention interface"):
+        accept(transformers.GPTNeoForCausalLM(everywhere))
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"],
+)
+def test_types_that_number_positions_in_their_own_way_are_refused(model_type: str) -> None:
+    """Types whose first position is not 0 are refused."""
+    with pytest.raises(UnsupportedModel, match=f"{model_type} .*positions are not 0, 1, 2, …"):
+        accept(tiny_model(model_type))
+
+
+def test_an_encoder_is_accepted_as_a_decoder_only() -> None:
+    """BERT is accepted with causal attention and refused without."""
+    encoder = tiny_model("bert")
+    encoder.config.is_decoder = False
+
+    accept(tiny_model("bert"))
+    with pytest.raises(UnsupportedModel, match=r"bert .*its attention is not causal"):
+        accept(type(encoder)(encoder.config))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("model_type", "is_right"), [("llama4_text", False), ("starcoder2", True)])
+def test_the_verdict_does_not_depend_on_the_dtype(model_type: str, is_right: bool, dtype: torch.dtype) -> None:
+    """The verdict is made in float32: llama4's temperature counts cache slots, which bfloat16 is too coarse to show."""
+    model = tiny_model(model_type).to(dtype)
+
+    if is_right:
+        accept(model)
+    else:
+        with pytest.raises(UnsupportedModel, match=r"llama4_text .*counts cache slots"):
+            accept(model)
+
+
+def test_a_verdict_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next model of the same type and configuration is not confirmed again, in any dtype."""
+    accept(tiny_model("arcee"))
+    monkeypatch.setattr(self_test, "small_copy", forbidden)
+
+    accept(tiny_model("arcee").to(torch.bfloat16))
+
+
+def test_tested_types_pay_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer self-test runs only for types that the tests of this library do not cover."""
+    monkeypatch.setattr(self_test, "small_copy", forbidden)
+
+    accept(random_model("llama"))
+    with pytest.raises(LookupError):
+        check_linking(Model(tiny_model("apertus"), context_length=777))  # no other test asks for that length
+
+
+def test_tested_types_are_those_of_the_tests() -> None:
+    """The list in the package has exactly the types of tests/families.py."""
+    assert {random_model(family).config.model_type for family in FAMILIES} == TESTED_TYPES
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_tested_types_pass_the_longer_self_test(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listed types pass the longer self-test, too."""
+    monkeypatch.setattr(self_test, "is_tested", lambda _: False)
+
+    accept(random_model(family))
+
+
+def test_the_state_of_the_caller_is_left_alone() -> None:
+    """The self-test changes no random state, default dtype, weights or mode of the model."""
+    model = tiny_model("helium")
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    before = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        accept(model)
+
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+
+
+def forbidden(*args: Any) -> Any:
+    """Fail if called."""
+    raise LookupError("called")

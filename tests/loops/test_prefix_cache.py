@@ -1,0 +1,634 @@
+"""A prefix cache changes no logits: each row gets those of a forward pass over its tokens alone."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, DynamicCache
+
+from promptcache import Engine, PrefixCache, frequent_prefixes
+from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
+from promptcache.kv import MemoryStore
+from promptcache.loops.prefix_cache import PrefixHit
+from promptcache.model.model import Model
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.cached import distance
+from promptcache.testing.tiny_model import tiny_model
+from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
+from tests.conftest import law_examples
+from tests.families import random_model, usual_families
+from tests.planted.targets import module_of
+
+TOLERANCE = 1e-9
+ENGINE = Engine(tiny_model(), ByteTokenizer())
+TOKEN_BYTES = ENGINE.model.shape.token_bytes
+
+
+@cache
+def reference(row: tuple[int, ...], model: Model = ENGINE.model) -> torch.Tensor:
+    """Return the logits of the last token of a row, without a cache."""
+    with torch.no_grad():
+        logits: torch.Tensor = model.hf(input_ids=torch.tensor([row])).logits[0, -1]
+    return logits
+
+
+def padded(rows: Sequence[Sequence[int]], left: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one batch with its mask; each row is padded left or right, with tokens that do not exist."""
+    width = max(map(len, rows))
+    ids, mask = torch.full((len(rows), width), -100), torch.zeros((len(rows), width), dtype=torch.long)
+    for index, row in enumerate(rows):
+        columns = slice(width - len(row), width) if left[index] else slice(0, len(row))
+        ids[index, columns], mask[index, columns] = torch.tensor(row), 1
+    return ids, mask
+
+
+def check(prefixes: PrefixCache, rows: Sequence[tuple[int, ...]], left: Sequence[bool], model: Model) -> None:
+    """Check the logits of one batch, and keep its KV."""
+    ids, mask = padded(rows, left)
+    before = ids.clone(), mask.clone()
+    hit = prefixes.get(ids, mask)
+    out = model.hf(**hit.inputs)
+    logits = hit.last_logits(out)
+    prefixes.update(hit, out)
+
+    assert all(torch.equal(*each) for each in zip((ids, mask), before, strict=True))
+    assert logits.shape[0] == len(rows)
+    assert [count < len(row) for count, row in zip(hit.num_cached, rows, strict=True)] == [True] * len(rows)
+    for row, found in zip(rows, logits, strict=True):
+        assert distance(found.detach(), reference(row, model)) < TOLERANCE
+
+
+def texts(draw: random.Random) -> Callable[[], tuple[int, ...]]:
+    """Return a function that makes rows: beginnings of a few texts, with other ends."""
+    base = [[draw.randrange(3, 250) for _ in range(150)] for _ in range(3)]
+    base.append(base[0][:70] + base[1])
+
+    def row() -> tuple[int, ...]:
+        kept = draw.choice(base)[: draw.choice([1, 5, 63, 64, 65, 100, 130, draw.randrange(1, 150)])]
+        return (*kept, *(draw.randrange(3, 250) for _ in range(draw.choice([0, 0, 1, 3, 20]))))
+
+    return row
+
+
+def serving(model: Model, num_tokens: int) -> Any:
+    """Return an engine whose memory has room for this many tokens."""
+    memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
+    return SimpleNamespace(model=model, store=memory)
+
+
+def run_example(seed: int) -> None:
+    """Several batches on one cache of a random size."""
+    draw = random.Random(seed)
+    num_tokens = draw.choice([1, 63, 64, 128, 200, 400, 5_000])
+    prefixes = PrefixCache(serving(ENGINE.model, num_tokens))
+    row = texts(draw)
+    for _ in range(4):
+        if draw.random() < 0.3:
+            prefixes.build([row()])
+        if draw.random() < 0.2:
+            one = row()
+            prefixes.add(torch.tensor([one]), filled(one))
+        rows = [row() for _ in range(draw.randrange(1, 6))]
+        check(prefixes, rows, [draw.random() < 0.5 for _ in rows], ENGINE.model)
+        assert prefixes.nbytes <= num_tokens * TOKEN_BYTES
+
+
+def filled(row: Sequence[int]) -> DynamicCache:
+    """Return a cache that transformers filled."""
+    made = DynamicCache()
+    with torch.no_grad():
+        ENGINE.model.hf(input_ids=torch.tensor([row]), past_key_values=made)
+    return made
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(seed=st.integers(0, 2**32))
+def test_any_batches_give_the_logits_of_no_cache(seed: int) -> None:
+    """Uneven rows, paddings, evictions, prefixes built before and KV added from elsewhere change no logits."""
+    run_example(seed)
+
+
+def late_positions(patch: pytest.MonkeyPatch) -> None:
+    """New tokens behind known ones stand one position late."""
+    prefix_cache = module_of("promptcache.loops.prefix_cache")
+    original = prefix_cache._inputs
+
+    def inputs(opened: Any, model: Model) -> dict[str, Any]:
+        opened.positions = opened.positions + bool(opened.tokens.segments)
+        return original(opened, model)
+
+    patch.setattr(prefix_cache, "_inputs", inputs)
+
+
+def wrong_key(patch: pytest.MonkeyPatch) -> None:
+    """A row counts one token more as known than it shares."""
+    history = module_of("promptcache.rows.history")
+    original = history.num_shared
+    patch.setattr(
+        history,
+        "num_shared",
+        lambda known, wanted: min(original(known, wanted) + 1, len(known), len(wanted)),
+    )
+
+
+@pytest.mark.parametrize("plant", [late_positions, wrong_key])
+def test_planted_faults_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law fails if a position or a key is wrong."""
+    plant(monkeypatch)
+
+    def examples() -> None:
+        for seed in range(10):
+            run_example(seed)
+
+    with pytest.raises((AssertionError, InvalidValue)):  # `add` refuses what does not agree with its samples
+        examples()
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_windows_caps_sinks_and_groups_are_kept(family: str) -> None:
+    """The same for every family that takes rows, with rows longer than its window."""
+    model = Model(random_model(family, torch.float64))
+    engine = Engine(model, ByteTokenizer())
+    prefixes, draw = PrefixCache(engine), random.Random(family)
+    shared = [draw.randrange(5, 250) for _ in range(70)]
+    for _ in range(2):
+        rows = [(*shared[:size], *(draw.randrange(5, 250) for _ in range(3))) for size in (70, 66, 9, 0)]
+        ids, mask = padded(rows, [True] * 4)
+        hit = prefixes.get(ids, mask)
+        out = model.hf(**hit.inputs)
+        prefixes.update(hit, out)
+        for row, found in zip(rows, hit.last_logits(out), strict=True):
+            assert distance(found.detach(), reference(row, model)) < 1e-6
+    assert hit.num_cached[:2] == (70, 66)
+
+
+def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as one batch with its mask, padded left with a token of the model."""
+    ids, mask = padded(rows, [True] * len(rows))
+    return ids.masked_fill(mask == 0, 0), mask
+
+
+def greedy(model: Model, **inputs: Any) -> Any:
+    """Return the output object of transformers' `generate`."""
+    given = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "pad_token_id": 0, **inputs}
+    return model.hf.generate(**given, return_dict_in_generate=True, output_logits=True)
+
+
+def run_generation(seed: int, model: Model, engine: Engine, *, pads: bool = True) -> None:
+    """Several batches of several turns through `generate`, compared with plain ones."""
+    draw = random.Random(seed)
+    prefixes, row = PrefixCache(serving(model, draw.choice([200, 20_000]))), texts(draw)
+    for _ in range(2):
+        rows: list[Sequence[int]] = [row() for _ in range(draw.choice([1, 1, 2, 4]))]
+        for _ in range(2):
+            if not pads:
+                rows = [each[: min(map(len, rows))] for each in rows]
+            ids, mask = left_padded(rows)
+            options = {} if draw.random() < 0.5 else {"repetition_penalty": 1.3}
+            hit = prefixes.get(ids, mask)
+            made = greedy(model, **hit.generate_inputs(), **options)
+            plain = greedy(model, input_ids=ids, attention_mask=mask, **options)
+            if draw.random() < 0.8:
+                prefixes.update(hit, made)
+            assert torch.equal(made.sequences, plain.sequences)
+            for found, expected in zip(made.logits, plain.logits, strict=True):
+                assert distance(found, expected) < 1e-6
+            answers = made.sequences[:, ids.shape[1] :].tolist()
+            rows = [[*each, *answer, 7, 8] for each, answer in zip(rows, answers, strict=True)]
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.1))
+@given(seed=st.integers(0, 2**32))
+def test_generate_over_a_hit_gives_the_answers_of_no_cache(seed: int) -> None:
+    """Uneven rows, padding, evictions, further turns and what was put back change no tokens and no logits."""
+    run_generation(seed, ENGINE.model, ENGINE)
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_every_family_generates_over_a_hit(family: str) -> None:
+    """The same for every family that takes rows, with rows longer than its window."""
+    model = Model(random_model(family, torch.float64))
+    pads = family != "gemma2"  # with padding, transformers computes NaN for it, with and without a prefix cache
+    run_generation(5, model, Engine(model, ByteTokenizer()), pads=pads)
+
+
+def test_generated_tokens_are_known_to_the_next_turn() -> None:
+    """`update` keeps prompts and answers, without the padding of rows that ended early; `generate` reuses what all have."""
+    prefixes, model = PrefixCache(ENGINE), ENGINE.model
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    prefixes.build([rows[0][:80]])
+    hit = prefixes.get(*left_padded(rows))
+    inputs = hit.generate_inputs()
+    assert hit.num_cached == (80, 80)
+    assert inputs["past_key_values"].get_seq_length() == 80
+    made = greedy(model, **inputs)
+    num_stored = prefixes.update(hit, made)
+    answers = made.sequences[:, 83:].tolist()
+    ended = [each[0] for each in answers]
+    assert num_stored == sum(len(each) - 80 + len(answer) - 1 for each, answer in zip(rows, answers, strict=True))
+
+    further = [[*each, *answer, 9] for each, answer in zip(rows, answers, strict=True)]
+    assert prefixes.get(*left_padded(further)).num_cached == (81 + 5, 83 + 5)
+    other = PrefixCache(ENGINE)
+    hit = other.get(*left_padded(rows))
+    made = greedy(model, **hit.generate_inputs(), eos_token_id=ended[:1], max_new_tokens=6)
+    assert made.sequences[0, 84:].tolist() == [0] * 5
+    other.update(hit, made)
+    padded_row = [*rows[0], ended[0], 0, 0, 0]
+    assert other.get(torch.tensor([padded_row])).num_cached[0] <= len(rows[0]) + 2
+
+
+def test_hits_for_generate_are_checked() -> None:
+    """Right padding, several sequences of a row, an output of another call and used inputs are refused."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    with pytest.raises(InvalidValue, match=r"input_ids\[0\] has padding on the right"):
+        prefixes.get(*padded(rows, [False, True])).generate_inputs()
+    hit = prefixes.get(*left_padded(rows))
+    first, inputs = hit.generate_inputs(), hit.generate_inputs()
+    made = greedy(ENGINE.model, **first)
+    with pytest.raises(InvalidValue, match="not the output of this hit's inputs"):
+        prefixes.update(hit, made)
+    with pytest.raises(InvalidValue, match="attention_mask has 83 columns, and 166 are expected"):
+        greedy(ENGINE.model, **first)
+    inputs["past_key_values"].batch_repeat_interleave(2)
+    beams = greedy(ENGINE.model, **inputs, num_beams=2)
+    assert torch.equal(
+        beams.sequences, greedy(ENGINE.model, **{**first, "past_key_values": None}, num_beams=2).sequences
+    )
+    with pytest.raises(InvalidValue, match="one for each row, without beams"):
+        prefixes.update(hit, beams)
+    prefixes.update(hit, greedy(ENGINE.model, **hit.generate_inputs()))
+    with pytest.raises(InvalidValue, match="used before"):
+        hit.generate_inputs()
+    alone = prefixes.get(torch.tensor(rows[:1])).generate_inputs()
+    plain = greedy(ENGINE.model, input_ids=torch.tensor(rows[:1]))
+    # transformers feeds the whole prompt again there
+    assert torch.equal(greedy(ENGINE.model, **alone, prompt_lookup_num_tokens=3).sequences, plain.sequences)
+
+
+def test_what_is_known_is_not_computed_again() -> None:
+    """A second batch computes only tokens behind the known prefixes; a prefix that rows share is computed once."""
+    prefixes = PrefixCache(ENGINE)
+    shared = tuple(range(10, 110))
+    rows = [(*shared, each, each) for each in (3, 4, 5)]
+
+    first = prefixes.get(*padded(rows, [True] * 3))
+    out = ENGINE.model.hf(**first.inputs)
+    num_stored = prefixes.update(first, out)
+    second = prefixes.get(*padded([*rows, (*shared, 6)], [True] * 4))
+
+    assert (first.num_cached, num_stored) == ((100, 100, 100), 6)
+    assert second.num_cached == (101, 101, 101, 100)
+    assert second.inputs["input_ids"].tolist() == [[3, 4, 5, 6]]
+
+
+def test_frequent_prefixes_take_texts() -> None:
+    """Texts have the tokens of their tokenizer: those of its call for transformers' own, BOS included."""
+    texts = [f"Translate this into French: {word}" for word in ("tree", "house", "cat")]
+    theirs = AutoTokenizer.from_pretrained(DEMO_FOLDER)
+    ours = HubTokenizer.from_folder(DEMO_FOLDER)
+    lists = {"theirs": theirs(texts)["input_ids"], "ours": [[*ours.tokenize(each)] for each in texts]}
+
+    for tokenizer, expected in ((theirs, lists["theirs"]), (ours, lists["ours"])):
+        found = frequent_prefixes(texts, tokenizer=tokenizer, min_tokens=4)
+        assert found == frequent_prefixes(expected, tokenizer=tokenizer, min_tokens=4) != ()
+        assert [each.text for each in found] == [f"{'<|begin|>' * (tokenizer is theirs)}Translate this into French:"]
+    assert frequent_prefixes(lists["theirs"], min_tokens=4)[0].text is None
+    assert frequent_prefixes([], tokenizer=theirs) == ()
+    with pytest.raises(InvalidValue, match="token_lists has texts: pass their tokenizer"):
+        frequent_prefixes(texts)
+    for wrong in ("text", ["\ud800"], ["text", [1]]):
+        with pytest.raises(InvalidValue, match=r"token_lists=.* is not allowed: a list of"):
+            frequent_prefixes(wrong, tokenizer=theirs)  # type: ignore[arg-type] # what is tested
+    with pytest.raises(InvalidValue, match="of transformers or of an engine is expected"):
+        frequent_prefixes(texts, tokenizer=len)  # type: ignore[arg-type] # what is tested
+
+
+def test_frequent_prefixes_are_ranked_by_what_they_save() -> None:
+    """Each prefix counts the tokens behind the one above it, for all lists but the first; the law holds by brute force."""
+    system, first, second = list(range(40)), [100] * 50, [200] * 60
+    lists = [
+        [*system, *first, 1],
+        [*system, *first, 2],
+        [*system, *first, 3],
+        [*system, *second, 4],
+        [*system, *second, 5],
+    ]
+    lists.append([7] * 20)
+
+    found = frequent_prefixes(lists)
+
+    assert [(len(each.token_ids), each.num_lists, each.num_saved_tokens) for each in found] == [
+        (40, 5, 160),
+        (90, 3, 100),
+        (100, 2, 60),
+    ]
+    assert frequent_prefixes(lists, min_lists=3) == found[:2]
+    assert frequent_prefixes(lists, max_prefixes=1) == found[:1]
+    prefixes = PrefixCache(ENGINE)
+    assert prefixes.build(found) == 40 + 50 + 60
+    assert prefixes.build(found) == 0
+    assert prefixes.get(torch.tensor([lists[0]])).num_cached == (90,)
+
+
+@settings(max_examples=50)
+@given(lists=st.lists(st.lists(st.integers(0, 1), max_size=8), max_size=8), least=st.integers(1, 4))
+def test_saved_tokens_are_those_of_a_trie(lists: list[list[int]], least: int) -> None:
+    """What all frequent prefixes save is what a trie saves on tokens of branches of at least `min_tokens`."""
+    found = frequent_prefixes(lists, min_tokens=least)
+
+    cut = [tuple(each[:-1]) for each in lists]
+    branches = {
+        tuple(a[:size])
+        for i, a in enumerate(cut)
+        for b in cut[i + 1 :]
+        for size in [
+            next((n for n, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
+        ]
+        if size >= least
+    }
+    assert {each.token_ids for each in found} == branches
+    assert {each.token_ids: each.num_lists for each in found} == {
+        each: sum(row[: len(each)] == each for row in cut) for each in branches
+    }
+    above = {each: max([len(b) for b in branches if b != each and each[: len(b)] == b], default=0) for each in branches}
+    assert all(
+        each.num_saved_tokens == (len(each.token_ids) - above[each.token_ids]) * (each.num_lists - 1) for each in found
+    )
+
+
+@pytest.mark.parametrize("kind", ["cache", "tuples"])
+def test_kv_from_elsewhere_is_used(kind: str) -> None:
+    """KV that transformers computed serves a batch, with its padding left out."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [tuple(range(10, 90)), tuple(range(60, 100))]
+    ids, mask = padded(rows, [True, True])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        ENGINE.model.hf(input_ids=ids.clamp(min=0), attention_mask=mask, position_ids=positions, past_key_values=made)
+    given_kv = made if kind == "cache" else tuple((layer.keys, layer.values) for layer in made.layers)
+
+    assert prefixes.add(ids, given_kv, mask) == 120
+
+    assert prefixes.get(ids, mask).num_cached == (79, 39)
+    check(prefixes, rows, [False, True], ENGINE.model)
+
+
+def _other_weights(row: Sequence[int]) -> Any:
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        tiny_model(seed=1).hf(input_ids=torch.tensor([row]), past_key_values=made)
+    return made
+
+
+def _other_tokens(row: Sequence[int]) -> Any:
+    return filled([*row[:30], 7, *row[31:]])
+
+
+def _wrong_late(row: Sequence[int]) -> Any:
+    made: Any = filled(row)
+    made.layers[1].values[:, :, -2] *= 1.1
+    return made
+
+
+def _shifted(row: Sequence[int]) -> Any:
+    made: Any = DynamicCache()
+    with torch.no_grad():
+        positions = torch.arange(len(row))[None] + 1
+        ENGINE.model.hf(input_ids=torch.tensor([row]), position_ids=positions, past_key_values=made)
+    return made
+
+
+def _with_nan(row: Sequence[int]) -> Any:
+    made: Any = filled(row)
+    made.layers[1].values[:, :, -1] = torch.nan
+    return made
+
+
+@pytest.mark.parametrize("wrong", [_other_weights, _other_tokens, _wrong_late, _shifted, _with_nan])
+def test_wrong_kv_is_refused(wrong: Callable[[Sequence[int]], Any]) -> None:
+    """KV of other weights, tokens or positions is refused, and nothing is stored."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(10, 90))
+
+    with pytest.raises(InvalidValue, match=r"past_key_values\[\d\] differs .* input_ids\[0\]; nothing was stored"):
+        prefixes.add(torch.tensor([row]), wrong(row))
+
+    assert prefixes.nbytes == 0
+
+
+def test_kv_of_another_shape_is_refused() -> None:
+    """The message says what is expected."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(10, 20))
+    made: Any = filled(row)
+
+    with pytest.raises(
+        InvalidValue, match=r"with \(1, 2, 10, 8, torch.float64\): .* tensors \[1, 2, 9, 8\] of torch.float64"
+    ):
+        prefixes.add(torch.tensor([row[:-1]]), made)
+    with pytest.raises(InvalidValue, match="float32"):
+        prefixes.add(torch.tensor([row]), [(layer.keys.float(), layer.values.float()) for layer in made.layers])
+    for other in (None, DynamicCache(), [made.layers[0]], [(1, 2), (3, 4)], 5):
+        with pytest.raises(InvalidValue, match="past_key_values"):
+            prefixes.add(torch.tensor([row]), other)
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "message"),
+    [
+        ([5, 6], None, "a tensor of token IDs"),
+        (torch.tensor([5, 6]), None, r"input_ids\[None\]"),
+        (torch.tensor([[0.5]]), None, "as int64"),
+        (torch.zeros((0, 2), dtype=torch.long), None, r"\[0, 2\]: at least one token"),
+        (torch.tensor([[5, 6], [5, 10_000]]), None, r"input_ids\[1\]\[1\]=10000"),
+        (torch.tensor([[5, -1]]), None, r"input_ids\[0\]\[1\]=-1"),
+        (torch.tensor([[5, 6]]), [[1, 1]], "a tensor"),
+        (torch.tensor([[5, 6]]), torch.ones(2), r"a tensor \[1, 2\] of zeros and ones"),
+        (torch.tensor([[5, 6, 7]]), torch.tensor([[1, 0, 1]]), r"attention_mask\[0\]=\[1, 0, 1\] is not allowed"),
+        (
+            torch.tensor([[5, 6], [5, 6]]),
+            torch.tensor([[0, 1], [0, 0]]),
+            r"attention_mask\[1\]=\[0, 0\] is not allowed",
+        ),
+        (torch.tensor([[5, 6]]), torch.tensor([[1, 2]]), r"attention_mask\[0\]=\[1, 2\] is not allowed"),
+    ],
+)
+def test_wrong_batches_are_refused(ids: Any, mask: Any, message: str) -> None:
+    """The message names the row."""
+    with pytest.raises(InvalidValue, match=message):
+        PrefixCache(ENGINE).get(ids, mask)
+
+
+def test_rows_beyond_the_context_are_refused() -> None:
+    """The message has the length and the limit."""
+    with pytest.raises(ContextLengthExceeded, match=r"input_ids\[0\] has 4,097 tokens"):
+        PrefixCache(ENGINE).get(torch.ones((1, 4097), dtype=torch.long))
+
+
+def test_hits_are_of_one_cache_and_one_pass() -> None:
+    """Another cache's hit, a hit used twice, and an output that is not its own are refused."""
+    first, second = PrefixCache(ENGINE), PrefixCache(Engine(tiny_model(), ByteTokenizer()))
+    ids = torch.tensor([[5, 6, 7]])
+    hit, other = first.get(ids), first.get(ids)
+    with pytest.raises(InvalidValue, match="not the output"):
+        first.update(hit, None)
+    out = ENGINE.model.hf(**hit.inputs)
+
+    with pytest.raises(InvalidValue, match="another PrefixCache"):
+        second.update(hit, out)
+    with pytest.raises(InvalidValue, match="not the output"):
+        first.update(other, out)
+    with pytest.raises(InvalidValue, match="one forward pass"):
+        ENGINE.model.hf(**hit.inputs)
+    with pytest.raises(InvalidValue, match="the result of get"):
+        first.update(None, out)  # type: ignore[arg-type] # what is tested
+    first.update(hit, out)
+    with pytest.raises(InvalidValue, match="used before"):
+        first.update(hit, out)
+
+
+@pytest.mark.parametrize("is_of_engine", [False, True], ids=["a plain model", "a model of another engine"])
+@pytest.mark.parametrize("pads", [False, True], ids=["inputs", "generate_inputs"])
+def test_another_model_is_refused(is_of_engine: bool, pads: bool) -> None:
+    """Inputs on another model object raise an error before KV is computed, and serve their own model afterwards."""
+    other = Engine(tiny_model(), ByteTokenizer()).model.hf if is_of_engine else random_model("llama", torch.float64)
+    prefixes, row = PrefixCache(ENGINE), tuple(range(10, 90))
+    prefixes.build([row])
+    hit = prefixes.get(torch.tensor([[*row, 3, 4]]))
+    inputs = forward_inputs(hit) if pads else hit.inputs
+    with torch.no_grad(), pytest.raises(InvalidValue, match=r"belongs to engine\.model\.hf"):
+        other(**inputs)
+    with torch.no_grad():
+        out = ENGINE.model.hf(**inputs)
+    assert prefixes.update(hit, out) == 2
+    assert distance(out.logits[0, -1], reference((*row, 3, 4))) < TOLERANCE
+
+
+def forward_inputs(hit: PrefixHit) -> dict[str, Any]:
+    """Return the inputs for `generate` as those of a forward pass over the tokens that its cache lacks."""
+    inputs = hit.generate_inputs()
+    num_held = inputs["past_key_values"].get_seq_length()
+    return {**inputs, "input_ids": inputs["input_ids"][:, num_held:]}
+
+
+def test_a_forward_pass_over_the_inputs_of_generate_is_kept() -> None:
+    """Its logits are those of no cache, and `update` keeps the KV of all rows; further steps of a loop are left out."""
+    prefixes = PrefixCache(ENGINE)
+    rows = [[*range(10, 90), 3], [*range(10, 90), 4, 5, 6]]
+    for num_known, num_new in (((80, 80), 1 + 3), ((80, 82), 0)):  # `get` computes the 80 tokens that rows share
+        hit = prefixes.get(*left_padded(rows))
+        assert hit.num_cached == num_known
+        with torch.no_grad():
+            out = ENGINE.model.hf(**forward_inputs(hit))
+            for row, logits in zip(rows, out.logits[:, -1], strict=True):
+                assert distance(logits, reference(tuple(row))) < TOLERANCE
+            token = torch.tensor([[7], [8]])
+            mask = torch.cat([left_padded(rows)[1], torch.ones_like(token)], dim=1)
+            out = ENGINE.model.hf(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
+        assert prefixes.update(hit, out) == num_new
+    assert prefixes.get(torch.tensor([[*rows[0], 7, 9]])).num_cached == (81,)
+
+
+def test_limits_hold() -> None:
+    """A cache keeps the first tokens of each row, and no more tokens than memory has room for."""
+    row = tuple(range(10, 90))
+    for fill in (
+        lambda cache: cache.build([row]),
+        lambda cache: cache.update(hit := cache.get(torch.tensor([row])), ENGINE.model.hf(**hit.inputs)),
+        lambda cache: cache.add(torch.tensor([row]), ENGINE.model.hf(torch.tensor([row])).past_key_values),
+    ):
+        prefixes = PrefixCache(ENGINE, max_row_tokens=48)
+        with torch.no_grad():
+            assert fill(prefixes) == 48
+            assert prefixes.get(torch.tensor([row])).num_cached == (48,)
+    small = PrefixCache(serving(ENGINE.model, 160), max_row_tokens=64)
+    for first in range(5):
+        small.build([(first, *row)])
+        assert small.get(torch.tensor([[first, *row]])).num_cached == (64,)
+        assert 0 < small.nbytes <= 160 * TOKEN_BYTES
+    assert small.get(torch.tensor([[0, *row]])).num_cached == (0,)
+
+
+def test_values_of_limits_are_checked() -> None:
+    """The message has the limit and the value."""
+    with pytest.raises(InvalidValue, match="max_row_tokens=0 is not allowed"):
+        PrefixCache(ENGINE, max_row_tokens=0)
+    for name, value in (("min_lists", 1), ("max_prefixes", 0)):
+        with pytest.raises(InvalidValue, match=f"{name}={value} is not allowed"):
+            frequent_prefixes([], **{name: value})
+
+
+def test_other_objects_than_engines_are_refused() -> None:
+    """Something else than an engine is refused."""
+    with pytest.raises(InvalidValue, match="an Engine is expected"):
+        PrefixCache(ENGINE.model)  # type: ignore[arg-type] # what is tested
+
+
+def test_gradients_do_not_reach_the_cache() -> None:
+    """A loop that forgets `no_grad` stores plain tensors."""
+    prefixes = PrefixCache(ENGINE)
+    row = tuple(range(5, 80))
+    with torch.enable_grad():
+        for _ in range(2):
+            check(prefixes, [row], [True], ENGINE.model)
+
+    segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.tokens.segments
+    assert [each.slab.keys.requires_grad for each in segments] == [False]
+
+
+def test_hits_are_freed_without_the_garbage_collector() -> None:
+    """A hit that is dropped holds no KV any longer, so that its room can be used."""
+    prefixes = PrefixCache(ENGINE)
+    ids = torch.arange(5, 80)[None]
+    gc.disable()
+    try:
+        for _ in range(2):
+            hit = prefixes.get(ids)
+            out = ENGINE.model.hf(**hit.inputs)
+            prefixes.update(hit, out)
+            packed = weakref.ref(hit._pass)
+            del hit, out
+            assert packed() is None
+    finally:
+        gc.enable()
+
+
+def test_threads_share_a_cache() -> None:
+    """Threads that get and update at once get the logits of no cache."""
+    prefixes = PrefixCache(serving(ENGINE.model, 400))
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        row = texts(random.Random(0))
+        for _ in range(10):
+            rows = [row() for _ in range(draw.randrange(1, 4))]
+            check(prefixes, rows, [True] * len(rows), ENGINE.model)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_other_texts_get_no_spare_room() -> None:
+    """A node that branches off has the room that it needs; one at the end of a path has room to grow."""
+    prefixes = PrefixCache(ENGINE)
+    shared = tuple(range(5, 205))
+    for end in (3, 4):
+        check(prefixes, [(*shared, *[end] * 30)], [True], ENGINE.model)
+
+    assert prefixes.nbytes == (256 + 64) * TOKEN_BYTES

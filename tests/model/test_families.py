@@ -1,0 +1,202 @@
+"""Law 1 for every supported model family, through encoding, linking and generation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from promptcache.decode import answer
+from promptcache.decode.request import Request
+from promptcache.diagnostics import UnsupportedModel
+from promptcache.encode import encode
+from promptcache.encode.self_test import check_linking
+from promptcache.language import Placement, Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
+from promptcache.layout import Level, Origin, Plan
+from promptcache.model.model import Model
+from promptcache.model.reference import plain_logits, reference_logits
+from promptcache.options import Options
+from promptcache.planning.catalog import schema_state
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model, usual_families
+from tests.laws.service import serve
+
+SCHEMA = """<schema name="families">You are terse.
+<module name="trip" required="true">For <parameter name="days" length="9" placeholder="n days"/> in <parameter name="mood" length="5"/>.</module>
+<union name="city"><module name="miami">Miami has beaches and crabs.</module><module name="paris">Paris has soup.</module></union>
+<module name="fresh" cache="false">Computed anew.</module>
+<module name="one">One tells of two.</module><module name="two" context="own">Two tells of one.</module>
+<scaffold modules="one two"/></schema>"""
+PROMPT = '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><fresh/><one/><two/>Where to?</prompt>'
+
+
+def plan_for(
+    prompt: str,
+    repair: str = "slots",
+    family: str = "llama",
+    placement: Placement | None = None,
+    source: str = SCHEMA,
+) -> Plan:
+    """Plan a prompt, with closed positions if the family allows them and nothing else is asked."""
+    schema = check_schema(parse_schema(source))
+    placement = placement or (Placement.FIXED if family == "gpt2" else Placement.CLOSED)
+    state = schema_state(schema, ByteTokenizer(), CONTEXT, placement=placement)
+    return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))
+
+
+@cache
+def model_of(family: str, dtype: torch.dtype) -> Model:
+    """Return a random model of a family, that passed the self-test."""
+    model = Model(random_model(family, dtype))
+    check_linking(model)
+    return model
+
+
+def cached_logits(plan: Plan, model: Model) -> torch.Tensor:
+    """Return the logits of a plan with a fresh store."""
+    return serve(plan.layout.schema, model).executor.logits(plan.tokens)
+
+
+def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
+    """Return the tokens of a greedy answer, without an end."""
+    request = Request(
+        plan=plan,
+        options=Options(max_new_tokens=num_tokens),
+        started=time.perf_counter(),
+        text=ByteTokenizer().decode,
+    )
+    return answer(request, serve(plan.layout.schema, model).executor).token_ids
+
+
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return max|a-b| / max|b|."""
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("family", "placement"),
+    [*((name, None) for name in FAMILIES), ("llama", Placement.FIXED), ("gpt-oss", Placement.FIXED)],
+)
+def test_cached_logits_are_the_reference(family: str, placement: Placement | None) -> None:
+    """Cached logits equal the reference within 1e-5 in float32, with an argument, a union, a gap and a scaffold."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, family=family, placement=placement)
+
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_modules_longer_than_a_chunk_are_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that take several forward passes, with windows that reach from one into another, change nothing."""
+    monkeypatch.setattr(encode, "CHUNK_TOKENS", 5)
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, family=family)
+    assert max(part.encoding.num_tokens for part in plan.tokens.parts) > 3 * 5
+
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("repair", ["none", "first-2", "first-50%"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3, text", "gpt-oss"])
+def test_repaired_logits_are_the_reference(family: str, repair: str) -> None:
+    """With any repair, cached logits equal the reference, also under windows and with sinks."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, repair)
+
+    assert distance(cached_logits(plan, model), reference_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_a_full_repair_is_plain_prefill(family: str) -> None:
+    """With repair "all", cached logits equal those of one causal pass over the same tokens and positions."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, "all", family)
+
+    assert plan.level is Level.EXACT
+    assert plan.num_repaired_tokens > 0
+    assert distance(cached_logits(plan, model), plain_logits(plan.tokens, model)) < 1e-5
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_wrong_positions_show(family: str) -> None:
+    """Moving one argument by one position changes the reference beyond the tolerance, so the law can fail."""
+    model = model_of(family, torch.float32)
+    plan = plan_for(PROMPT, family=family)
+    moved = [replace(each, start=each.start + (each.origin is Origin.ARGUMENT)) for each in plan.pieces]
+    other = replace(plan, pieces=tuple(moved))
+
+    assert distance(reference_logits(other.tokens, model), reference_logits(plan.tokens, model)) > 1e-4
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_generated_tokens_continue_the_reference(family: str) -> None:
+    """Each greedy token is the reference's own next token, given the ones before it."""
+    model = model_of(family, torch.float64)
+    plan = plan_for(PROMPT, family=family)
+
+    made = greedy(model, plan, 6)
+
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < 6:
+        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
+    assert made == tokens
+
+
+def test_longrope_answers_continue_beyond_the_original_length() -> None:
+    """Where own tokens pass the length at which stock longrope changes, the greedy tokens are still the reference's."""
+    model = model_of("phi3, longrope (pinned)", torch.float64)
+    plan = plan_for(
+        '<prompt schema="families"><trip days="nine" mood="joy"/>What can be seen where the river ends?</prompt>'
+    )
+    num_tokens = model.hf.config.original_max_position_embeddings - plan.num_new_tokens + 12
+    assert 12 < num_tokens < 40
+
+    made = greedy(model, plan, num_tokens)
+
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < num_tokens:
+        tokens = (*tokens, int(reference_logits(plan.continued(tokens).tokens, model)[-1].argmax()))
+    assert made == tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_configuration_that_asks_for_tuples_changes_nothing(family: str) -> None:
+    """With `return_dict=False` a model has the same KV and answers, and transformers' own `generate` works."""
+    expected = model_of(family, torch.float32)
+    hf = random_model(family, torch.float32)
+    hf.config.return_dict = False
+    model = Model(hf)
+    check_linking(model)
+    plan = plan_for(PROMPT, family=family)
+
+    assert greedy(expected, plan, 3) == greedy(model, plan, 3)
+    assert model.fingerprint == expected.fingerprint
+    tokens = torch.tensor([[5, 6, 7]])
+    assert torch.equal(*(each.hf.generate(tokens, max_new_tokens=3, do_sample=False) for each in (expected, model)))
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if "pinned" in name])
+def test_pinned_frequencies_do_not_depend_on_history(family: str) -> None:
+    """A long request between two short ones changes nothing: frequencies are pinned."""
+    model = model_of(family, torch.float64)
+    plan = plan_for(PROMPT, family=family)
+    before = cached_logits(plan, model)
+
+    plain_logits(plan_for(PROMPT.replace("Where to?", "Where to? " * 60)).tokens, model)
+
+    assert distance(cached_logits(plan, model), before) < 1e-12
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_foreign_models_are_refused_by_name(family: str) -> None:
+    """A model that cannot be linked is refused with its name and the reason."""
+    with pytest.raises(UnsupportedModel, match=rf"^{family} \("):
+        Model(random_model(family))
+
+
+def test_windows_reach_into_modules() -> None:
+    """The schema of these tests is long enough for a window to end inside a module."""
+    assert plan_for(PROMPT).stop > 4 * WINDOW

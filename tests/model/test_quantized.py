@@ -1,0 +1,99 @@
+"""Models with quantized weights: KV is that of their weights, or they are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from promptcache import Engine
+from promptcache.diagnostics import ModelChanged, UnsupportedModel
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.cached import distance
+from tests.model.quantized import Int8Weight, PackedIntegers, RoundingLinear, quantized, with_layers
+
+SCHEMA = '<schema name="s"><module name="a">Alpha is the first letter.</module></schema>'
+PROMPT = '<prompt schema="s"><a/>What is alpha?</prompt>'
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4}
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "a subclass of tensors": quantized,
+    "packed integers": lambda hf: with_layers(hf, PackedIntegers),
+}
+
+
+def llama(dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
+    """Return a tiny model that no engine has."""
+    config = LlamaConfig(
+        vocab_size=ByteTokenizer().vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.5,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made: Any = LlamaForCausalLM(config)
+    return made.to(dtype).eval()
+
+
+def engine(hf: Any, **options: Any) -> Engine:
+    """Return an engine with the schema."""
+    made = Engine(hf, ByteTokenizer(), **options)
+    made.add_schema(SCHEMA)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantized_weights_give_the_answers_of_the_reference(kind: str, tmp_path: Path) -> None:
+    """Cached logits are those of the reference, and another engine for the same weights finds the KV in a folder."""
+    one = engine(KINDS[kind](llama()), store=tmp_path)
+    expected = one.reference(PROMPT)
+    answer = one.generate(PROMPT, **GREEDY)
+    other = engine(KINDS[kind](llama()), store=tmp_path)
+
+    assert distance(one.logits(PROMPT), expected) < 1e-5
+    assert other.fingerprint == one.fingerprint
+    again = other.generate(PROMPT, **GREEDY)
+    assert (again.token_ids, again.usage.num_encoded_tokens) == (answer.token_ids, 0)
+    assert engine(KINDS[kind](llama(seed=1)), store=tmp_path).fingerprint != one.fingerprint
+
+
+@pytest.mark.parametrize("part", ["codes", "scale"])
+def test_a_write_into_a_quantized_weight_is_noticed(part: str) -> None:
+    """Both parts of a weight are in the fingerprint, and an engine refuses a model with a write to one."""
+    hf = quantized(llama())
+    one = engine(hf)
+    before = one.fingerprint
+    one.generate(PROMPT, **GREEDY)
+    for layer in hf.model.layers:
+        getattr(layer.mlp.up_proj.weight, part).mul_(2)
+    with pytest.raises(ModelChanged, match="other weights"):
+        one.generate(PROMPT, **GREEDY)
+    fresh = quantized(llama())
+    for layer in fresh.model.layers:
+        getattr(layer.mlp.up_proj.weight, part).mul_(2)
+
+    assert engine(hf).fingerprint == engine(fresh).fingerprint != before
+
+
+def test_a_quantized_weight_is_not_packed() -> None:
+    """Packing leaves out layers whose weight is no plain matrix."""
+    one = engine(quantized(llama()), pack=True)
+
+    assert isinstance(one.model.hf.model.layers[0].mlp.up_proj.weight, Int8Weight)
+    assert one.generate(PROMPT, **GREEDY).token_ids
+
+
+def test_weights_that_cannot_be_read_are_refused() -> None:
+    """The refusal names the weight and its class, before anything is computed."""
+    with pytest.raises(UnsupportedModel, match=r"layers\.0.*' cannot be read, because Int8Weight has no __tensor_fl"):
+        engine(quantized(llama(), Int8Weight))
+
+
+def test_quantized_activations_are_refused_with_the_reason() -> None:
+    """A model whose logits depend on the tokens that are computed together is refused, and the weights are named."""
+    hf = quantized(with_layers(llama(), RoundingLinear))
+
+    with pytest.raises(UnsupportedModel, match=r"it is quantized, and with activations in 8 bits .* its weights only"):
+        engine(hf)

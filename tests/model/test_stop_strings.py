@@ -1,0 +1,93 @@
+"""Stop strings end a row where transformers ends it, without a walk over the vocabulary."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import chain
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, StopStringCriteria
+
+from promptcache.engine import Engine
+from promptcache.model.stop_strings import StopStrings
+from tests.tokenizer import small_tokenizers as small
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+KINDS = {
+    "byte_level": small.byte_level(),
+    "llama_like": small.llama_like(),
+    "unigram": small.unigram(),
+    "without bytes": small.edited(small.unigram(), decoder=METASPACE),
+}
+TEXTS = (
+    "the quick brown fox",
+    " the other dog",
+    "naïve ☃ 日本",
+    "x\n\n\nclass A:",
+    "<|im_end|></s>[SEP]<think>",
+    "é",
+    "�",
+)
+
+
+@cache
+def tokenizer_of(kind: str) -> PreTrainedTokenizerBase:
+    """Return a small tokenizer as transformers has it."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(KINDS[kind]))
+
+
+def knows_bytes() -> bool:
+    """Whether transformers finds stop strings in tokens of single bytes: 5.4 does not."""
+    try:
+        StopStringCriteria(tokenizer_of("unigram"), ["é"])
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not knows_bytes(), reason="this version of transformers stops elsewhere")
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_a_row_stops_where_transformers_stops_it(kind: str, data: st.DataObject) -> None:
+    """For texts and any tokens, those without an entry in the vocabulary included, every step has the same result."""
+    tokenizer: Any = tokenizer_of(kind)
+    of_texts = st.sampled_from(TEXTS).map(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"])
+    any_token = st.integers(0, len(tokenizer) + 2).map(lambda token_id: [token_id])
+    row = [*chain.from_iterable(data.draw(st.lists(of_texts | any_token, min_size=1, max_size=8)))]
+    text = tokenizer.convert_tokens_to_string([each for each in tokenizer.convert_ids_to_tokens(row) if each])
+    of_row = st.builds(lambda start, size: text[start : start + size], st.integers(0, 20), st.integers(1, 6))
+    any_string = of_row.filter(bool) | st.sampled_from(("e", "dog", "ïve", "☃ x"))
+    strings = data.draw(st.lists(any_string, min_size=1, max_size=3))
+    expected, actual = StopStringCriteria(tokenizer, strings), StopStrings(tokenizer, strings)
+
+    for stop in range(1, len(row) + 1):
+        input_ids = torch.tensor([row[:stop], row[:stop][::-1]])
+        assert actual(input_ids, None).tolist() == expected(input_ids, None).tolist()
+
+
+def test_no_request_walks_the_vocabulary() -> None:
+    """A request with stop strings reads the text of few tokens, and never the whole vocabulary."""
+    engine = Engine.from_pretrained("demo")
+    service = engine.service()
+    chat = [{"role": "user", "content": "Where to go?"}]
+    kind = type(engine._requests._hf_tokenizer)
+
+    with (
+        patch.object(kind, "get_vocab", autospec=True, side_effect=kind.get_vocab) as walked,
+        patch.object(
+            kind, "convert_tokens_to_string", autospec=True, side_effect=kind.convert_tokens_to_string
+        ) as read,
+    ):
+        engine.generate(chat, max_new_tokens=4, do_sample=False, stop_strings=["\n\nQ:"])
+        service.submit(chat, lambda item: None, max_new_tokens=4, do_sample=False, stop_strings=["\n\nQ:"])
+        service.drain(60)
+    service.close()
+
+    assert walked.call_count == 0
+    assert 0 < read.call_count < 100

@@ -1,0 +1,259 @@
+"""Coalescing: small segments copied into one buffer have the same tokens in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from unittest.mock import Mock
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptcache.kv import KVHandle, MemoryStore, Slab, size_class
+from promptcache.layout import Encoding
+from promptcache.rows import coalesce
+from promptcache.rows.coalesce import Pool, open_pool
+from promptcache.rows.segments import Segment
+from promptcache.testing.tiny_model import tiny_model
+from tests.kv.stored import recipe
+
+MODEL = tiny_model()
+SHAPE = MODEL.shape
+
+
+def segment(start: int, size: int, token_id: int = 0) -> Segment:
+    """Return a segment in its own memory, at positions from `start` on; its KV encodes its place."""
+    slab = Slab.empty(SHAPE, size)
+    places = tuple(range(start, start + size))
+    for tensor in (slab.keys, slab.values):
+        tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
+    source = Encoding(token_ids=(token_id,) * size, position_ids=places)
+    return Segment(handles=(KVHandle(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
+
+
+def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
+    """Return segments of these sizes, with a free position between any two."""
+    starts = accumulate((size + 1 for size in sizes), initial=0)
+    return [segment(start, size, token_id) for start, size in zip(starts, sizes, strict=False)]
+
+
+def contents(found: tuple[Segment, ...]) -> list[int]:
+    """Return the KV of segments, token by token."""
+    return [int(each) for one in found for each in one.layers().by_layer[1][0][0, 0, :, 0]]
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), small=st.integers(0, 10), data=st.data())
+def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, data: st.DataObject) -> None:
+    """Every token is kept once, in order; large segments stay views, and none extends across a new token."""
+    given_segments = segments(sizes)
+    gaps = [before.last + 1 for before in given_segments[:-1]]
+    new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
+
+    found, num_copied = Pool(MODEL, small_tokens=small).coalesce(given_segments, new_starts)
+
+    positions = [int(each) for one in found for each in one.position_array()]
+    assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
+    assert {id(one) for one in given_segments if one.num_tokens >= small} <= {id(one) for one in found}
+    assert not any(one.first < new < one.last for one in found for new in new_starts)
+    for one, after in pairwise(found):
+        parted = any(one.last < new < after.first for new in new_starts)
+        assert parted or max(one.num_tokens, after.num_tokens) >= small
+    assert num_copied == sum(one.num_tokens for one in found if all(one is not each for each in given_segments))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    small=st.integers(0, 10),
+    room=st.integers(0, 60),
+    data=st.data(),
+)
+def test_joined_segments_hold_the_same_tokens(sizes: list[int], small: int, room: int, data: st.DataObject) -> None:
+    """So they do where all neighbours are joined, whatever room there is, and copies take no other room."""
+    given_segments = segments(sizes)
+    gaps = [before.last + 1 for before in given_segments[:-1]]
+    new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
+    memory = MemoryStore(SHAPE, budget_bytes=room * SHAPE.token_bytes)
+    pool = Pool(MODEL, memory, small_tokens=small)
+
+    for _ in range(3):
+        found, _ = used(pool, given_segments, new_starts)
+        positions = [int(each) for one in found for each in one.position_array()]
+        assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
+        assert not any(one.first < new < one.last for one in found for new in new_starts)
+        assert memory.nbytes() <= memory.budget_bytes
+    if room >= sum(sizes):
+        assert len(found) == 1 + len(new_starts)
+
+
+def used(pool: Pool, given_segments: Sequence[Segment], new_starts: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+    """Coalesce the segments of a request."""
+    pool.count_use(given_segments, new_starts)
+    return pool.coalesce(given_segments, new_starts)
+
+
+def place(one: Segment) -> tuple[Slab, int, int]:
+    """Return where the KV of a segment is."""
+    return one.slab, one.start, one.stop
+
+
+def test_what_was_coalesced_before_is_not_copied_again() -> None:
+    """The same selection gets the same copy, while a request holds it and after."""
+    pool, parts = Pool(MODEL, MemoryStore(SHAPE)), segments([3, 4])
+    (first,), copied = pool.coalesce(parts, [])
+
+    (second,), copied_again = pool.coalesce(parts, [])
+    assert (copied, copied_again) == (7, 0)
+    assert place(second) == place(first)
+
+    where = place(first)
+    del first, second
+    (third,), copied_later = pool.coalesce(parts, [])
+    assert copied_later == 0
+    assert place(third) == where
+
+
+def test_a_copy_in_use_is_never_written() -> None:
+    """Another selection gets memory of its own while a request holds the first copy."""
+    pool = Pool(MODEL, MemoryStore(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
+    first, _ = pool.coalesce(segments([3, 4]), [])
+
+    second, _ = pool.coalesce(segments([5, 6]), [])
+
+    assert contents(first) == [0, 1, 2, 4, 5, 6, 7]
+    assert contents(second) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_all_neighbours_are_joined_at_the_second_use() -> None:
+    """A combination is one copy then, cut at new tokens. Another combination of the same modules is not joined."""
+    parts = segments([2, 3, 9, 8])  # at 0, 3, 7 and 17
+    pool = Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+
+    sizes = [([each.num_tokens for each in found], copied) for found, copied in (used(pool, parts, []) for _ in "123")]
+    assert sizes == [([5, 9, 8], 5), ([22], 22), ([22], 0)]
+
+    others = [used(pool, each, [])[1] for each in (parts[1:], parts[2:])]
+    assert others == [0, 0]
+    cut = [[each.num_tokens for each in used(pool, parts, [16])[0]] for _ in "12"]
+    assert cut == [[5, 9, 8], [14, 8]]
+
+
+def test_uses_of_a_combination_are_counted_by_request() -> None:
+    """A service joins the same rows again when others come and go: that is no use."""
+    parts, pool = segments([9, 8]), Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+    pool.count_use(parts, [])
+
+    assert [pool.coalesce(parts, [])[1] for _ in "123"] == [0, 0, 0]
+
+
+def test_the_last_used_combinations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of combinations has a limit."""
+    monkeypatch.setattr(coalesce, "MAX_COMBINATIONS", 2)
+    pool = Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+
+    copied = [used(pool, segments([9, 8], token_id), [])[1] for token_id in (0, 1, 0, 2, 1)]
+
+    assert copied == [0, 0, 17, 0, 0]
+
+
+def test_a_copy_takes_no_room_of_encodings() -> None:
+    """Without room, neighbours stay views, and shifted or small ones are copied for the requests of one time."""
+    memory = MemoryStore(SHAPE, budget_bytes=20 * SHAPE.token_bytes)
+    made_of = recipe("encoding", 10)
+    keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
+    memory.put(made_of, keys, keys)
+    pool, parts = Pool(MODEL, memory, small_tokens=5), segments([9, 8])
+
+    assert [used(pool, parts, [])[1] for _ in "123"] == [0, 0, 0]
+    assert list(memory.keys()) == [made_of.key]
+
+
+def test_pools_of_two_engines_share_no_copies() -> None:
+    """Their models may differ: the digest of an encoding does not cover the model."""
+    memory, parts = MemoryStore(SHAPE), segments([3, 4])
+
+    assert [Pool(MODEL, memory).coalesce(parts, [])[1] for _ in "12"] == [7, 7]
+
+
+def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first use, where a segment costs launches: not on a CPU, not with kernels that read lists of segments."""
+    monkeypatch.setattr(coalesce, "has_kernels", lambda *_: has_kernels)
+    found = {}
+    for device in ("cpu", "meta"):
+        for has_kernels in (False, True):
+            shape = replace(SHAPE, device=torch.device(device))
+            found[device, has_kernels] = open_pool(Mock(shape=shape), MemoryStore(shape))._joins_at == 1
+
+    assert [case for case, joins in found.items() if joins] == [("meta", False)]
+
+
+def test_copies_are_kept_while_there_is_room() -> None:
+    """Selections that take turns are copied once each."""
+    pool = Pool(MODEL, MemoryStore(SHAPE))
+
+    copied = [pool.coalesce(segments([2, 3], token_id), [])[1] for token_id in (0, 1, 0, 1, 0)]
+
+    assert copied == [5, 5, 0, 0, 0]
+
+
+def test_the_same_places_of_other_encodings_are_copied_again() -> None:
+    """A copy is found by the digests of encodings, not by positions or objects."""
+    pool = Pool(MODEL, MemoryStore(SHAPE))
+    first, _ = pool.coalesce(segments([3, 4]), [])
+    del first
+
+    _, copied_again = pool.coalesce(segments([3, 4]), [])
+    second, copied = pool.coalesce(segments([3, 4], token_id=1), [])
+    assert (copied_again, copied) == (0, 7)
+    assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_copies_stay_within_the_budget() -> None:
+    """The least recently used copies make room for others."""
+    memory = MemoryStore(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
+    pool = Pool(MODEL, memory)
+    for token_id in range(4):
+        pool.coalesce(segments([2, 3], token_id), [])
+
+    copied = [pool.coalesce(segments([2, 3], token_id), [])[1] for token_id in (3, 2, 0)]
+
+    assert copied == [0, 0, 5]
+    assert memory.nbytes() <= memory.budget_bytes
+
+
+def test_an_encoding_takes_the_room_of_copies() -> None:
+    """The store evicts copies before encodings."""
+    memory = MemoryStore(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
+    pool, parts = Pool(MODEL, memory), segments([2, 3])
+    pool.coalesce(parts, [])
+    made_of = recipe("encoding", 10)
+    keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
+
+    memory.put(made_of, keys, keys)
+
+    assert pool.coalesce(parts, [])[1] == 5
+    assert list(memory.keys()) == [made_of.key]
+
+
+def test_requests_of_one_time_share_a_copy_without_room() -> None:
+    """Without room, a copy lives as long as the requests that use it."""
+    pool, parts = Pool(MODEL, MemoryStore(SHAPE, budget_bytes=0)), segments([3, 4])
+    (first,), copied = pool.coalesce(parts, [])
+    (second,), copied_again = pool.coalesce(parts, [])
+    assert (copied, copied_again) == (7, 0)
+    assert place(second) == place(first)
+
+    del first, second
+    assert pool.coalesce(parts, [])[1] == 7
+
+
+def test_copies_without_room_have_few_sizes_on_a_gpu() -> None:
+    """There, memory of sizes that repeat is used again."""
+    on_gpu = replace(SHAPE, device=torch.device("meta"))
+    parts = segments([30, 40])
+    for shape, expected in ((SHAPE, 70), (on_gpu, size_class(70))):
+        (found,), copied = Pool(Mock(shape=shape)).coalesce(parts, [])
+        assert (found.num_tokens, copied, found.slab.capacity) == (70, 70, expected)
+    assert expected > 70

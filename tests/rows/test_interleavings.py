@@ -1,0 +1,277 @@
+"""One forward pass over many requests: each gets the logits that it gets alone."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from promptcache.attention import PassTokens, pass_attention
+from promptcache.attention.kernel_calls import KernelAttention
+from promptcache.attention.portable import PortableBackend
+from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
+from promptcache.layout import Encoding, Plan, RequestTokens
+from promptcache.model.model import Model
+from promptcache.model.reference import reference_logits
+from promptcache.rows.batch import Batch
+from promptcache.rows.coalesce import Pool
+from promptcache.rows.forward_pass import Row
+from promptcache.rows.history import History, Recalled
+from promptcache.rows.tails import _SMALLEST_TAIL, Tails
+from promptcache.testing.cached import distance
+from tests.conftest import law_examples
+from tests.families import WINDOW, random_model, usual_families
+from tests.laws.service import default_model, serve
+from tests.model.test_families import PROMPT, plan_for
+from tests.planted.targets import module_of
+from tests.rows.machine import continued, step_machine
+
+PROMPTS = (
+    PROMPT,
+    '<prompt schema="families"><trip days="two"/><miami/>Go on, please?</prompt>',
+    '<prompt schema="families"><trip days="nine" mood="joy"/><paris/><two/>What?</prompt>',
+    '<prompt schema="families"><trip/></prompt>',
+)
+batches = module_of("promptcache.rows.batch")
+
+
+@pytest.fixture
+def portable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute attention with the portable backend."""
+    monkeypatch.setattr(pass_attention, "_backends", (PortableBackend(),))
+
+
+@cache
+def windowed_model() -> Model:
+    """Return a model with sliding windows."""
+    return Model(random_model("mistral", torch.float64))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("model", "tolerance", "share"),
+    [(default_model, 1e-10, 0.3), (windowed_model, 1e-6, 0.2)],
+    ids=["full", "windows"],
+)
+def test_any_interleaving_gives_the_logits_of_the_reference(
+    model: Callable[[], Model], tolerance: float, share: float
+) -> None:
+    """Joining, leaving and computing any numbers of tokens in any order changes no logits of any row."""
+    run_state_machine_as_test(
+        step_machine(model(), tolerance), settings=settings(max_examples=law_examples(share), stateful_step_count=20)
+    )
+
+
+@pytest.mark.law
+@pytest.mark.usefixtures("portable")
+def test_any_interleaving_gives_the_logits_of_the_reference_with_the_portable_backend() -> None:
+    """The same with matrix products instead of the fused kernel."""
+    run_state_machine_as_test(
+        step_machine(windowed_model(), 1e-6), settings=settings(max_examples=law_examples(0.1), stateful_step_count=20)
+    )
+
+
+@pytest.mark.parametrize("family", usual_families())
+def test_steps_keep_windows_caps_sinks_and_groups(family: str) -> None:
+    """Steps of prompt chunks and single tokens give the logits of the reference, for every family that takes rows."""
+    assert largest_distance_of_steps(Model(random_model(family, torch.float64)), usual_plans(family)) < 1e-6
+
+
+def usual_plans(family: str) -> list[Plan]:
+    """Plan some prompts of one schema. They share modules, and have arguments in the middle."""
+    return [plan_for(prompt, family=family) for prompt in PROMPTS]
+
+
+def largest_distance_of_steps(
+    model: Model,
+    plans: Sequence[Plan],
+    most_later: int = _SMALLEST_TAIL + 3,
+    kernels: AbstractContextManager[None] | None = None,
+) -> float:
+    """Compute prompts in steps of random sizes; return the largest distance of a row from the reference.
+
+    Args:
+        plans: History has half of the own tokens of the first one.
+        most_later: Each row continues its prompt with at most so many tokens.
+        kernels: Active while the steps run.
+    """
+    executor = serve(plans[0].layout.schema, model).executor
+    batch, chance = Batch(model), random.Random(0)
+    wanted, planned = {}, {}
+    for plan in plans:
+        handles = executor.fetch(part.encoding for part in plan.tokens.parts).handles
+        recalled = half_recalled(model, plan.tokens, handles) if plan is plans[0] else None
+        row = batch.join(plan.tokens, handles, recalled)
+        more = [chance.randrange(5, 250) for _ in range(chance.randrange(most_later + 1))]
+        wanted[row] = [*row.tokens.token_ids, *more]
+        planned[row] = continued(plan.tokens, [*plan.tokens.token_ids, *more])
+    found: dict[Row, list[torch.Tensor]] = {row: [] for row in wanted}
+
+    with kernels or nullcontext():
+        while unfinished := [row for row, token_ids in wanted.items() if row.num_own < len(token_ids)]:
+            sizes = {row: chance.choice([1, 1, 1, 6]) for row in unfinished}
+            work = [(row, wanted[row][row.num_own : row.num_own + size]) for row, size in sizes.items()]
+            parts = batch.step(work, num_last=None).split([len(token_ids) for _, token_ids in work])
+            for (row, _), part in zip(work, parts, strict=True):
+                found[row].append(part)
+
+    return max(
+        distance(torch.cat(found[row]), reference_logits(tokens, model)[-len(wanted[row]) :])
+        for row, tokens in planned.items()
+    )
+
+
+def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
+    """Return a request whose first half of own tokens history has."""
+    history, batch = History(MemoryStore(model.shape)), Batch(model)
+    row = batch.join(tokens, handles)
+    batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
+    own = batch.own_kv(row)
+    num_kept = history.keep(history.recall(tokens), (), tuple(zip(own.keys, own.values, strict=True)))
+    recalled = history.recall(tokens)
+    assert recalled.num_found == num_kept > 0
+    return recalled
+
+
+def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a forward pass that raised, the same tokens can be computed again."""
+    model, plan = default_model(), plan_for(PROMPT)
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    batch = Batch(model)
+    row = batch.join(plan.tokens, handles)
+    first, rest = plan.tokens.token_ids[:5], plan.tokens.token_ids[5:]
+    batch.step([(row, first)])
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model), "forward", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            batch.step([(row, [*rest, *[7] * 100])])
+
+    logits = batch.step([(row, rest)])
+
+    assert row.num_own == len(plan.tokens.token_ids)
+    assert distance(logits[0], reference_logits(plan.tokens, model)[-1]) < 1e-10
+
+
+def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass that ran out of memory, after it wrote its KV, is run again when KV was evicted."""
+    model, plan, memory = default_model(), plan_for(PROMPT), MemoryStore(default_model().shape)
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    batch = Batch(model, Pool(model, memory))
+    row = batch.join(plan.tokens, handles)
+    forward = Model.forward
+
+    def without_memory(*args: Any, **options: Any) -> torch.Tensor:
+        found = forward(*args, **options)
+        if memory.find("copies") is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+    monkeypatch.setattr(Model, "forward", without_memory)
+    found = []
+    for token_id in plan.tokens.token_ids:
+        handle = memory.allocate(4, 1.0)
+        assert handle is not None
+        assert memory.keep("copies", handle, 1.0)
+        found.append(batch.step([(row, [token_id])]))
+
+    assert distance(torch.cat(found), reference_logits(plan.tokens, model)) < 1e-10
+
+
+def test_work_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step computes the masks of each window once. Shared segments are computed when the set of rows changes, and so
+    are the kernel calls over them for single tokens without a window.
+    """
+    model, plan = Model(random_model("gemma2", torch.float64)), plan_for(PROMPT)
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    windows, calls, shared = [], [], []
+    key, prepared, segments = PassTokens.kept_key, KernelAttention._prepared_calls, batches.shared_segments
+    monkeypatch.setattr(PassTokens, "kept_key", lambda self, window: windows.append(window) or key(self, window))
+    monkeypatch.setattr(KernelAttention, "_prepared_calls", lambda *given: calls.append(1) or prepared(*given))
+    monkeypatch.setattr(batches, "shared_segments", lambda rows: shared.append(len(rows)) or segments(rows))
+    batch = Batch(model)
+    first, second = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
+
+    batch.step([(first, plan.tokens.token_ids), (second, plan.tokens.token_ids)])
+    found = []
+    for work in ([first, second], [first, second], [second]):
+        batch.step([(row, [5]) for row in work])
+        found.append(len(calls))
+    batch.leave(first)
+    batch.step([(second, [5])])
+
+    assert windows == 5 * [WINDOW, None]
+    assert [*found, len(calls)] == [4, 5, 7, 9]
+    assert shared == [2, 1]
+
+
+def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of the same rows share the views of stored KV, and the last row that leaves frees them."""
+    model = default_model()
+    plans = [plan_for(prompt) for prompt in PROMPTS[:2]]
+    executor = serve(plans[0].layout.schema, model).executor
+    layers, found, alive = Slab.layers, [], weakref.WeakSet[LayerViews]()
+
+    def recorded(*args: Any) -> LayerViews:
+        views = layers(*args)
+        found.append(views in alive)
+        alive.add(views)
+        return views
+
+    monkeypatch.setattr(Slab, "layers", recorded)
+    batch = Batch(model)
+    rows = [
+        batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles) for each in plans
+    ]
+
+    batch.step([(row, [7]) for row in rows])
+    found.clear()
+    batch.step([(row, [7]) for row in rows])
+
+    assert found
+    assert all(found)
+    for row in rows:
+        batch.leave(row)
+    assert not alive
+
+
+def test_own_kv_is_that_of_all_computed_tokens() -> None:
+    """The own KV of a row is the same however it was computed, also after the row moved to a larger tail."""
+    model, plan = default_model(), plan_for(PROMPT)
+    handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
+    token_ids = [*plan.tokens.token_ids, *range(10, 10 + 2 * _SMALLEST_TAIL)]
+    batch = Batch(model)
+    at_once, one_by_one = batch.join(plan.tokens, handles), batch.join(plan.tokens, handles)
+
+    batch.step([(at_once, token_ids)])
+    for token_id in token_ids:
+        batch.step([(one_by_one, [token_id])])
+
+    for each in ("keys", "values"):
+        expected = getattr(batch.own_kv(at_once), each)
+        assert expected.shape[2] == len(token_ids)
+        assert torch.allclose(getattr(batch.own_kv(one_by_one), each), expected, rtol=0, atol=1e-10)
+
+
+def test_tails_take_the_least_memory_of_their_sizes() -> None:
+    """A slab doubles when it is full, uses its lowest free slot, and is freed with its last tail."""
+    tails = Tails(default_model().shape)
+    small = [tails.take(_SMALLEST_TAIL) for _ in range(3)]
+    large = tails.take(_SMALLEST_TAIL + 1)
+
+    assert [each.slot for each in small] == [0, 1, 2]
+    assert (small[0].size, large.size) == (_SMALLEST_TAIL, 2 * _SMALLEST_TAIL)
+    assert tails.nbytes == (4 + 2) * _SMALLEST_TAIL * default_model().shape.token_bytes
+
+    tails.give_back(small[1])
+    assert tails.take(1) == small[1]
+    for each in (*small, large):
+        tails.give_back(each)
+    assert tails.nbytes == 0
