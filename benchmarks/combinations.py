@@ -12,6 +12,7 @@ from itertools import product
 import torch
 
 from benchmarks.common import BenchReport, CharacterTokenizer, letters
+from promptcache.encode import prepare
 from promptcache.engine import Engine
 from promptcache.kv import KVHandle, KVMemory
 from promptcache.layout import Encoding
@@ -62,8 +63,8 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     used = "".join(f"<m{n}/>" for n in range(len(lengths)))
     engine = Engine(model, CharacterTokenizer(), history=False)
     engine.add_schema(f'<schema name="bench" separator="">{modules}</schema>')
-    linked = engine.plan(f'<prompt schema="bench">{used}{letters(draw, num_new)}</prompt>').tokens
-    handles = engine._executor.fetch(part.encoding for part in linked.parts).handles
+    plan = engine.plan(f'<prompt schema="bench">{used}{letters(draw, num_new)}</prompt>')
+    linked, handles = plan.tokens, prepare(plan, engine._executor).fetched.handles
     parts = [handles[part.encoding] for part in linked.parts]
     whole = KVHandle.over(
         torch.cat([part.keys for part in parts], dim=2), torch.cat([part.values for part in parts], dim=2)

@@ -43,7 +43,7 @@ from promptcache.diagnostics import (
     shown,
     whole,
 )
-from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking
+from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits
 from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Encoding, Layout, Plan, render
@@ -592,7 +592,7 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt needs more positions than the model has.
         """
-        return self._executor.logits(self._fitting(prompt, repair).tokens)
+        return linked_logits(self._fitting(prompt, repair), self._executor)
 
     def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
         """Return the logits `[N, V]` of each of several prompts. They share forward passes.
@@ -600,7 +600,7 @@ class Engine(Unpicklable):
         Errors are those of `logits`, before anything is computed.
         """
         plans = [self._fitting(each, repair) for each in several(prompts)]
-        return logits_batch([plan.tokens for plan in plans], self._executor)
+        return logits_batch(plans, self._executor)
 
     def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:
         """Return the log-probabilities of texts as continuations of a prompt.
@@ -626,7 +626,7 @@ class Engine(Unpicklable):
             raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
         plan = self._planner.plan(prompt, repair)
         check_room(plan, max(map(len, tokenized)), self.model.context_length)
-        return score(plan.tokens, choices, tokenized, self._executor)
+        return score(plan, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
@@ -654,7 +654,7 @@ class Engine(Unpicklable):
             UnknownSchema: No schema of that name was added.
             ContextLengthExceeded: The prompt leaves no position for a new token.
         """
-        return linked_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
+        return linked_inputs(self._fitting(prompt, repair, 1), self._executor)
 
     def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
         """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
@@ -664,7 +664,7 @@ class Engine(Unpicklable):
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
         """
-        return dynamic_cache_inputs(self._fitting(prompt, repair, 1).tokens, self._executor)
+        return dynamic_cache_inputs(self._fitting(prompt, repair, 1), self._executor)
 
     def audit(
         self, prompt: PromptSource, *, max_new_tokens: int = DEFAULT_AUDIT_TOKENS, repair: str | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
-from promptcache.encode import Executor
+from promptcache.encode import Executor, prepare
 from promptcache.kv import KVHandle, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
@@ -89,6 +89,6 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     prompt = parse_prompt(f'<prompt schema="bench">{used}{letters(sizes.new_tokens)}</prompt>')
     tokenizer = LetterTokenizer()
     state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
-    tokens = state.plan(resolve_prompt(prompt, schema), tokenizer).tokens
-    executor = Executor(model, MemoryStore(model.shape), lambda: "bench")
-    return PlannedRequest(tokens=tokens, handles=executor.fetch(part.encoding for part in tokens.parts).handles)
+    plan = state.plan(resolve_prompt(prompt, schema), tokenizer)
+    prepared = prepare(plan, Executor(model, MemoryStore(model.shape), lambda: "bench"))
+    return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.handles)

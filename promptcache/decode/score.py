@@ -12,9 +12,9 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import Short
-from promptcache.encode import CHUNK_TOKENS, Executor
+from promptcache.encode import CHUNK_TOKENS, Executor, prepare
 from promptcache.kv import KVHandle
-from promptcache.layout import Encoding, RequestTokens
+from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.rows import Batch
 
 LOGITS_BYTES = 2**28
@@ -51,24 +51,23 @@ class Score(Short):
         return self.logprob / len(self.logprobs)
 
 
-def logits_batch(requests: Sequence[RequestTokens], executor: Executor) -> tuple[torch.Tensor, ...]:
-    """Return the logits `[N, V]` of the N new tokens of each request, in position order."""
-    found: list[list[torch.Tensor]] = [[] for _ in requests]
-    fetched = ((tokens, executor.fetch(part.encoding for part in tokens.parts)) for tokens in requests)
-    joining = ((tokens, each.handles) for tokens, each in fetched)
+def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tensor, ...]:
+    """Return the logits `[N, V]` of the N new tokens of each plan, in position order."""
+    found: list[list[torch.Tensor]] = [[] for _ in plans]
+    joining = ((plan.tokens, prepare(plan, executor).fetched.handles) for plan in plans)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
 
 
 def score(
-    tokens: RequestTokens, texts: Sequence[str], choices: Sequence[tuple[int, ...]], executor: Executor
+    plan: Plan, texts: Sequence[str], choices: Sequence[tuple[int, ...]], executor: Executor
 ) -> tuple[Score, ...]:
-    """Return the scores of texts that continue a request. `choices` has the tokens of each text, at least one."""
+    """Return the scores of texts that continue a prompt. `choices` has the tokens of each text, at least one."""
     executor.model.check_vocabulary([token_id for token_ids in choices for token_id in token_ids])
     logprobs: list[list[float]] = [[] for _ in choices]
     is_greedy = [True] * len(choices)
-    for index, logits in _predictions(tokens, choices, executor):
+    for index, logits in _predictions(plan, choices, executor):
         start = len(logprobs[index])
         found, is_likeliest = _logprobs(logits, choices[index][start : start + len(logits)])
         logprobs[index] += found
@@ -88,22 +87,22 @@ def _logprobs(logits: torch.Tensor, token_ids: Sequence[int]) -> tuple[list[floa
 
 
 def _predictions(
-    tokens: RequestTokens, choices: Sequence[tuple[int, ...]], executor: Executor
+    plan: Plan, choices: Sequence[tuple[int, ...]], executor: Executor
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the index of each choice with logits `[n, V]` that predict its next n tokens, in one or several parts.
 
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """
+    tokens, stored = plan.tokens, prepare(plan, executor).fetched.handles
     batch = Batch(executor.model, executor.pool)
-    fetched = executor.fetch(part.encoding for part in tokens.parts)
-    row = batch.join(tokens, fetched.handles)
+    row = batch.join(tokens, stored)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):
         last = batch.step([(row, own_ids[start : start + CHUNK_TOKENS])])
     for index in range(len(choices)):
         yield index, last
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
-    handles = {**fetched.handles, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    handles = {**stored, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts = (*tokens.parts, own.whole)
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]

@@ -3,7 +3,7 @@
 from promptcache.encode.distance import Audit, Distance, PlainPrefill, audit, compare_predictions
 from promptcache.encode.encode import CHUNK_TOKENS, Progress
 from promptcache.encode.executor import Executor
-from promptcache.encode.prepare import Prepared, Refiner, prepare
+from promptcache.encode.prepare import Prepared, Refiner, linked_logits, prepare
 from promptcache.encode.repetition import Promotions, Repetition
 from promptcache.encode.self_test import TOLERANCE, check_linking
 
@@ -22,5 +22,6 @@ __all__ = [
     "audit",
     "check_linking",
     "compare_predictions",
+    "linked_logits",
     "prepare",
 ]

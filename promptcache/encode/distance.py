@@ -14,6 +14,7 @@ import torch
 
 from promptcache.diagnostics import Short
 from promptcache.encode.executor import Executor
+from promptcache.encode.prepare import linked_logits
 from promptcache.layout import Level, Plan
 from promptcache.model import Model, token_tensor, used_tokens
 from promptcache.tokenizer import Tokenizer
@@ -88,7 +89,7 @@ class PlainPrefill:
 
     def distance(self, plan: Plan, executor: Executor) -> Distance:
         """Return the distance of plain prefill from a plan of the prompt, computed from linked KV."""
-        logits = executor.logits(plan.continued(self.answer_ids[:-1]).tokens, num_last=len(self.answer_ids))
+        logits = linked_logits(plan.continued(self.answer_ids[:-1]), executor, num_last=len(self.answer_ids))
         return compare_predictions(logits.double().log_softmax(-1), self._logprobs)
 
 
@@ -105,7 +106,7 @@ def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collect
     if not distance.same_answer:
         del answer_ids[distance.agrees.index(False) :]
         while len(answer_ids) < max_new_tokens and not (answer_ids and answer_ids[-1] in eos_ids):
-            answer_ids.append(int(executor.logits(plan.continued(answer_ids).tokens, num_last=1).argmax()))
+            answer_ids.append(int(linked_logits(plan.continued(answer_ids), executor, num_last=1).argmax()))
     return Audit(
         schema=plan.selection.schema.name,
         level=plan.level,

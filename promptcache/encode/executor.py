@@ -1,7 +1,4 @@
-"""The executor: fetches or encodes the KV of a request's parts, and links it with the new tokens.
-
-Generation, batches, logits, the self-test, `promptcache.testing` and the benchmarks all use it.
-"""
+"""The executor: the only way from encodings to KV. It fetches them from the store, or encodes them."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier,
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows import Batch, History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, views_only
+from promptcache.rows import History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, views_only
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
@@ -168,17 +165,6 @@ class Executor:
         except Exception:  # noqa: BLE001 - history costs no answer
             _log.exception("the tokens of a request could not be kept in history")
             return 0
-
-    def logits(self, tokens: RequestTokens, num_last: int | None = None) -> torch.Tensor:
-        """Return the logits `[N, V]` of a request's N new tokens, in position order.
-
-        Args:
-            num_last: Return those of the last tokens only, so many; None means all.
-        """
-        fetched = self.fetch(part.encoding for part in tokens.parts)
-        batch = Batch(self.model, self.pool)
-        row = batch.join(tokens, fetched.handles)
-        return batch.step([(row, tokens.token_ids)], num_last=num_last)
 
     def fetch(
         self, wanted: Iterable[Encoding], progress: Progress | None = None, *, patience_s: float = PATIENCE_S

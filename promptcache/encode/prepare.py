@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from promptcache.encode.encode import Progress
 from promptcache.encode.executor import Executor, Fetched
 from promptcache.layout import Plan
-from promptcache.rows import Recalled
+from promptcache.rows import Batch, Recalled
 
 
 class Refiner(Protocol):
@@ -78,3 +80,15 @@ def prepare(
         fetch_s=seconds - fetched.encode_s,
         encode_s=fetched.encode_s,
     )
+
+
+def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None) -> torch.Tensor:
+    """Return the logits `[N, V]` of a plan's N new tokens, in position order, from linked KV.
+
+    Args:
+        num_last: Return those of the last tokens only, so many; None means all.
+    """
+    prepared = prepare(plan, executor)
+    batch = Batch(executor.model, executor.pool)
+    row = batch.join(plan.tokens, prepared.fetched.handles)
+    return batch.step([(row, plan.tokens.token_ids)], num_last=num_last)

@@ -18,9 +18,10 @@ import torch
 from promptcache.attention import AttentionCall
 from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.encode.executor import Executor
+from promptcache.encode.prepare import linked_logits
 from promptcache.kv import MemoryStore
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Plan, RequestTokens, lay_out, make_plan, run_states
+from promptcache.layout import Plan, lay_out, make_plan, run_states
 from promptcache.locks import new_lock
 from promptcache.model import (
     MODEL_FAULTS,
@@ -159,7 +160,7 @@ def _try_linking(model: Model, plan: Plan, tolerance: float) -> str:
         return f"it has {model.context_length} positions; {plan.stop} are needed at least"
     try:
         expected = reference_logits(plan.tokens, model).double()
-        far = _distance(_cached_logits(plan.tokens, model).double(), expected)
+        far = _distance(_cached_logits(plan, model).double(), expected)
     except MODEL_FAULTS as error:
         return f"attention to stored KV fails: {first_line(error)}"
     if far <= tolerance:
@@ -214,8 +215,8 @@ def _plain_ids(model: Model) -> range:
     return range(vocabulary // 16, max(1, vocabulary - vocabulary // 16))
 
 
-def _cached_logits(tokens: RequestTokens, model: Model) -> torch.Tensor:
-    return Executor(model, MemoryStore(model.shape), lambda: "self-test").logits(tokens)
+def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
+    return linked_logits(plan, Executor(model, MemoryStore(model.shape), lambda: "self-test"))
 
 
 def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, PromptCacheError, whole
-from promptcache.encode import Distance, Executor, PlainPrefill
+from promptcache.encode import Distance, Executor, PlainPrefill, linked_logits
 from promptcache.engine import DEFAULT_AUDIT_TOKENS, Engine
 from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
@@ -22,7 +22,7 @@ from promptcache.language import CheckedSchema, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.planning import SchemaState, check_room, choose_placement, schema_state
 from promptcache.progress import Progress, silent
-from promptcache.rows import open_pool
+from promptcache.rows import Batch, open_pool
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.timing import interleave
 
@@ -195,16 +195,20 @@ class _Measurement:
         distances = {name: plain.distance(plan, executor) for name, plan in plans.items()}
         num_tokens = len(plain.token_ids)
         alone = RequestTokens(parts=(), token_ids=plain.token_ids, position_ids=tuple(range(num_tokens)))
-        tokens = {_PLAIN: alone, **{name: plan.tokens for name, plan in plans.items()}}
-        calls = {name: partial(self._first_token, each) for name, each in tokens.items()}
+        calls = {name: partial(self._first_token, plan) for name, plan in plans.items()}
+        calls = {_PLAIN: partial(self._plain_first_token, alone), **calls}
         samples = interleave(calls, self._rounds, engine.model.device)
         return _PromptFigures(
             distances=distances,
             ttft_s={name: each.median for name, each in samples.items()},
         )
 
-    def _first_token(self, tokens: RequestTokens) -> object:
-        return self._executor.logits(tokens, num_last=1).argmax()
+    def _first_token(self, plan: Plan) -> object:
+        return linked_logits(plan, self._executor, num_last=1).argmax()
+
+    def _plain_first_token(self, tokens: RequestTokens) -> object:
+        batch = Batch(self._executor.model)
+        return batch.step([(batch.join(tokens, {}), tokens.token_ids)], num_last=1).argmax()
 
 
 def _promoted(plan: Plan) -> Plan:

@@ -15,9 +15,9 @@ import torch
 
 from promptcache.attention import PositionArray, PreparedAttention
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.encode import CHUNK_TOKENS, Executor
+from promptcache.encode import CHUNK_TOKENS, Executor, prepare
 from promptcache.kv import KVHandle
-from promptcache.layout import Encoding, RequestTokens
+from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model import Model, PositionedCache, PositionedDynamicCache, linked_cache, token_tensor
 from promptcache.rows import Batch, Pass, Row, Segment
 
@@ -28,13 +28,13 @@ class _LinkedRows:
     The new ones among them are computed here. They are stored KV for the rows, so rows of beams share them.
     """
 
-    def __init__(self, tokens: RequestTokens, executor: Executor) -> None:
-        fetched = executor.fetch(part.encoding for part in tokens.parts)
+    def __init__(self, plan: Plan, executor: Executor) -> None:
+        tokens, stored = plan.tokens, prepare(plan, executor).fetched.handles
         self._batch = Batch(executor.model, executor.pool)
-        row, own_ids = self._batch.join(tokens, fetched.handles), tokens.token_ids[:-1]
+        row, own_ids = self._batch.join(tokens, stored), tokens.token_ids[:-1]
         for start in range(0, len(own_ids), CHUNK_TOKENS):
             self._batch.encode([(row, own_ids[start : start + CHUNK_TOKENS])])
-        parts, self._handles = tokens.parts, dict(fetched.handles)
+        parts, self._handles = tokens.parts, dict(stored)
         if own_ids:
             # Other parts may lie between its tokens. No segment joins them: `row` stays, and does not use this part.
             own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids[:-1], context=tokens.parts)
@@ -99,22 +99,22 @@ class _LinkedRows:
 
 
 @torch.no_grad()
-def linked_inputs(tokens: RequestTokens, executor: Executor) -> dict[str, Any]:
+def linked_inputs(plan: Plan, executor: Executor) -> dict[str, Any]:
     """Return `input_ids`, `attention_mask` and `past_key_values`. The cache attends to stored KV where it is."""
-    rows = _LinkedRows(tokens, executor)
+    rows = _LinkedRows(plan, executor)
     cache = PositionedCache(layers=linked_cache(rows, executor.model.shape.num_layers).layers)
-    return _inputs(cache, _positions(rows.segments, tokens), tokens, executor.model)
+    return _inputs(cache, _positions(rows.segments, plan.tokens), plan.tokens, executor.model)
 
 
 @torch.no_grad()
-def dynamic_cache_inputs(tokens: RequestTokens, executor: Executor) -> dict[str, Any]:
+def dynamic_cache_inputs(plan: Plan, executor: Executor) -> dict[str, Any]:
     """Return the same with a `DynamicCache` of transformers, with a copy of all KV in the order of positions.
 
     Raises:
         UnsupportedModel: The model has sliding windows, which such a cache counts in tokens, and the prompt has a gap
             in its positions that a window reaches over.
     """
-    model, segments = executor.model, _LinkedRows(tokens, executor).segments
+    model, tokens, segments = executor.model, plan.tokens, _LinkedRows(plan, executor).segments
     positions = _positions(segments, tokens)
     _check_windows(np.sort(positions), model)
     order = torch.from_numpy(np.argsort(positions[:-1])).to(model.device)

@@ -23,6 +23,7 @@ from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.planning.catalog import SchemaState, schema_state
+from promptcache.rows import Batch
 from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
@@ -34,6 +35,13 @@ MODEL = tiny_model()
 def executor(pool: Pool | None = None) -> Executor:
     """The model with an empty store."""
     return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "tiny", pool)
+
+
+def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
+    """Return the logits `[N, V]` of the new tokens of a request without a plan."""
+    handles = by.fetch(part.encoding for part in tokens.parts).handles
+    batch = Batch(by.model, by.pool)
+    return batch.step([(batch.join(tokens, handles), tokens.token_ids)], num_last=None)
 
 
 def state_of(xml: str) -> SchemaState:
@@ -91,7 +99,7 @@ def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: Req
     """A request needs no schema: parts with parts in their context give the logits of the reference."""
     made = executor(Pool(MODEL) if coalesced else None)
 
-    assert distance(made.logits(request), reference_logits(request, MODEL)) < 1e-10
+    assert distance(linked(request, made), reference_logits(request, MODEL)) < 1e-10
 
 
 @pytest.mark.parametrize("has_idle", [False, True])
@@ -138,7 +146,7 @@ def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
         parts=(first.whole, both.whole), token_ids=tuple(b"?!"), position_ids=(start + 12, start + 13)
     )
 
-    assert distance(executor().logits(tokens), reference_logits(tokens, MODEL)) < 1e-10
+    assert distance(linked(tokens, executor()), reference_logits(tokens, MODEL)) < 1e-10
 
 
 def test_another_thread_may_encode_what_was_looked_up() -> None:
@@ -297,7 +305,7 @@ def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> 
         parts=tuple(each.whole.at(place) for place in places), token_ids=(4, 5), position_ids=(9, places[-1] + 3)
     )
 
-    logits = executor(Pool(MODEL) if coalesced else None).logits(tokens)
+    logits = linked(tokens, executor(Pool(MODEL) if coalesced else None))
 
     assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from promptcache.encode import linked_logits
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -44,7 +45,7 @@ def repaired_is_reference(service: ServedSchema, selection: Selection) -> None:
     """With repair, linked KV gives the logits of the reference; with `all`, those of plain causal prefill."""
     for repair in _REPAIRS:
         plan = service.plan(selection, Repair.parse(repair))
-        logits = service.executor.logits(plan.tokens)
+        logits = linked_logits(plan, service.executor)
         _near(service, logits, reference_logits(plan.tokens, service.model), f"the reference with repair {repair!r}")
         if repair == "all":
             _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")

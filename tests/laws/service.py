@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 from promptcache.decode import Request, answer
-from promptcache.encode import Executor, check_linking
+from promptcache.encode import Executor, check_linking, linked_logits
 from promptcache.kv import MemoryStore, Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
@@ -55,7 +55,7 @@ class ServedSchema:
 
     def logits(self, selection: Selection) -> torch.Tensor:
         """Answer one prompt from linked KV, `[N, V]`."""
-        return self.executor.logits(self.plan(selection).tokens)
+        return linked_logits(self.plan(selection), self.executor)
 
     def tokens(self, selection: Selection, num_tokens: int) -> tuple[int, ...]:
         """Return the tokens of a greedy answer, as an engine generates it."""

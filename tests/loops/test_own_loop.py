@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, UnsupportedModel
-from promptcache.encode import Executor
+from promptcache.encode import Executor, linked_logits
 from promptcache.engine import Engine
 from promptcache.language import CheckedSchema
-from promptcache.layout import RequestTokens
+from promptcache.layout import Plan
 from promptcache.loops import dynamic_cache_inputs, linked_inputs
 from promptcache.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -37,7 +37,7 @@ NUM_TOKENS = 8
 WINDOWED = ["mistral", "gemma2", "gemma3, text", "gpt-oss"]
 WAYS = [linked_inputs, dynamic_cache_inputs]
 
-Way = Callable[[RequestTokens, Executor], dict[str, Any]]
+Way = Callable[[Plan, Executor], dict[str, Any]]
 
 
 @cache
@@ -193,14 +193,14 @@ def test_own_loops_give_the_answer_of_random_prompts(
     """Over random schemas and prompts, own loops give the engine's tokens, and the model its logits."""
     service = serve(schema, default_model(), tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
-    tokens = service.plan(selection).tokens
+    plan = service.plan(selection)
     expected = service.tokens(selection, NUM_TOKENS)
 
-    assert generated(service.model, way(tokens, service.executor)) == expected
-    assert looped(service.model, way(tokens, service.executor)) == expected
+    assert generated(service.model, way(plan, service.executor)) == expected
+    assert looped(service.model, way(plan, service.executor)) == expected
     with torch.no_grad():
-        logits = service.model.hf(**way(tokens, service.executor)).logits[0]
-    assert distance(logits, service.executor.logits(tokens, num_last=1)) < service.tolerance
+        logits = service.model.hf(**way(plan, service.executor)).logits[0]
+    assert distance(logits, linked_logits(plan, service.executor, num_last=1)) < service.tolerance
 
 
 @pytest.mark.parametrize("family", WINDOWED)

@@ -12,7 +12,7 @@ import torch
 from promptcache.decode import answer
 from promptcache.decode.request import Request
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.encode import encode
+from promptcache.encode import encode, linked_logits
 from promptcache.encode.self_test import check_linking
 from promptcache.language import Placement, Repair, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, Origin, Plan
@@ -57,7 +57,7 @@ def model_of(family: str, dtype: torch.dtype) -> Model:
 
 def cached_logits(plan: Plan, model: Model) -> torch.Tensor:
     """Return the logits of a plan with a fresh store."""
-    return serve(plan.layout.schema, model).executor.logits(plan.tokens)
+    return linked_logits(plan, serve(plan.layout.schema, model).executor)
 
 
 def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 
 from promptcache.answers.text import whole_text
 from promptcache.decode import Completion
-from promptcache.encode import Executor, check_linking
+from promptcache.encode import Executor, check_linking, linked_logits
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
 from promptcache.language import parse_prompt
@@ -241,9 +241,9 @@ class Asked:
         """Return the logits behind a prompt: those of the reference, or of quantized KV in a fresh store."""
 
         def compute(token_ids: tuple[int, ...]) -> torch.Tensor:
-            tokens = plan.continued(token_ids).tokens
+            longer = plan.continued(token_ids)
             is_full = self._workload.codec == "full"
-            found = reference_logits(tokens, self._model) if is_full else self._quantized.logits(tokens)
+            found = reference_logits(longer.tokens, self._model) if is_full else linked_logits(longer, self._quantized)
             return found[-1 - len(token_ids) :]
 
         return Logits(compute)
