@@ -204,6 +204,15 @@ def prefixes(
 
 
 @command.command()
+@benchmark
+def path(_show: Progress) -> tuple[BenchReport, Mapping[str, str]]:
+    """Functions, files and types of records of ours that a request passes before its first token."""
+    from benchmarks.call_path import count_call_path
+
+    return count_call_path(), {"model": "demo"}
+
+
+@command.command()
 @with_model
 @repeats_option(15)
 def combinations(show: Progress, load: Callable[[], Model], repeats: int) -> BenchReport:

@@ -53,6 +53,17 @@ def test_combinations_are_measured() -> None:
 
 
 @pytest.mark.slow
+def test_the_path_of_a_request_is_counted() -> None:
+    """It begins with the call, and ends before the first token is sampled."""
+    (row,) = measured("path")
+
+    assert row["names"][0] == "engine.py:Engine.generate"
+    assert "rows/batch.py:Batch.step" in row["names"]
+    assert {"Plan", "Request", "Row"} <= {*row["records"]}
+    assert row["functions"] == len(row["names"])
+
+
+@pytest.mark.slow
 def test_caches_of_prefixes_reach_the_same_logits() -> None:
     """Every alternative gives the logits of every question, in each order, batch size, and built or not."""
     sizes = ["--subjects", "2", "--questions", "2", "--prefix-tokens", "40", "--new", "10"]
