@@ -84,6 +84,13 @@ class Engine(Unpicklable):
 
     `close` ends an engine, and so does the end of its `with` block.
 
+    A `prompt` is XML text (starting with "<"), a path, a `Prompt`, or chat messages:
+    `[{"role": "user", "content": "…"}]`. Methods that take one raise `PromptError` if it is not valid (it lists every
+    fault with its place), `UnknownSchema` if its schema was not added, and `ContextLengthExceeded` if it needs more
+    positions than the model has, with the answer that was asked for. Nothing was computed then.
+
+    Where a method takes `repair`, None means the setting of the schema, else that of the engine.
+
     Attributes:
         model: The model; the engine changes it in place.
         tokenizer: Turns text into token IDs.
@@ -304,7 +311,6 @@ class Engine(Unpicklable):
             text: Its text, used exactly.
 
         Raises:
-            UnknownSchema: No schema of that name was added.
             InvalidValue: There is no such collection, or the name or the text cannot be that of a member.
         """
         self._catalog.set_member(schema, collection, name, new_member(name, text))
@@ -377,7 +383,7 @@ class Engine(Unpicklable):
         `promote="off"` as well. History keeps the KV, until other requests need the room.
 
         Args:
-            prompt: As for `plan`. Its arguments are part of the combination; its text at the end is not.
+            prompt: Its arguments are part of the combination; its text at the end is not.
             salt: Requests with arguments use the promotion only if they have the same salt.
 
         Returns:
@@ -386,9 +392,6 @@ class Engine(Unpicklable):
         Raises:
             InvalidValue: The engine keeps no history.
             PromptCacheError: Memory has no room for the promotion.
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: The prompt needs more positions than the model has.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
         plan = self._fitting(prompt, None)
@@ -424,14 +427,7 @@ class Engine(Unpicklable):
         """Return the plan of a prompt: the KV it reuses, the tokens it prefills, and their positions. No model work.
 
         Args:
-            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
-                `[{"role": "user", "content": "…"}]`.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
             template_kwargs: Variables of the chat template, such as `{"enable_thinking": False}`.
-
-        Raises:
-            PromptError: The prompt is not valid; lists every fault with its place.
-            UnknownSchema: No schema of that name was added.
         """
         return self._planner.plan(prompt, repair, template_kwargs)
 
@@ -442,7 +438,7 @@ class Engine(Unpicklable):
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
     ) -> str:
-        """Return the text of a prompt as the model gets it, with what the chat template writes. As `plan`."""
+        """Return the text of a prompt as the model gets it, with what the chat template writes."""
         planned = self.plan(prompt, repair=repair, template_kwargs=template_kwargs)
         return render(planned, self.tokenizer).text
 
@@ -450,8 +446,6 @@ class Engine(Unpicklable):
         """Answer a prompt.
 
         Args:
-            prompt: XML text (starting with "<"), a path, a `Prompt`, or chat messages:
-                `[{"role": "user", "content": "…"}]`.
             options: The fields of `promptcache.options.Options`: `max_new_tokens` (by default 256, or less if the
                 context ends earlier), `seed`, `output`, `tools`, …, and options of transformers' `generate`
                 (`do_sample`, `logits_processor`, …). Processors, penalties, criteria and streamers get all tokens of
@@ -459,9 +453,6 @@ class Engine(Unpicklable):
                 `[1, T]` and `[1, V]`.
 
         Raises:
-            PromptError: The prompt is not valid; lists every fault with its place. Nothing was computed.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: Prompt and answer need more positions than the model has.
             InvalidGeneration: An option that this library sets itself or cannot support.
         """
         request = self._requests.build(prompt, self._requests.read(options))
@@ -487,9 +478,7 @@ class Engine(Unpicklable):
             options: Those of `generate` for each prompt, without a streamer. With a `seed`, each answer is that of
                 `generate` with this seed.
 
-        Raises:
-            As `generate`, for the first prompt that is not valid, before anything is computed. An error while the model
-            runs ends the batch.
+        An error while the model runs ends the batch.
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
         asked = self._requests.read(options)
@@ -499,7 +488,7 @@ class Engine(Unpicklable):
         return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
-        """Answer a prompt piece by piece. Arguments and errors are those of `generate`, raised before the first piece.
+        """Answer a prompt piece by piece. Options and errors are those of `generate`, raised before the first piece.
 
         Returns:
             An iterator over pieces of text. Its `completion` is set once it is exhausted. Closing it stops generation.
@@ -550,15 +539,13 @@ class Engine(Unpicklable):
         """Start a conversation over a prompt.
 
         Args:
-            prompt: As for `generate`. Its turns come first. If it ends with a user turn or bare text, that is the first
-                question, and `Chat.say()` without a text answers it. None means a plain chat.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
-            salt: As for `generate`.
-            template_kwargs, tools: As for `generate`, for every answer.
+            prompt: Its turns come first. If it ends with a user turn or bare text, that is the first question, and
+                `Chat.say()` without a text answers it. `Chat.say` checks it against its schema. None means a plain
+                chat.
+            repair, salt, template_kwargs, tools: As for `generate`, for every answer.
 
         Raises:
             InvalidValue: The prompt has bare text and other turns.
-            PromptError: The prompt cannot be read. `Chat.say` checks it against its schema.
         """
         self._catalog.check_open()
         options = OptionKeywords(repair=repair, salt=salt, template_kwargs=template_kwargs, tools=tools)
@@ -585,20 +572,11 @@ class Engine(Unpicklable):
         return Chat.load(self._requests, path, options)
 
     def logits(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
-        """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV.
-
-        Raises:
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: The prompt needs more positions than the model has.
-        """
+        """Return the logits `[N, V]` of a prompt's N new tokens, in position order, from linked KV."""
         return linked_logits(self._fitting(prompt, repair), self._executor)
 
     def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
-        """Return the logits `[N, V]` of each of several prompts. They share forward passes.
-
-        Errors are those of `logits`, before anything is computed.
-        """
+        """Return the logits `[N, V]` of each of several prompts. They share forward passes."""
         plans = [self._fitting(each, repair) for each in several(prompts)]
         return logits_batch(plans, self._executor)
 
@@ -609,15 +587,10 @@ class Engine(Unpicklable):
         as a temperature, do not apply.
 
         Args:
-            prompt: As for `plan`.
             choices: Texts that directly continue the prompt, each tokenized by itself. At least one, none empty.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
 
         Raises:
             InvalidValue: `choices` are not texts, or one has no tokens.
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: The prompt and a choice need more positions than the model has.
         """
         _CHOICES.check("choices", choices, InvalidValue)
         tokenized = [tuple(self.tokenizer.tokenize(each)) for each in choices]
@@ -629,10 +602,7 @@ class Engine(Unpicklable):
         return score(plan, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
-        """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow.
-
-        Arguments and errors are those of `logits`.
-        """
+        """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
         return reference_logits(self._fitting(prompt, repair).tokens, self.model)
 
     def link(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
@@ -641,25 +611,16 @@ class Engine(Unpicklable):
         The new tokens are prefilled, but for the last one. Stored KV is attended to where it is, and the cache is
         private to the inputs. They serve one generation.
 
-        Args:
-            prompt: As for `plan`.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
-
         Returns:
             `input_ids` of the whole prompt, its `attention_mask`, and `past_key_values` with all its tokens but the
             last.
-
-        Raises:
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: The prompt leaves no position for a new token.
         """
         return linked_inputs(self._fitting(prompt, repair, 1), self._executor)
 
     def to_dynamic_cache(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
         """Like `link`, with a `DynamicCache` of transformers, for code that needs one.
 
-        All KV is copied. Arguments and errors are those of `link`.
+        All KV is copied.
 
         Raises:
             UnsupportedModel: The model has sliding windows, and the prompt has a gap in its positions within one.
@@ -675,14 +636,7 @@ class Engine(Unpicklable):
         answers differ, the new tokens of the request are computed once for each further token of its own answer.
 
         Args:
-            prompt: As for `plan`.
             max_new_tokens: Limit of the tokens of the answers, which are the places that are compared.
-            repair: As for `Engine`; None means the setting of the schema, else of the engine.
-
-        Raises:
-            PromptError: The prompt is not valid.
-            UnknownSchema: No schema of that name was added.
-            ContextLengthExceeded: Prompt and answer need more positions than the model has.
         """
         _PLACES.check("max_new_tokens", max_new_tokens, InvalidValue)
         plan = self._fitting(prompt, repair, max_new_tokens)
