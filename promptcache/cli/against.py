@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from promptcache.cli.output import ROOT
-from promptcache.diagnostics import counted, size_text
+from promptcache.diagnostics import ROOT, counted, size_text
 from promptcache.layout import Layout, RunState
 
 

@@ -28,10 +28,10 @@ from promptcache.cli.exits import (
 )
 from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
-from promptcache.cli.output import ROOT, tell, warn, write_calls, write_text
+from promptcache.cli.output import tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidValue, PromptCacheError, counted, did_you_mean
+from promptcache.diagnostics import ROOT, InvalidValue, PromptCacheError, counted, did_you_mean
 from promptcache.language import CHAT_SCHEMA, split_question
 
 if TYPE_CHECKING:

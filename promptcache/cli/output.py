@@ -15,9 +15,6 @@ from promptcache.diagnostics import shown
 if TYPE_CHECKING:
     from promptcache.structured import ToolCall
 
-ROOT = "(root)"
-"""Shown as the path of text outside modules."""
-
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _MAX_FACT = 200  # characters
 _REPLACED = {code: "\N{REPLACEMENT CHARACTER}" for code in _CONTROL if chr(code) not in "\n\t"}

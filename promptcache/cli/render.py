@@ -21,11 +21,11 @@ from promptcache.cli.options import (
     schemas_option,
     with_json,
 )
-from promptcache.cli.output import ROOT, columns, slot_name, warn, write_text
+from promptcache.cli.output import columns, slot_name, warn, write_text
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, as_data, counted, printable
+from promptcache.diagnostics import ROOT, Diagnostic, as_data, counted, printable
 from promptcache.layout import RenderedPart, Rendering, render
 from promptcache.tokenizer import HubTokenizer
 

@@ -59,6 +59,7 @@ from promptcache.diagnostics.values import (
     whole,
 )
 from promptcache.diagnostics.words import (
+    ROOT,
     counted,
     first_line,
     listed,
@@ -75,6 +76,7 @@ __all__ = [
     "FUNCTION",
     "MAX_FAULTS",
     "PATH",
+    "ROOT",
     "SECONDS",
     "SURROGATE",
     "TEXT",

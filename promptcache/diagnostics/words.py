@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+ROOT = "(root)"
+"""Shown as the path of text outside modules."""
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: "1 token", "2 tokens"."""

@@ -1,4 +1,4 @@
-"""Register views for notebooks: IPython shows schemas, layouts, plans and answers as pictures.
+"""Register views for notebooks: IPython shows layouts, plans and answers as pictures.
 
 Views are registered by type name, so registering imports neither IPython nor the types.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from promptcache.layout import Layout, Plan, run_states
-from promptcache.picture.chart import Chart
-from promptcache.picture.html import completion_fragment, html_fragment, schema_fragment
-from promptcache.picture.lines import make_chart
+from promptcache.layout import Layout, Plan
+from promptcache.picture.html import html_fragment
+from promptcache.picture.view import view
 
 if TYPE_CHECKING:
     from promptcache.decode import Completion
@@ -22,30 +21,30 @@ def register() -> None:
     shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
         views = shell.display_formatter.formatters["text/html"]
-        for path, view in VIEWS.items():
-            views.for_type_by_name(*path.rsplit(".", 1), view)
+        for path, shown in VIEWS.items():
+            views.for_type_by_name(*path.rsplit(".", 1), shown)
 
 
-def _layout_chart(layout: Layout, plan: Plan | None = None) -> Chart:
-    return make_chart(layout, run_states(layout), plan, None)
-
-
-def _layout_view(layout: Layout) -> str:
-    return html_fragment(_layout_chart(layout))
-
-
-def _plan_view(plan: Plan) -> str:
-    return html_fragment(_layout_chart(plan.layout, plan))
+def _view(shown: Layout | Plan) -> str:
+    return html_fragment(view(shown))
 
 
 def _completion_view(completion: Completion) -> str:
-    return completion_fragment(completion, _layout_chart(completion.plan.layout, completion.plan))
+    usage = completion.usage
+    facts = [
+        f"{usage.num_reused_tokens:,} tokens reused",
+        f"{usage.num_new_tokens:,} new",
+        f"{usage.num_generated_tokens:,} generated",
+        f"level {completion.level}{', lossy' if completion.lossy else ''}",
+        f"first token after {1e3 * completion.timing.ttft_s:,.0f} ms",
+        f"ended by {completion.finish_reason}",
+    ]
+    return html_fragment(view(completion.plan), *completion.text.split("\n"), " · ".join(facts))
 
 
 VIEWS: dict[str, Any] = {
-    "promptcache.language.checked.CheckedSchema": schema_fragment,
-    "promptcache.layout.types.Layout": _layout_view,
-    "promptcache.layout.pieces.Plan": _plan_view,
+    "promptcache.layout.types.Layout": _view,
+    "promptcache.layout.pieces.Plan": _view,
     "promptcache.decode.completion.Completion": _completion_view,
 }
 """View of each type, by its full name."""

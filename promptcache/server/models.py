@@ -382,7 +382,7 @@ class PromptBody(_LogprobsBody):
 
 
 class CheckBody(StrictBody):
-    """The body of `/v1/check` as JSON: a schema or prompt document.
+    """The body of `/v1/check` and `/v1/layout.html` as JSON: a schema or prompt document.
 
     Attributes:
         schema_text: A schema document that takes the place of the server's schema of its name.
@@ -390,9 +390,3 @@ class CheckBody(StrictBody):
 
     document: str
     schema_text: str | None = Field(default=None, alias="schema")
-
-
-class LayoutBody(CheckBody):
-    """The body of `/v1/layout.svg` as JSON. `width` is in pixels."""
-
-    width: int = Field(default=1000, ge=240, le=4000)

@@ -36,7 +36,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.options import Body
-from promptcache.picture import layout_svg
+from promptcache.picture import html_page, view
 from promptcache.planning import SchemaState, schema_state
 from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
@@ -44,7 +44,7 @@ from promptcache.server.chat import chat_request, choices_form
 from promptcache.server.choices import ChatForm
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, CheckBody, LayoutBody, PromptBody, given_options
+from promptcache.server.models import ChatBody, CheckBody, PromptBody, given_options
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -67,19 +67,17 @@ async def check(request: Request) -> dict[str, Any]:
     return await state.pools.documents.run(request, lambda: _checked_data(body, state))
 
 
-@router.post("/v1/layout.svg")
+@router.post("/v1/layout.html")
 async def layout(request: Request) -> Response:
     """Draw the layout of a schema document, or what a prompt document reuses and prefills."""
-    body = await read_body(request, LayoutBody, _same, document="document")
+    body = await read_body(request, CheckBody, _same, document="document")
     state: ServerState = request.app.state.server
 
     def draw() -> str:
         found = _open(body, state)
-        if isinstance(found, Plan):
-            return layout_svg(found.layout, plan=found, width=body.width)
-        return layout_svg(found.layout, width=body.width)
+        return html_page(view(found if isinstance(found, Plan) else found.layout))
 
-    return svg_response(await state.pools.documents.run(request, draw))
+    return picture_response(await state.pools.documents.run(request, draw))
 
 
 @router.post("/v1/plan")
@@ -204,11 +202,11 @@ def _schema_state(document: str, engine: Engine) -> SchemaState:
     )
 
 
-def svg_response(picture: str) -> Response:
+def picture_response(picture: str) -> Response:
     """Return a picture. Its policy lets it run nothing, wherever it is shown."""
     return Response(
         picture,
-        media_type="image/svg+xml",
+        media_type="text/html",
         headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
     )
 

@@ -11,11 +11,11 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from promptcache.language import CheckedSchema, print_schema, prompt_grammar
-from promptcache.picture import layout_svg
+from promptcache.picture import html_page, view
 from promptcache.server.bodies import read_document
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.prompts import parse_document, svg_response
+from promptcache.server.prompts import parse_document, picture_response
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -43,14 +43,15 @@ async def schemas(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [_summary(each) for each in state.engine.schemas.values()]}
 
 
-@router.get("/v1/schemas/{name:path}/layout.svg")
+@router.get("/v1/schemas/{name:path}/layout.html")
 async def layout(request: Request, name: str) -> Response:
     """Draw the layout of a schema."""
-    if _is_in_name(request, "/layout.svg"):
-        return JSONResponse(await schema(request, f"{name}/layout.svg"))
+    if _is_in_name(request, "/layout.html"):
+        return JSONResponse(await schema(request, f"{name}/layout.html"))
     state: ServerState = request.app.state.server
     find_schema(state, name)
-    return svg_response(await state.pools.documents.run(request, lambda: layout_svg(state.engine.layout(name))))
+    drawn = await state.pools.documents.run(request, lambda: html_page(view(state.engine.layout(name))))
+    return picture_response(drawn)
 
 
 @router.get("/v1/schemas/{name:path}/grammar")

@@ -13,6 +13,8 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from promptcache.picture import HTML_STYLE
+
 _FOLDER = Path(__file__).parent / "page"
 _HEADERS = {
     "cache-control": "no-cache",
@@ -21,9 +23,9 @@ _HEADERS = {
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing comes from other hosts, and nothing is inline. Pictures of layouts are blobs."""
+"""Nothing comes from other hosts, and nothing is inline."""
 
 _ENDPOINTS = """\
 Prompt Cache serves the API of OpenAI here. A browser gets a page to try it.
@@ -33,7 +35,7 @@ POST /v1/completions             the continuation of a text
 POST /v1/responses               the answer to an input, behind an earlier response or not
 POST /v1/prompts                 the answer to a prompt document
 POST /v1/check, /v1/plan         diagnostics of a document; what a prompt would reuse
-POST /v1/layout.svg              the picture of a schema or prompt
+POST /v1/layout.html             the picture of a schema or prompt
 GET  /v1/models, /v1/schemas     what can be asked
 GET  /livez, /health, /metrics   the state of the server
 """
@@ -57,5 +59,9 @@ def add_page(app: FastAPI) -> None:
             return PlainTextResponse(_ENDPOINTS, headers={"vary": "accept"})
         return HTMLResponse(document, headers={**_HEADERS, "content-security-policy": _POLICY, "vary": "accept"})
 
+    async def style() -> Response:
+        return Response(HTML_STYLE, media_type="text/css", headers=_HEADERS)
+
     app.add_api_route("/", root)
+    app.add_api_route("/page/picture.css", style)
     app.mount("/page", _PageFiles(directory=_FOLDER))

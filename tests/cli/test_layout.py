@@ -11,8 +11,7 @@ import pytest
 
 from promptcache.cli.console import stdout
 from promptcache.cli.layout import LayoutView, print_layout, view_layout
-from promptcache.cli.prompt_lengths import prompt_lengths
-from promptcache.language import check_schema, count_combinations, parse_schema
+from promptcache.language import check_schema, parse_schema
 from promptcache.layout import lay_out, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Dtype, ModelFacts
@@ -36,20 +35,14 @@ def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
-    return view_layout(
-        layout,
-        run_states(layout),
-        facts,
-        count_combinations(layout.schema.rules),
-        prompt_lengths(layout, ByteTokenizer()),
-    )
+    return view_layout((layout, run_states(layout)), facts, ByteTokenizer())
 
 
-def nodes(data: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def nodes(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """All nodes of a tree."""
-    for node in data:
-        yield node
-        yield from nodes(node["children"])
+    yield tree
+    for child in tree["children"]:
+        yield from nodes(child)
 
 
 def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,18 +51,17 @@ def test_tree_shows_positions_costs_and_visibility(capsys: pytest.CaptureFixture
 
     assert capsys.readouterr().out.splitlines() == [
         "trip  positions [0, 51) · bytes, KV in float32, 10 B per token",
-        "├── <system>  [1, 12) 11 tokens",
+        "├── <system>  [1, 12) 11 tokens · 110 B",
         "├── plan  [12, 33) 8 tokens · 80 B · sees (root)",
         "│   ├── slot days  [12, 20) 8 positions · default 'two'",
         '│   ├── "days"  [20, 25) 5 tokens',
         "│   └── plan/car  [25, 33) 8 tokens · 80 B · sees (root), plan",
         "├── union city  [33, 47) · exactly one · default rome",
-        "│   ├── rome  [33, 47) 5 tokens · 50 B · sees (root)",
+        "│   ├── rome  [33, 47) 5 tokens · 50 B · reserve 14 · sees (root)",
         "│   └── miami  [33, 39) 6 tokens · not cached",
-        "└── <user>  [47, 51) 4 tokens · open",
-        "(root), all text outside modules: 16 tokens · 160 B",
-        "scaffold both: plan + rome · 5 tokens once more · 50 B",
-        "to be encoded: 42 tokens in 7 encodings · 420 B, 50 B of it once more in other contexts",
+        "├── <user>  [47, 51) 4 tokens · 40 B · open",
+        "└── scaffold both  [33, 38) 5 tokens once more · 50 B · plan + rome",
+        "to be encoded: 42 tokens in 7 encodings · 420 B",
         "valid combinations of modules: 6",
         "prompts without text of their own: 21 to 43 tokens",
         "all modules: 51 of 100 positions, slots whole",
@@ -115,7 +107,7 @@ def test_lengths_of_slots_with_patterns_are_estimates() -> None:
         for shown in [view(slot.format(kind).replace('required="true" pattern="[ab]{3}" d', 'pattern="[ab]{3}" d'))]
     }
 
-    root = view('<schema name="s">a</schema>').root.num_tokens
+    root = view('<schema name="s">a</schema>').tree.num_tokens
     assert lengths == {
         'pattern="[ab]{3}"': [(root + 1, False), (root + 6, False)],
         'pattern="[ab]{3}" default="aba"': [(root + 3, True), (root + 6, False)],
@@ -134,7 +126,7 @@ def test_json_and_text_tell_the_same(command: Command, folder: Path) -> None:
     text = command("layout", "travel.xml", "--dtype", "float32").stdout
     found, half = (data(command("layout", "travel.xml", "--dtype", each, "--json")) for each in ("float32", "float16"))
 
-    modules = [node for node in nodes(found["nodes"]) if node["kind"] == "module"]
+    modules = [node for node in nodes(found["tree"]) if node["kind"] == "module"]
     assert len(modules) == 4
     assert all(f"[{node['start']}, {node['stop']})" in text for node in modules)
     assert f"all modules: {found['num_positions']} of {found['model']['max_positions']:,} positions" in text
@@ -159,7 +151,10 @@ def test_faults_go_to_stderr(command: Command, folder: Path) -> None:
 
 
 def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder: Path) -> None:
-    """With --prompt, a collection has the members that the prompt names, in its order."""
+    """With --prompt, a collection has the members that the prompt names, in its order.
+
+    The positions are those of the prompt. With --json every part has its reused and new tokens.
+    """
     (folder / "desk.xml").write_text(
         '<schema name="desk"><collection name="notes" min="1" max="3"><module name="a">One.</module>'
         '<module name="b">Two.</module></collection></schema>'
@@ -167,10 +162,24 @@ def test_a_prompt_shows_the_members_of_its_collections(command: Command, folder:
     (folder / "desk-prompt.xml").write_text('<prompt schema="desk"><notes><b/><a/></notes>Well?</prompt>')
 
     alone = command("layout", "desk.xml").stdout
-    text = command("layout", "desk.xml", "--prompt", "desk-prompt.xml").stdout
+    words = ("layout", "desk.xml", "--prompt", "desk-prompt.xml")
+    text = command(*words).stdout
+    drawn = command(*words, "--svg", "desk.svg", "--html", "desk.html")
+    found = data(command(*words, "--json"))
 
     assert "notes" in alone
     assert "collection, 1 to 3" in alone
     assert "notes/b" not in alone
     assert text.index("notes/b") < text.index("notes/a")
     assert "required" not in text[text.index("notes/b") :].splitlines()[0]
+    assert "\x1b" not in text
+    assert text == drawn.stdout
+    assert (folder / "desk.svg").read_text().startswith("<svg")
+    assert "notes/b" in (folder / "desk.html").read_text()
+    parts = [*nodes(found["tree"])]
+    tokens = [part["tokens"] for part in parts if not part["stretches"]]
+    prompt = found["prompt"]
+    assert sum(each.get("reused", 0) for each in tokens) == prompt["num_reused_tokens"]
+    assert sum(sum(each.values()) for each in tokens) == prompt["num_reused_tokens"] + prompt["num_new_tokens"]
+    assert found["tree"]["stop"] == prompt["next_position"]
+    assert f"the answer starts at position {prompt['next_position']}" in text

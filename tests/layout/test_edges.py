@@ -1,11 +1,8 @@
-"""Rare schemas: modules that no prompt can use, no cached modules, tokens declared twice, small pictures."""
+"""Rare schemas: modules that no prompt can use, no cached modules, tokens declared twice."""
 
 from __future__ import annotations
 
-import pytest
-
 from promptcache.layout import Level, find_state, run_states
-from promptcache.picture import layout_html, layout_svg
 from tests.layout.samples import layout_of, plan_of
 
 
@@ -33,15 +30,3 @@ def test_a_prompt_without_anything_cached_is_exact() -> None:
 
     assert (plan.level, plan.reused) == (Level.EXACT, ())
     assert [(part.start, part.token_ids) for part in plan.new] == [(0, (ord("A"),)), (1, (ord("z"),))]
-
-
-@pytest.mark.parametrize("schema", ['<schema name="s">Text.</schema>', '<schema name="s"><user/></schema>'])
-def test_little_is_drawn(schema: str) -> None:
-    """A layout without slots has no table of them, and a page all the same."""
-    layout = layout_of(schema)
-
-    page = layout_html(layout)
-
-    assert "0 slots" in page
-    assert "<table" not in page
-    assert layout_svg(layout).startswith("<svg")

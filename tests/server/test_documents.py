@@ -60,7 +60,7 @@ _READERS = {
         ("POST", "/v1/prompts", PROMPT),
         ("POST", "/v1/plan", PROMPT),
         ("POST", "/v1/check", PROMPT),
-        ("POST", "/v1/layout.svg", PROMPT),
+        ("POST", "/v1/layout.html", PROMPT),
         ("PUT", "/v1/schemas/travel", TRAVEL.read_text()),
         ("GET", "/v1/schemas/travel", None),
     ],
@@ -191,13 +191,12 @@ def test_a_description_has_modules_and_unions(served: Served) -> None:
 def test_layouts_are_drawn(served: Served) -> None:
     """The picture of a prompt shows what is new, that of a schema does not; a document with faults has no picture."""
     documents = [PROMPT, TRAVEL.read_text(encoding="utf-8"), PROMPT.replace("miami", "maimi")]
-    prompt, schema, fault = (served.post("/v1/layout.svg", {"document": each}) for each in documents)
-    narrow = served.post("/v1/layout.svg", {"document": PROMPT, "width": 400})
+    prompt, schema, fault = (served.post("/v1/layout.html", {"document": each}) for each in documents)
 
-    assert prompt.headers["content-type"] == "image/svg+xml"
+    assert prompt.headers["content-type"].startswith("text/html")
+    assert prompt.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
     assert "new in this prompt" in prompt.text
     assert "new in this prompt" not in schema.text
-    assert 'width="400"' in narrow.text
     assert (fault.status_code, fault.json()["error"]["code"]) == (400, "PC401")
 
 

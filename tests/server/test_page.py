@@ -129,7 +129,7 @@ def pictures(page: Any) -> list[str]:
         found.append(response.text())
         route.fulfill(response=response)
 
-    page.route("**/v1/layout.svg", record)
+    page.route("**/v1/layout.html", record)
     return found
 
 
@@ -360,7 +360,7 @@ def test_choosing_modules_edits_the_prompt_and_the_picture(visit: Callable[..., 
     """A box adds or removes a module with its parents; a union keeps one member; fields are arguments."""
     page = ready(visit())
     drawn = pictures(page)
-    shown = page.get_attribute("#picture", "src")
+    shown = page.inner_html("#picture")
     page.get_by_label("trip-plan").uncheck()
     wait(page, lambda: len(drawn) == 1)
     page.get_by_label("paris").check()
@@ -372,7 +372,7 @@ def test_choosing_modules_edits_the_prompt_and_the_picture(visit: Callable[..., 
         "</prompt>",
     ]
     assert drawn[0] != drawn[1]
-    assert page.get_attribute("#picture", "src") != shown
+    assert page.inner_html("#picture") != shown
     assert page.get_by_label("miami", exact=True).get_attribute("type") == "radio"
     page.get_by_label("miami-by-night").check()
     assert not page.get_by_label("paris").is_checked()
@@ -402,7 +402,7 @@ def test_names_are_escaped(visit: Callable[..., Any], open_server: Served) -> No
         page.get_by_label("inner").check()
         page.get_by_label("maß").fill('2 & "3"')
         page.get_by_label("unit").select_option('"')
-        until(page, "document.querySelector('#picture').alt.includes('reuses')")  # the prompt is valid
+        until(page, "document.querySelector('#picture').ariaLabel.includes('reuses')")  # the prompt is valid
         written = text_of(page, "prompt")
         assert page.locator(".marks li").count() == 0
         assert page.get_by_label("maß").input_value() == '2 & "3"'
@@ -485,7 +485,7 @@ def test_members_of_a_collection_are_added_and_removed(visit: Callable[..., Any]
 
     assert '<docs><use module="größe"/><note-299/><note-001/></docs>' in text_of(page, "prompt")
     assert field.input_value() == ""
-    until(page, "document.querySelector('#picture').alt.includes('reuses')")
+    until(page, "document.querySelector('#picture').ariaLabel.includes('reuses')")
     assert page.locator(".marks li").count() == 0
     page.get_by_label("Remove note-299").click()
     page.get_by_label("Remove größe").click()
@@ -801,7 +801,7 @@ def test_an_edit_while_a_schema_is_saved_stays_unsaved(visit: Callable[..., Any]
         page.on("response", lambda each: answers.append(f"{each.request.method} {urlsplit(each.url).path}"))
         held[0].fulfill(status=201, content_type="application/json", body="{}")
         until(page, "document.querySelector('#schemas').value === 'notes'")
-        saved, drawn = "GET /v1/schemas/notes", "POST /v1/layout.svg"  # the page then checks the text, and draws it
+        saved, drawn = "GET /v1/schemas/notes", "POST /v1/layout.html"  # the page then checks the text, and draws it
         wait(page, lambda: saved in answers and drawn in answers[answers.index(saved) :])
 
         assert page.is_visible("#save")
@@ -821,7 +821,7 @@ def test_a_key_is_asked_for_when_the_server_needs_one(visit: Callable[..., Any],
     held: list[Any] = []
     for path in ("check", "models"):
         page.route(f"**/v1/{path}", lambda route: held.append(route) if len(held) < 2 else route.continue_())
-    page.set_viewport_size({"width": 900, "height": 700})  # a new width draws the picture again
+    write(page, "prompt", "<prompt")  # an edit is checked
     while len(held) < 1:
         page.wait_for_timeout(50)
     page.fill("#key-value", "alice")

@@ -221,7 +221,7 @@ FIELDS = {
     "/v1/prompts": "prompt",
     "/v1/plan": "prompt",
     "/v1/check": "document",
-    "/v1/layout.svg": "document",
+    "/v1/layout.html": "document",
 }
 
 
@@ -253,7 +253,7 @@ def test_options_of_documents(served: Served) -> None:
     for path, field, changes in [
         *((path, "repair", {"repair": "first-x"}) for path in ("/v1/prompts", "/v1/plan")),
         ("/v1/prompts", "top_logprobs", {"top_logprobs": 3, "logprobs": False}),
-        ("/v1/layout.svg", "schema", {"document": "x", "schema": LONE}),
+        ("/v1/layout.html", "schema", {"document": "x", "schema": LONE}),
     ]:
         check_refusal(served, path, {**prompt, **changes}, "invalid_value", field, "")
 

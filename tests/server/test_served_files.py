@@ -64,7 +64,7 @@ def test_the_document_of_a_served_schema_is_valid(house: Served) -> None:
         edited = xml.replace("</schema>", '<module name="new" src="plan.txt"/></schema>')
         changed = check(client, edited)
         used = check(client, prompt, schema=edited)
-        pictures = [client.post("/v1/layout.svg", json={"document": each}) for each in (xml, edited)]
+        pictures = [client.post("/v1/layout.html", json={"document": each}) for each in (xml, edited)]
 
     assert (same["valid"], same["diagnostics"]) == (True, []), same
     assert [each["path"] for each in changed["schema"]["modules"]] == ["", "kitchen", "plan", "notes", "new"]
@@ -115,9 +115,9 @@ def test_no_other_file_is_opened(house: Served, folder: Path, content: str) -> N
         for each in (written, absent):
             document = f'<schema name="house">{each}</schema>'
             checked = check(client, document)
-            picture = client.post("/v1/layout.svg", json={"document": document})
+            picture = client.post("/v1/layout.html", json={"document": document})
             prompt = {"document": '<prompt schema="house">Hi</prompt>', "schema": document}
-            with_prompt = client.post("/v1/layout.svg", json=prompt)
+            with_prompt = client.post("/v1/layout.html", json=prompt)
             answers = [json.dumps(checked), picture.text, with_prompt.text]
             assert not [text for text in answers if "swordfish" in text or "password" in text or "root:" in text]
             found.append(

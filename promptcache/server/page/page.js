@@ -1,5 +1,5 @@
 // The page: two editors with marks, the picture of the layout, and answers with their times.
-// Everything that the server or the model sends enters the document as text, never as markup.
+// What the server or the model sends enters the document as text. Only the picture, which the server draws, is markup.
 import { $, element, say } from "./dom.js";
 import { editor, showMarks } from "./editor.js";
 import { promptSource, schemaSource } from "./elements.js";
@@ -106,15 +106,13 @@ async function draw(prompt, signal) {
   const picture = $("picture");
   const document = prompt ?? override ?? saved?.xml;
   if (!document) return;
-  const width = Math.min(4000, Math.max(340, Math.floor(picture.parentElement.clientWidth)));
-  const response = await send("v1/layout.svg", { json: { document, width, ...(prompt ? unsaved() : {}) }, signal });
-  const url = URL.createObjectURL(await response.blob());
-  URL.revokeObjectURL(picture.src);
-  picture.src = url;
+  const response = await send("v1/layout.html", { json: { document, ...(prompt ? unsaved() : {}) }, signal });
+  const drawn = new DOMParser().parseFromString(await response.text(), "text/html");
+  picture.replaceChildren(drawn.querySelector(".promptcache"));
   picture.hidden = false;
-  picture.alt = prompt ? "Layout of the schema with what the prompt reuses and adds" : "Layout of the schema";
+  picture.ariaLabel = prompt ? "Layout of the schema with what the prompt reuses and adds" : "Layout of the schema";
   $("caption").textContent = prompt
-    ? "One row for each module, at its positions. Dashed modules are not in the prompt."
+    ? "One row for each module, at its positions in the prompt. Open a row for its texts."
     : "The schema alone: the prompt has problems.";
 }
 
@@ -325,11 +323,6 @@ $("key").onsubmit = guarded(async (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) run();
 });
-let width = 0; // a new picture changes the height only
-new ResizeObserver(([{ contentRect }]) => {
-  if (contentRect.width !== width) scheduleCheck();
-  width = contentRect.width;
-}).observe($("picture").parentElement);
 schemaEditor.completeWith(schemaSource());
 retryWithKey(() => (described ? checkAll() : start()));
 guarded(start)();
