@@ -61,10 +61,9 @@ def grouped_lines(root: Part) -> Iterator[Sequence[Line]]:
     """
     lines = [line for line in _lines(root, 0) if line.part.kind is not PartKind.SCHEMA or line.part.tokens]
     is_prompt = any(part.kind is PartKind.PROMPT for part in root.children)
-    used = {id(line) for line in lines if is_prompt and line.part.present}
-    shown = used if len(used) <= _MAX_LINES < len(lines) else set[int]()
-    for is_shown, neighbours in groupby(lines, key=lambda line: id(line) in shown):
-        found, size = list(neighbours), 1 if is_shown or len(lines) <= _MAX_LINES else _FOLDED_LINES
+    shows_used = is_prompt and sum(line.part.present for line in lines) <= _MAX_LINES
+    for is_alone, neighbours in groupby(lines, lambda line: shows_used and line.part.present):
+        found, size = list(neighbours), 1 if is_alone or len(lines) <= _MAX_LINES else _FOLDED_LINES
         yield from (found[index : index + size] for index in range(0, len(found), size))
 
 
@@ -93,6 +92,12 @@ def name(lines: Sequence[Line]) -> str:
     return shown(f"{names[0]} … {names[-1]} ({len(lines):,} parts)")
 
 
+def num_tokens(lines: Sequence[Line]) -> str:
+    """Return the number of tokens of lines in words; nothing for none."""
+    number = sum(line.part.num_tokens for line in lines)
+    return f"{number:,}" if number else ""
+
+
 def bar(lines: Sequence[Line], start: int, stop: int) -> etree._Element:
     """Return the bar of a line, or of a group of lines, for the positions `[start, stop)`."""
     drawn = etree.Element("svg", {"class": "lane"})
@@ -102,22 +107,26 @@ def bar(lines: Sequence[Line], start: int, stop: int) -> etree._Element:
         add(drawn, "text", "not in this prompt", {"class": "faded", "x": "3", "y": "13"})
         return drawn
 
-    def rect(style: str, begin: int, end: int, height: int = 16) -> dict[str, str]:
-        place = {"x": f"{(begin - start) * scale:.6g}%", "width": f"{max((end - begin) * scale, _LEAST_WIDTH):.6g}%"}
-        add(drawn, "rect", "", {"class": style, **place, "y": f"{(18 - height) / 2:g}", "height": f"{height}"})
-        return place
+    def place(begin: int, end: int) -> dict[str, str]:
+        width = max((end - begin) * scale, _LEAST_WIDTH)
+        return {"x": f"{(begin - start) * scale:.6g}%", "width": f"{width:.6g}%"}
+
+    def rect(style: str, begin: int, end: int, height: int = 16) -> None:
+        size = {"y": f"{(18 - height) / 2:g}", "height": f"{height}"}
+        add(drawn, "rect", "", {"class": style, **place(begin, end), **size})
 
     rect(part.kind if len(lines) == 1 else "fold", first, last, 18)
     if len(lines) > 1:
         return drawn
     for leaf in (part, *part.leaves):
-        place = rect("slot", leaf.start, leaf.stop) if leaf.kind is PartKind.SLOT else {}
+        if leaf.kind is PartKind.SLOT:
+            rect("slot", leaf.start, leaf.stop)
         for begin, end, use in leaf.stretches:
-            place = rect("frame" if leaf.kind is PartKind.FRAME and use is Use.CACHED else use, begin, end)
+            rect("frame" if leaf.kind is PartKind.FRAME and use is Use.CACHED else use, begin, end)
         label = f"{leaf.name}: {leaf.text}".removesuffix(": ") if leaf.kind is PartKind.SLOT else leaf.text
-        if place and label and (leaf.stop - leaf.start) * scale >= _LABEL_WIDTH:
-            room = {**place, "width": f"{(leaf.stop - leaf.start) * scale:.6g}%"}
-            add(add(drawn, "svg", "", room), "text", shown(label.strip()[:_MAX_LABEL]), {"x": "3", "y": "13"})
+        if label and (leaf.stop - leaf.start) * scale >= _LABEL_WIDTH:
+            room = add(drawn, "svg", "", place(leaf.start, leaf.stop))
+            add(room, "text", shown(label.strip()[:_MAX_LABEL]), {"x": "3", "y": "13"})
     if part.kind is PartKind.PROMPT:
         rect("next", part.stop, part.stop + 1)
     return drawn

@@ -10,7 +10,20 @@ from pathlib import Path
 
 from lxml import etree
 
-from promptcache.picture.draw import STYLE, Line, add, axis, bar, extent, grouped_lines, legend, name, scale_stop, shown
+from promptcache.picture.draw import (
+    STYLE,
+    Line,
+    add,
+    axis,
+    bar,
+    extent,
+    grouped_lines,
+    legend,
+    name,
+    num_tokens,
+    scale_stop,
+    shown,
+)
 from promptcache.picture.part import Part, facts, title
 
 HTML_STYLE = STYLE + Path(__file__).with_name("html.css").read_text(encoding="utf-8")
@@ -73,7 +86,7 @@ def _lines(parent: etree._Element, lines: Sequence[Line], start: int, stop: int)
     is_present = any(row.part.present for row in lines)
     add(summary, "span", name(lines), {"class": "name" if is_present else "name faded", "title": shown(part.name)})
     summary.append(bar(lines, start, stop))
-    add(summary, "span", f"{sum(row.part.num_tokens for row in lines):,}", {"class": "faded"})
+    add(summary, "span", num_tokens(lines), {"class": "faded"})
     if len(lines) > 1:
         inside, (first, last) = add(details, "div", "", {"class": "inside"}), extent(lines)
         _axis(inside, first, max(last, first + 1))

@@ -6,7 +6,7 @@ import re
 
 from lxml import etree
 
-from promptcache.picture.draw import STYLE, add, axis, bar, grouped_lines, legend, name, scale_stop, shown
+from promptcache.picture.draw import STYLE, add, axis, bar, grouped_lines, legend, name, num_tokens, scale_stop, shown
 from promptcache.picture.part import Part, facts
 
 _WIDTH, _MARGIN, _LINE = 800, 12, 22
@@ -24,8 +24,8 @@ def svg_picture(root: Part) -> str:
     light, dark = (_COLOUR.sub(rf"\{scheme}", STYLE) for scheme in (1, 2))
     add(svg, "style", f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}")
     add(svg, "rect", "", {"class": "paper", "width": "100%", "height": "100%"})
-    _text(svg, _MARGIN, 24, root.name, "head")
-    _text(svg, _MARGIN, 42, " · ".join(facts(root)), "faded")
+    _text(svg, _MARGIN, 24, shown(root.name), "head")
+    _text(svg, _MARGIN, 42, shown(" · ".join(facts(root))), "faded")
     sheet = add(svg, "svg")  # the lines, below the legend
     stop = scale_stop(root)
     _place(sheet, axis(0, stop), 0)
@@ -35,8 +35,7 @@ def svg_picture(root: Part) -> str:
         names = add(sheet, "svg", "", {"width": f"{_LEFT - 6}"})  # cuts what is too long
         _text(names, _MARGIN, height + 13, name(lines), "" if is_present else "faded")
         _place(sheet, bar(lines, 0, stop), height)
-        num_tokens = f"{sum(line.part.num_tokens for line in lines):,}"
-        _text(sheet, _WIDTH - _MARGIN, height + 13, num_tokens, "faded number")
+        _text(sheet, _WIDTH - _MARGIN, height + 13, num_tokens(lines), "faded number")
         height += _LINE
     x, y = float(_MARGIN), 52
     for style, meaning in legend(sheet):
@@ -59,4 +58,4 @@ def _place(sheet: etree._Element, drawn: etree._Element, y: int) -> None:
 
 
 def _text(parent: etree._Element, x: float, y: int, text: str, style: str) -> None:
-    add(parent, "text", shown(text), {"class": style, "x": f"{x:g}", "y": f"{y}"})
+    add(parent, "text", text, {"class": style, "x": f"{x:g}", "y": f"{y}"})

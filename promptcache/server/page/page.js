@@ -107,8 +107,8 @@ async function draw(prompt, signal) {
   const document = prompt ?? override ?? saved?.xml;
   if (!document) return;
   const response = await send("v1/layout.html", { json: { document, ...(prompt ? unsaved() : {}) }, signal });
-  const drawn = new DOMParser().parseFromString(await response.text(), "text/html");
-  picture.replaceChildren(drawn.querySelector(".promptcache"));
+  const drawn = await response.text();
+  picture.innerHTML = drawn.slice(drawn.indexOf("<body>")); // its style is a file of the page
   picture.hidden = false;
   picture.ariaLabel = prompt ? "Layout of the schema with what the prompt reuses and adds" : "Layout of the schema";
   $("caption").textContent = prompt
