@@ -25,8 +25,8 @@ from promptcache.cli.output import columns, slot_name, warn, write_text
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
 from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ROOT, Diagnostic, as_data, counted, printable
-from promptcache.layout import RenderedPart, Rendering, render
+from promptcache.diagnostics import ROOT, as_data, counted, printable
+from promptcache.layout import Piece, Plan, render
 from promptcache.tokenizer import HubTokenizer
 
 _TOKEN_HEAD = ("position", "token id", "text", "KV", "from")
@@ -37,10 +37,15 @@ class Rendered:
     """A prompt as the model sees it."""
 
     request: CheckedRequest
-    counts: PlanCounts
+    plan: Plan
     tokenizer: HubTokenizer
-    rendering: Rendering
-    warnings: tuple[Diagnostic, ...]
+    text: str
+    parts: tuple[tuple[Piece, str], ...]
+
+    @property
+    def counts(self) -> PlanCounts:
+        """The tokens of the plan."""
+        return PlanCounts.of(self.plan)
 
 
 class TokenLine(NamedTuple):
@@ -49,7 +54,7 @@ class TokenLine(NamedTuple):
     position: int
     token_id: int
     text: str
-    part: RenderedPart
+    piece: Piece
 
 
 @click.command("render")
@@ -80,7 +85,7 @@ def command(
         (_print_tokens if tokens else print_text)(rendered, stdout())
         counts = rendered.counts
         total = counted(counts.num_reused_tokens + counts.num_new_tokens, "token")
-        warn(*(f"{each.code}: {each.message}" for each in rendered.warnings))
+        warn(*(f"{each.code}: {each.message}" for each in rendered.plan.warnings))
         print_lines([counts.line(f"{total}: ", f"{counts.num_reused_tokens:,} reused")], stderr())
 
     return Output(data=_data(rendered, model, with_tokens=tokens), text=show)
@@ -103,78 +108,74 @@ def render_prompt(
     request = read_request(file, schema_files, words, sources)
     limits = TokenLimits.of(model)
     plan = plan_request(request, limits, repair=repair)
-    rendering = render(plan, limits.tokenizer)
-    return Rendered(
-        request=request,
-        counts=PlanCounts.of(plan),
-        tokenizer=limits.tokenizer,
-        rendering=rendering,
-        warnings=plan.warnings,
-    )
+    text, texts = render(plan, limits.tokenizer)
+    parts = tuple(zip(plan.pieces, texts, strict=True))
+    return Rendered(request=request, plan=plan, tokenizer=limits.tokenizer, text=text, parts=parts)
 
 
 def _token_lines(rendered: Rendered) -> Iterator[TokenLine]:
-    for part in rendered.rendering.parts:
-        for position, token_id in zip(part.position_ids, part.token_ids, strict=True):
-            yield TokenLine(position, token_id, rendered.tokenizer.detokenize((token_id,)), part)
+    for piece in rendered.plan.pieces:
+        for position, token_id in zip(piece.position_ids, piece.token_ids, strict=True):
+            yield TokenLine(position, token_id, rendered.tokenizer.detokenize((token_id,)), piece)
 
 
 def print_text(rendered: Rendered, console: Console) -> None:
     """Print the text: exactly on a pipe; on a terminal in colour and without control characters."""
     if not console.is_terminal:
-        write_text(rendered.rendering.text)
+        write_text(rendered.text)
         return
     text = Text()
-    for part in rendered.rendering.parts:
-        text.append("\n".join(map(printable, part.text.split("\n"))), style=_style(part))
+    for piece, words in rendered.parts:
+        text.append("\n".join(map(printable, words.split("\n"))), style=_style(piece))
     console.print(text, soft_wrap=True, end="" if text.plain.endswith("\n") else "\n")
 
 
 def _print_tokens(rendered: Rendered, console: Console) -> None:
     lines = list(_token_lines(rendered))
     rows = columns([_TOKEN_HEAD, *map(_cells, lines)], right=(0, 1))
-    styles = ["bold", *(_style(line.part) for line in lines)]
+    styles = ["bold", *(_style(line.piece) for line in lines)]
     print_lines(map(Text, rows, styles), console)
 
 
 def _cells(line: TokenLine) -> tuple[str, ...]:
-    part = line.part
-    kind = "reused" if part.origin is None else f"new: {part.origin}"
-    if part.parameter is not None:
-        owner = slot_name(part.module, part.parameter)
+    piece = line.piece
+    kind = "reused" if piece.origin is None else f"new: {piece.origin}"
+    if piece.parameter is not None:
+        owner = slot_name(piece.module, piece.parameter)
     else:
-        owner = "prompt" if part.origin is not None and part.origin.is_added else part.module or ROOT
+        owner = "prompt" if piece.run is None else piece.module or ROOT
     return f"{line.position:,}", f"{line.token_id}", repr(line.text), kind, owner
 
 
-def _style(part: RenderedPart) -> str:
-    return REUSED if part.reused else NEW
+def _style(piece: Piece) -> str:
+    return NEW if piece.source is None else REUSED
 
 
 def _data(rendered: Rendered, model: str, *, with_tokens: bool) -> dict[str, Any]:
     data = {
         **rendered.request.data(model),
         **asdict(rendered.counts),
-        "warnings": [as_data(each) for each in rendered.warnings],
-        "text": rendered.rendering.text,
+        "warnings": [as_data(each) for each in rendered.plan.warnings],
+        "text": rendered.text,
         "parts": [
             {
-                **_source(part),
-                "start": part.position_ids[0],
-                "stop": part.position_ids[-1] + 1,
-                "num_tokens": len(part.token_ids),
-                "text": part.text,
+                **_source(piece),
+                "start": piece.start,
+                "stop": piece.stop,
+                "num_tokens": len(piece.token_ids),
+                "text": text,
             }
-            for part in rendered.rendering.parts
+            for piece, text in rendered.parts
         ],
     }
     if with_tokens:
         data["tokens"] = [
-            {"position": line.position, "token_id": line.token_id, "text": line.text, **_source(line.part)}
+            {"position": line.position, "token_id": line.token_id, "text": line.text, **_source(line.piece)}
             for line in _token_lines(rendered)
         ]
     return data
 
 
-def _source(part: RenderedPart) -> dict[str, Any]:
-    return {"reused": part.reused, "origin": part.origin, "module": part.module, "parameter": part.parameter}
+def _source(piece: Piece) -> dict[str, Any]:
+    reused = piece.source is not None
+    return {"reused": reused, "origin": piece.origin, "module": piece.module, "parameter": piece.parameter}

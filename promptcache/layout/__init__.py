@@ -19,7 +19,7 @@ from promptcache.layout.plan import (
     make_plan,
     needed_positions,
 )
-from promptcache.layout.rendering import RenderedPart, Rendering, render
+from promptcache.layout.rendering import Rendering, render
 from promptcache.layout.run_states import (
     Pair,
     find_state,
@@ -57,7 +57,6 @@ __all__ = [
     "Pair",
     "Piece",
     "Plan",
-    "RenderedPart",
     "Rendering",
     "RequestTokens",
     "Run",

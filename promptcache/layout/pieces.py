@@ -29,11 +29,6 @@ class Origin(StrEnum):
     REPAIRED = "repaired"
     LAST = "last"
 
-    @property
-    def is_added(self) -> bool:
-        """Whether the prompt adds these tokens after the schema."""
-        return self in (Origin.TEXT, Origin.HEADER, Origin.FOOTER)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Piece(Short):

@@ -1,68 +1,31 @@
-"""Render a plan as text: the input of the model, and the origin of each token."""
+"""Render a plan as text: the input of the model, with the text of each piece."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
+from typing import NamedTuple
 
-from promptcache.layout.pieces import Origin, Plan
+from promptcache.layout.pieces import Plan
 from promptcache.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedPart:
-    """Adjacent tokens of a prompt with one origin.
-
-    Attributes:
-        position_ids: As long as `token_ids`, strictly increasing; a partly filled slot leaves a gap.
-        text: Text of the tokens, control tokens included. The texts of all parts make the text of the prompt.
-        module: Path of the module; "" for the schema's text outside modules and for text that the prompt adds.
-        origin: Origin of new tokens; None for reused tokens.
-        parameter: The parameter that an argument or default fills.
-    """
-
-    token_ids: tuple[int, ...]
-    position_ids: tuple[int, ...]
-    module: str
-    text: str
-    origin: Origin | None = None
-    parameter: str | None = None
-
-    @property
-    def reused(self) -> bool:
-        """Whether the KV of these tokens is stored."""
-        return self.origin is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendering:
-    """Text of one prompt and its parts, in position order."""
+class Rendering(NamedTuple):
+    """Text of one prompt, control tokens included, and of each of its pieces, in position order."""
 
     text: str
-    parts: tuple[RenderedPart, ...]
+    texts: tuple[str, ...]
 
 
 def render(plan: Plan, tokenizer: Tokenizer) -> Rendering:
-    """Return the text of a plan's tokens in position order, and its parts.
+    """Return the text of a plan's tokens in position order, and of each piece.
 
     Args:
         plan: The plan of one prompt.
         tokenizer: The tokenizer of the plan.
     """
     texts = _texts([piece.token_ids for piece in plan.pieces], tokenizer)
-    parts = (
-        RenderedPart(
-            token_ids=piece.token_ids,
-            position_ids=tuple(piece.position_ids),
-            module=piece.module,
-            text=text,
-            origin=piece.origin,
-            parameter=piece.parameter,
-        )
-        for piece, text in zip(plan.pieces, texts, strict=True)
-    )
-    return Rendering(text="".join(texts), parts=tuple(parts))
+    return Rendering("".join(texts), tuple(texts))
 
 
 def _texts(token_ids: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> list[str]:

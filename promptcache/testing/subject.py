@@ -144,7 +144,7 @@ class PromptCase:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The token IDs of `text`, in position order."""
-        return tuple(token_id for part in render(self.plan, self.tokenizer).parts for token_id in part.token_ids)
+        return tuple(token_id for piece in self.plan.pieces for token_id in piece.token_ids)
 
     @property
     def report(self) -> str:

@@ -18,13 +18,12 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import lay_out, make_plan, run_states
-from promptcache.layout.rendering import Rendering, render
+from promptcache.layout import Piece, lay_out, make_plan, render, run_states
 from promptcache.tokenizer import Frame, HubTokenizer
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
-from tests.layout.samples import choose, new_tokens, plan_of, plan_selection, read, reused_tokens, text_of
+from tests.layout.samples import choose, plan_of, plan_selection, read, text_of
 from tests.tokenizer.small_tokenizers import byte_level, llama_like, unigram, word_piece
 
 SCHEMA = (
@@ -33,30 +32,10 @@ SCHEMA = (
 )
 
 
-def tokens(rendering: Rendering, *, reused: bool) -> list[tuple[int, int]]:
-    """Position and ID of the tokens of reused or of new parts."""
-    parts = (part for part in rendering.parts if part.reused is reused)
-    return [pair for part in parts for pair in zip(part.position_ids, part.token_ids, strict=True)]
-
-
-def rendered(inside: str) -> Rendering:
-    """Render a prompt of `SCHEMA`."""
-    return render(plan_of(SCHEMA, f'<prompt schema="s">{inside}</prompt>'), ByteTokenizer())
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.5))
-@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_rendering_accounts_for_every_token_once(data, schema, tokenizer):
-    """Reused and new parts are the plan's reused and new tokens at their positions, in position order."""
-    plan = plan_selection(data.draw(strategies.prompts(schema)), tokenizer)
-
-    made = render(plan, tokenizer)
-
-    positions = [position for part in made.parts for position in part.position_ids]
-    assert positions == sorted(positions)
-    assert tokens(made, reused=True) == sorted(reused_tokens(plan))
-    assert tokens(made, reused=False) == sorted(new_tokens(plan.new))
+def rendered(inside: str) -> list[tuple[Piece, str]]:
+    """The pieces of a prompt of `SCHEMA` with their texts."""
+    plan = plan_of(SCHEMA, f'<prompt schema="s">{inside}</prompt>')
+    return [*zip(plan.pieces, render(plan, ByteTokenizer()).texts, strict=True)]
 
 
 @pytest.mark.law
@@ -68,7 +47,7 @@ def test_text_is_what_the_tokens_decode_to(data, schema, tokenizer):
 
     made = render(plan, tokenizer)
 
-    assert made.text == text_of(plan) == "".join(part.text for part in made.parts)
+    assert made.text == text_of(plan) == "".join(made.texts)
 
 
 def written(
@@ -139,14 +118,16 @@ def test_control_tokens_are_written_out() -> None:
     """The text has headers and footers of turns in their written form."""
     made = rendered('<a days="3"/><user>Hi</user>')
 
-    assert made.text == ("<bos><system>Be brief.</system>Trip of 3 days.<user>Hi</user><assistant>")
+    assert "".join(text for _, text in made) == (
+        "<bos><system>Be brief.</system>Trip of 3 days.<user>Hi</user><assistant>"
+    )
 
 
 def test_parts_say_where_they_come_from() -> None:
     """Every part names its module, and a new part its origin and parameter."""
     made = rendered('<a days="3"/><b/><user>Hi</user>')
 
-    assert [(part.text, part.module, part.origin, part.parameter) for part in made.parts[2:]] == [
+    assert [(text, piece.module, piece.origin, piece.parameter) for piece, text in made[2:]] == [
         ("Trip of", "a", None, None),
         (" 3", "a", "argument", "days"),
         (" day", "a", "repaired", None),
@@ -161,10 +142,9 @@ def test_parts_say_where_they_come_from() -> None:
 
 def test_filler_in_use_is_reused() -> None:
     """A default in its slot is part of the module's reused text."""
-    part = rendered("<a/>").parts[2]
+    piece, text = rendered("<a/>")[2]
 
-    assert part.text == "Trip of two days."
-    assert part.position_ids[11] == part.position_ids[10] + 1
+    assert (text, piece.origin) == ("Trip of two days.", None)
 
 
 @pytest.mark.parametrize("tokenizer_json", [byte_level(), llama_like(), unigram(), word_piece()])
@@ -176,11 +156,12 @@ def test_parts_are_the_whole_text_under_every_kind_of_tokenizer(tokenizer_json: 
 
     made = render(plan, tokenizer)
 
-    assert made.text == "".join(part.text for part in made.parts) != ""
+    assert made.text == "".join(made.texts) != ""
 
 
 def test_character_cut_in_two_belongs_to_its_last_token() -> None:
     """If a character's tokens are in two parts, its text is in the later part, and no part has half of it."""
-    made = render(plan_of('<schema name="s">café</schema>', '<prompt schema="s"/>'), ByteTokenizer())
+    plan = plan_of('<schema name="s">café</schema>', '<prompt schema="s"/>')
 
-    assert [(part.text, part.origin) for part in made.parts] == [("<bos>", None), ("caf", None), ("é", "last")]
+    assert [piece.origin for piece in plan.pieces] == [None, None, "last"]
+    assert render(plan, ByteTokenizer()).texts == ("<bos>", "caf", "é")
