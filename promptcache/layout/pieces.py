@@ -68,16 +68,6 @@ class Piece(Short):
         """First position after the tokens."""
         return self.start + len(self.token_ids) if self.source is None else self.source.last + 1
 
-    @property
-    def places(self) -> Sequence[int]:
-        """Where the tokens are in the layout, whatever the positions of the prompt are; empty for added text."""
-        if self.run is None:
-            return ()
-        if self.index is not None:
-            return self.run.places[self.index : self.index + len(self.token_ids)]
-        slot = next(slot for slot in self.run.slots if slot.parameter == self.parameter)
-        return range(slot.start, slot.start + len(self.token_ids))
-
     def at(self, position: int) -> Piece:
         """Return the same tokens with the first one at `position`."""
         return replace(self, start=position, source=None if self.source is None else self.source.at(position))

@@ -113,14 +113,6 @@ class Run(Short):
         ranges = (range(piece.start, piece.start + len(_ids(piece))) for piece in self.pieces)
         return tuple(chain.from_iterable(ranges))
 
-    def place(self, index: int) -> int:
-        """Return the position in the layout of token `index` of `token_ids`."""
-        for piece in self.pieces:
-            if index < (num_tokens := len(_ids(piece))):
-                return piece.start + index
-            index -= num_tokens
-        raise IndexError(index)
-
 
 def _ids(piece: RunPiece) -> tuple[int, ...]:
     return piece.filler_ids if isinstance(piece, Slot) else piece.token_ids

@@ -20,8 +20,6 @@ from promptcache.layout import (
     Origin,
     Piece,
     Plan,
-    Run,
-    RunPiece,
     Slot,
     StateKind,
     run_states,
@@ -55,8 +53,8 @@ class _Viewer(ABC):
         """Return the tree."""
 
     @abstractmethod
-    def _stretches(self, run: Run, piece: RunPiece, index: int) -> Iterable[Stretch]:
-        """Yield where the tokens of a piece are; the first one is token `index` of its run."""
+    def _stretches(self, leaf: LayoutLeaf, index: int) -> Iterable[Stretch]:
+        """Yield where the tokens of a text or slot are; the first one is token `index` of its run."""
 
     @abstractmethod
     def _slot(self, slot: Slot, parameter: CheckedParameter) -> tuple[str, tuple[str, ...]]:
@@ -105,10 +103,9 @@ class _Viewer(ABC):
                 return self._part(PartKind.UNION, union.name or "", node, members, marks=marks, present=is_used)
 
     def _leaf(self, leaf: LayoutLeaf) -> Part:
-        run, piece = self._layout.runs[leaf.run], leaf.piece
-        index = self._num_before[run.index]
-        self._num_before[run.index] += leaf.num_tokens
-        stretches = tuple(self._stretches(run, piece, index))
+        piece, index = leaf.piece, self._num_before[leaf.run]
+        self._num_before[leaf.run] += leaf.num_tokens
+        stretches = tuple(self._stretches(leaf, index))
         if isinstance(piece, Slot):
             parameter = self._layout.schema.parameters[piece.module][piece.parameter]
             text, marks = self._slot(piece, parameter)
@@ -179,19 +176,15 @@ class _LayoutViewer(_Viewer):
         layout = self._layout
         for scaffold in layout.schema.scaffolds:
             runs = [layout.runs[state.run] for state in self._states if scaffold.name in state.scaffolds]
-            together = [
-                Stretch(piece.start, piece.start + num_tokens, Use.TOGETHER)
-                for run in runs
-                for piece in run.pieces
-                if (num_tokens := len(_ids(piece)))
-            ]
+            together = [stretch for run in runs for stretch in _stretched(run.places, Use.TOGETHER)]
             members = " + ".join(scaffold.members)
             yield self._part(PartKind.SCAFFOLD, scaffold.name, stretches=together, marks=(members,))
 
-    def _stretches(self, run: Run, piece: RunPiece, index: int) -> Iterator[Stretch]:
-        use = Use.FILLER if isinstance(piece, Slot) else Use.CACHED
-        if token_ids := _ids(piece):
-            yield Stretch(piece.start, piece.start + len(token_ids), use if run.cached else Use.UNCACHED)
+    def _stretches(self, leaf: LayoutLeaf, index: int) -> Iterator[Stretch]:
+        use = Use.FILLER if isinstance(leaf.piece, Slot) else Use.CACHED
+        if not self._layout.runs[leaf.run].cached:
+            use = Use.UNCACHED
+        return _stretched(range(leaf.start, leaf.start + leaf.num_tokens), use)
 
     def _slot(self, slot: Slot, parameter: CheckedParameter) -> tuple[str, tuple[str, ...]]:
         size = (f"length {parameter.length} and the space before it",) if slot.lead else ()
@@ -243,7 +236,7 @@ class _PlanViewer(_Viewer):
         for piece in self._plan.added:
             is_text = piece.origin is Origin.TEXT
             kind, text = (PartKind.TEXT, next(texts, "")) if is_text else (PartKind.FRAME, "")
-            stretches = tuple(_stretches(piece, piece.position_ids))
+            stretches = [*_stretched(piece.position_ids, Use.NEW)]
             leaves.append(self._part(kind, str(piece.origin), text=text, stretches=stretches))
         return self._part(PartKind.PROMPT, "added by the prompt", None, leaves)
 
@@ -265,19 +258,20 @@ class _PlanViewer(_Viewer):
         """Yield members of a collection, which have no place in a layout."""
         pieces = {path: own for (path, _), own in self._pieces.items()}
         for path in paths:
-            stretches = [stretch for found in pieces.get(path, ()) for stretch in _stretches(*found)]
+            own = pieces.get(path, ())
+            stretches = [stretch for piece, positions in own for stretch in _stretched(positions, _use(piece))]
             text = self._plan.selection.members[path].text
             leaf = self._part(PartKind.TEXT, PartKind.TEXT, text=text, stretches=stretches)
             yield self._part(PartKind.MODULE, path, None, [leaf], sees=self._sees(path))
 
-    def _stretches(self, run: Run, piece: RunPiece, index: int) -> Iterator[Stretch]:
-        stop = index + len(_ids(piece))
-        for found, positions in self._pieces.get((run.module, run.index), ()):
-            if found.index is not None:
-                first = max(index, found.index)
-                yield from _stretches(found, positions[first - found.index : max(first, stop) - found.index])
-            elif isinstance(piece, Slot) and piece.parameter == found.parameter:
-                yield from _stretches(found, positions)
+    def _stretches(self, leaf: LayoutLeaf, index: int) -> Iterator[Stretch]:
+        run, stop = self._layout.runs[leaf.run], index + leaf.num_tokens
+        for piece, positions in self._pieces.get((run.module, run.index), ()):
+            if piece.index is not None:
+                first = max(index, piece.index)
+                yield from _stretched(positions[first - piece.index : max(first, stop) - piece.index], _use(piece))
+            elif isinstance(leaf.piece, Slot) and leaf.piece.parameter == piece.parameter:
+                yield from _stretched(positions, _use(piece))
 
     def _slot(self, slot: Slot, parameter: CheckedParameter) -> tuple[str, tuple[str, ...]]:
         given = self._arguments.get((slot.module, slot.parameter))
@@ -292,10 +286,14 @@ class _PlanViewer(_Viewer):
         return start, self._at
 
 
-def _stretches(piece: Piece, positions: Sequence[int]) -> Iterator[Stretch]:
-    """Yield some positions of a piece, in order; a gap between positions divides them."""
-    is_again = piece.origin in (Origin.REPAIRED, Origin.LAST)
-    use = Use.REUSED if piece.source is not None else Use.REPAIRED if is_again else Use.NEW
+def _use(piece: Piece) -> Use:
+    if piece.source is not None:
+        return Use.REUSED
+    return Use.REPAIRED if piece.origin in (Origin.REPAIRED, Origin.LAST) else Use.NEW
+
+
+def _stretched(positions: Sequence[int], use: Use) -> Iterator[Stretch]:
+    """Yield positions in order as stretches; a gap divides them."""
     for _, group in groupby(enumerate(positions), key=lambda each: each[1] - each[0]):
         found = [position for _, position in group]
         yield Stretch(found[0], found[-1] + 1, use)
@@ -313,8 +311,3 @@ def _seen(piece: Piece, before: Mapping[tuple[str, int], tuple[int, ...]]) -> It
         if part is not None and token_ids == part.encoding.token_ids:
             yield run
             part = next(context, None)
-
-
-def _ids(piece: RunPiece) -> tuple[int, ...]:
-    """Return the tokens of a piece while its run is encoded."""
-    return piece.filler_ids if isinstance(piece, Slot) else piece.token_ids

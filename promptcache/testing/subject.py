@@ -163,11 +163,10 @@ def _has_templates(schema: Schema) -> bool:
 def _slot_table(case: PromptCase) -> list[str]:
     """Return a line for every slot of the modules in use: where it is, how full, and with what."""
     given = {(each.module, each.parameter): each.text for each in case.selection.arguments}
-    lines = [f"positions: {case.plan.stop}, level: {case.plan.level}"]
-    for module in ("", *case.selection.modules):
-        for index in case.plan.layout.runs_of[module]:
-            lines += (_slot_line(slot, given, case.tokenizer) for slot in case.plan.layout.runs[index].slots)
-    return lines
+    used = {"", *case.selection.modules}
+    slots = (slot for run in case.plan.layout.runs if run.module in used for slot in run.slots)
+    head = f"positions: {case.plan.stop}, level: {case.plan.level}"
+    return [head, *(_slot_line(slot, given, case.tokenizer) for slot in slots)]
 
 
 def _slot_line(slot: Slot, given: dict[tuple[str, str], str], tokenizer: Tokenizer) -> str:

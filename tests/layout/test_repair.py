@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair, Selection
-from promptcache.layout import Level, Origin, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Level, Origin, Piece, Plan, lay_out, make_plan, run_states
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -82,10 +82,16 @@ def test_recomputed_tokens_keep_their_places(data, schema, tokenizer):
 
     assert planned_tokens(made) == planned_tokens(plan)
     assert {position for piece in made.reused for position in piece.position_ids} == stored - again
-    assert [each for piece in made.pieces for each in piece.places] == [
-        each for piece in plan.pieces for each in piece.places
+    assert [each for piece in made.pieces for each in owners(piece)] == [
+        each for piece in plan.pieces for each in owners(piece)
     ]
     assert made.level is true_level(made)
+
+
+def owners(piece: Piece) -> list[tuple[str, str | None, int]]:
+    """The module, the parameter and the index in its run of each token."""
+    first = piece.index or 0
+    return [(piece.module, piece.parameter, index) for index in range(first, first + len(piece.token_ids))]
 
 
 @pytest.mark.law
