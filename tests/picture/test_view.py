@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,6 +143,7 @@ def test_positions_are_those_of_the_prompt() -> None:
     assert [part.start for part in shown[1:]] == [part.stop for part in shown[:-1]]
     assert shown[-1].stop == closed.stop == plan.stop
     assert [path for path in parts(closed) if path.startswith("notes/")] == ["notes/b", "notes/a"]
+    assert closed == view(replace(plan, layout=layout_of(SCHEMA)))  # which has no members
     assert parts(gaps)["rome"].start == fixed.layout.modules["rome"].start > parts(closed)["rome"].start
 
 
