@@ -32,7 +32,13 @@ def test_everything_but_health_needs_the_key(served: Served) -> None:
                 response = client.request(method, path.replace("{name:path}", "x"))
                 refused.setdefault(path, set()).add(response.status_code)
 
-    assert {path for path, codes in refused.items() if codes != {401}} == {"/", "/page/page.js", "/livez", "/health"}
+    assert {path for path, codes in refused.items() if codes != {401}} == {
+        "/",
+        "/page/page.js",
+        "/page/picture.css",
+        "/livez",
+        "/health",
+    }
 
 
 @pytest.mark.parametrize("chunked", [False, True])
