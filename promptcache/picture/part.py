@@ -124,7 +124,7 @@ def facts(part: Part) -> Iterator[str]:
         yield _size(part)
     if part.kv_bytes and not (part.kind.is_leaf or part.kind is PartKind.SCHEMA):
         yield size_text(part.kv_bytes)
-    yield from map(_cut, part.marks)
+    yield from map(_cut, part.marks) if part.kind is PartKind.SLOT else part.marks
     if part.sees:
         yield f"sees {listed([path or ROOT for path in part.sees], _MAX_SEEN)}"
     for use in (Use.REUSED, Use.REPAIRED, Use.NEW):
