@@ -29,6 +29,7 @@ from promptcache.language.checked import (
 )
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
+from promptcache.language.grammar import document_grammar
 from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.outside_turns import text_outside_turns
@@ -44,6 +45,7 @@ from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.answers import output_format
+from promptcache.language.syntax.elements import vocabulary
 from promptcache.language.syntax.files import Files, ReadFiles, is_template
 from promptcache.language.syntax.member_files import parse_members, write_members
 from promptcache.language.syntax.names import (
@@ -180,6 +182,7 @@ __all__ = [
     "declared_members",
     "decode",
     "describe",
+    "document_grammar",
     "example_prompt",
     "finish",
     "format_document",
@@ -218,6 +221,7 @@ __all__ = [
     "text_of",
     "text_outside_turns",
     "tool_definitions",
+    "vocabulary",
     "walk",
     "walk_checked",
     "with_root_attribute",

@@ -26,7 +26,8 @@ from promptcache.diagnostics import (
 from promptcache.language.check_values import answer_value_faults
 from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_prompt import read_prompt
-from promptcache.language.syntax.answers import answer_element, answer_faults
+from promptcache.language.syntax.answers import answer_faults
+from promptcache.language.syntax.attributes import write_attributes
 from promptcache.language.syntax.files import Files, Folder, is_template, no_template, open_document
 from promptcache.language.syntax.names import RESERVED_MODULES, is_element
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, ParameterType, Role, Whitespace
@@ -263,7 +264,7 @@ def _prompt_element(prompt: Prompt) -> Written:
     attributes, children = _written_arguments(prompt.arguments, reserved=("schema", "version"))
     attributes = [*((("version", prompt.version),) if prompt.version is not None else ()), *attributes]
     if prompt.answer_format is not None:
-        children.append(answer_element(prompt.answer_format))
+        children.append(Written("answer", write_attributes(prompt.answer_format)))
     children += [_reference_element(reference) for reference in prompt.references]
     children += [_message_element(message) for message in prompt.messages]
     return Written("prompt", (("schema", prompt.schema), *attributes), tuple(children))

@@ -22,31 +22,29 @@ from copy import deepcopy
 from itertools import islice, permutations
 
 from lxml import etree
-from lxml.builder import ElementMaker
 
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion
-from promptcache.language.syntax.elements import ATTRIBUTES
+from promptcache.language.grammar import (
+    RNG,
+    define,
+    documented,
+    element_pattern,
+    one_of,
+    prompt_text,
+    ref,
+    write_grammar,
+)
 from promptcache.language.syntax.names import is_tag
-from promptcache.language.syntax.nodes import Doc, Parameter, ParameterType, Role, Whitespace, walk
+from promptcache.language.syntax.nodes import Doc, Parameter, Whitespace, walk
 from promptcache.language.syntax.whitespace import finish
 
-_NAMESPACE = "http://relaxng.org/ns/structure/1.0"
 MAX_EXACT = 3
 _MAX_MEMBERS = 100
-
-_DATATYPES = "http://www.w3.org/2001/XMLSchema-datatypes"
-_NOTES = "http://relaxng.org/ns/compatibility/annotations/1.0"
-
-RNG = ElementMaker(namespace=_NAMESPACE, nsmap={None: _NAMESPACE, "a": _NOTES})
-"""Factory for the elements of a grammar."""
 
 
 def prompt_grammar(schema: CheckedSchema) -> str:
     """Return the RELAX NG grammar of the prompts that can be written against `schema`."""
-    grammar = RNG.grammar(RNG.start(RNG.ref(name="prompt")))
-    grammar.extend(_Writer(schema).definitions())
-    etree.indent(grammar)
-    return etree.tostring(grammar, encoding="unicode") + "\n"
+    return write_grammar(ref("prompt"), _Writer(schema).definitions())
 
 
 class _Writer:
@@ -64,34 +62,30 @@ class _Writer:
 
     def definitions(self) -> Iterator[etree._Element]:
         """Yield the definitions of the prompt, of every module in its forms, and of the shared patterns."""
-        yield _define("prompt", self._prompt())
+        yield define("prompt", self._prompt())
         for path, parameters in self._schema.parameters.items():
             if parameters:
-                yield _define(f"a{self._number[path]}", _arguments(parameters.values()))
+                yield define(f"a{self._number[path]}", _arguments(parameters.values()))
         for module in self._schema.modules.values():
             if not is_tag(_last(module)):
                 continue
-            yield _define(f"m{self._number[module.path]}", self._module(module, "strict"))
+            yield define(f"m{self._number[module.path]}", self._module(module, "strict"))
             if self._below[module.path]:
-                yield _define(f"l{self._number[module.path]}", self._module(module, "loose"))
+                yield define(f"l{self._number[module.path]}", self._module(module, "loose"))
         yield from _shared(self._schema)
 
     def _prompt(self) -> etree._Element:
-        element = RNG.element(name="prompt")
-        _documented(element, self._doc.get(""))
-        element.append(RNG.attribute(RNG.value(self._schema.name, type="string"), name="schema"))
-        element.append(RNG.optional(RNG.attribute(RNG.text(), name="version")))
+        schema = RNG.attribute(one_of([self._schema.name]), name="schema")
+        version = RNG.optional(RNG.attribute(RNG.text(), name="version"))
         naming = self._content("", self._schema.children, "strict")
-        words, turns = RNG.ref(name="words"), RNG.zeroOrMore(RNG.ref(name="turn"))
+        words, turns = ref("words"), RNG.zeroOrMore(ref("turn"))
         added = (words, turns) if self._schema.has_open_turn else (RNG.choice(turns, words),)
-        element.append(RNG.group(RNG.interleave(naming, RNG.optional(RNG.ref(name="answer"))), *added))
-        return element
+        content = RNG.group(RNG.interleave(naming, RNG.optional(ref("answer"))), *added)
+        return documented(RNG.element(schema, version, content, name="prompt"), self._doc.get(""))
 
     def _module(self, module: CheckedModule, form: str) -> etree._Element:
-        element = RNG.element(name=_last(module))
-        _documented(element, self._doc.get(module.path))
-        element.append(self._content(module.path, module.children, form))
-        return element
+        content = self._content(module.path, module.children, form)
+        return documented(RNG.element(content, name=_last(module)), self._doc.get(module.path))
 
     def _content(self, path: str, items: Sequence[CheckedItem], form: str) -> etree._Element:
         """Return the content of a reference element: arguments and references, in any order.
@@ -104,7 +98,7 @@ class _Writer:
             known = islice(filter(is_tag, collection.members), _MAX_MEMBERS)
             named = RNG.optional(RNG.attribute(RNG.text(), name="module"))  # as an element, or by <use module="…"/>
             return RNG.zeroOrMore(RNG.element(RNG.choice(*map(RNG.name, known), RNG.anyName()), named))
-        given = [RNG.ref(name=f"a{self._number[path]}")] if self._schema.parameters[path] else []
+        given = [ref(f"a{self._number[path]}")] if self._schema.parameters[path] else []
         loose = _interleave([*deepcopy(given), *self._uses(path, form), *self._references(items, "loose")])
         if form == "loose" or not self._below[path]:
             return loose
@@ -116,11 +110,10 @@ class _Writer:
         if not self._schema.modules:
             return []
         if not self._below[path]:
-            return [RNG.zeroOrMore(RNG.ref(name="use"))]
-        known = [RNG.value(below, type="string") for below in self._below[path]]
-        names = RNG.choice(*known, RNG.ref(name="from-root"))
+            return [RNG.zeroOrMore(ref("use"))]
+        names = RNG.choice(one_of(self._below[path]), ref("from-root"))
         module = RNG.attribute(RNG.text() if self._has_collections else names, name="module")
-        use = RNG.element(module, RNG.ref(name="anything"), name="use")
+        use = RNG.element(module, ref("anything"), name="use")
         return [RNG.oneOrMore(use) if form == "strict" else RNG.zeroOrMore(use)]
 
     def _references(self, items: Iterable[CheckedItem], form: str) -> Iterator[etree._Element]:
@@ -145,46 +138,37 @@ class _Writer:
         for module in modules:
             if is_tag(_last(module)):
                 letter = "l" if form == "loose" and self._below[module.path] else "m"
-                refs.append(RNG.ref(name=f"{letter}{self._number[module.path]}"))
+                refs.append(ref(f"{letter}{self._number[module.path]}"))
         if refs or needed:
             yield _optional(RNG.choice(*refs), needed=needed) if refs else RNG.notAllowed()
 
 
 def _shared(schema: CheckedSchema) -> Iterator[etree._Element]:
     """Yield the definitions that all prompts share, and the content of a `<use>`."""
-    exact = RNG.element(RNG.text(), name="text")
-    yield _define("words", RNG.mixed(RNG.zeroOrMore(exact)))
-    turns = (RNG.element(RNG.ref(name="words"), name=role.value) for role in Role)
-    yield _define("turn", RNG.choice(*turns))
-    yield _define("answer", RNG.element(*map(_answer_attribute, ATTRIBUTES["answer"]), name="answer"))
+    yield from prompt_text()
+    yield define("answer", element_pattern("answer"))
     if not schema.modules:
         return
-    yield _define("from-root", RNG.choice(*(RNG.value(f"/{path}", type="string") for path in schema.modules)))
+    yield define("from-root", one_of(f"/{path}" for path in schema.modules))
     parameters = sorted({name for known in schema.parameters.values() for name in known})
     steps = sorted(filter(is_tag, {_last(module) for module in schema.modules.values()}))
     ends = {path[index:].removeprefix("/") for path in schema.modules for index in _slashes(path)}
     any_name = RNG.text() if _has_collections(schema) else None
-    from_root = RNG.attribute(RNG.ref(name="from-root") if any_name is None else any_name, name="module")
-    yield _define("use", RNG.element(from_root, RNG.ref(name="anything"), name="use"))
+    from_root = RNG.attribute(ref("from-root") if any_name is None else any_name, name="module")
+    yield define("use", RNG.element(from_root, ref("anything"), name="use"))
     inside: list[etree._Element] = []
     if steps:
         names = RNG.anyName() if any_name is not None else RNG.choice(*(RNG.name(step) for step in steps))
-        inside.append(RNG.element(names, RNG.ref(name="anything")))
-    names = RNG.choice(*(RNG.value(end, type="string") for end in sorted(ends)), RNG.ref(name="from-root"))
+        inside.append(RNG.element(names, ref("anything")))
+    names = RNG.choice(one_of(sorted(ends)), ref("from-root"))
     module = RNG.attribute(names if any_name is None else deepcopy(any_name), name="module")
-    inside.append(RNG.element(module, RNG.ref(name="anything"), name="use"))
+    inside.append(RNG.element(module, ref("anything"), name="use"))
     attributes = []
     if parameters:
-        name = RNG.attribute(RNG.choice(*(RNG.value(each, type="string") for each in parameters)), name="name")
+        name = RNG.attribute(one_of(parameters), name="name")
         inside.append(RNG.element(name, RNG.text(), name="arg"))
         attributes = [RNG.optional(RNG.attribute(RNG.text(), name=each)) for each in parameters if is_tag(each)]
-    yield _define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
-
-
-def _answer_attribute(name: str) -> etree._Element:
-    """Return the pattern of an attribute of `answer`; the grammar does not check which of them belong together."""
-    types = (RNG.value(each.value, type="string") for each in ParameterType)
-    return RNG.optional(RNG.attribute(RNG.choice(*types) if name == "type" else RNG.text(), name=name))
+    yield define("anything", RNG.group(*attributes, RNG.zeroOrMore(RNG.choice(*inside))))
 
 
 def module_docs(schema: CheckedSchema) -> Iterator[tuple[str, str]]:
@@ -224,10 +208,6 @@ def _optional(pattern: etree._Element, *, needed: bool) -> etree._Element:
     return pattern if needed else RNG.optional(pattern)
 
 
-def _define(name: str, *patterns: etree._Element) -> etree._Element:
-    return RNG.define(*patterns, name=name)
-
-
 def _arguments(parameters: Iterable[Parameter]) -> etree._Element:
     """Return the pattern of the arguments for a module's parameters; there is at least one parameter."""
     known = tuple(parameters)
@@ -248,14 +228,6 @@ def _can_be_left_out(parameter: Parameter) -> bool:
     return is_tag(parameter.name) or not parameter.required
 
 
-def _documented(pattern: etree._Element, text: str | None) -> None:
-    """Add documentation to a pattern; XML editors show it."""
-    if text:
-        note = etree.Element(f"{{{_NOTES}}}documentation")
-        note.text = text
-        pattern.insert(0, note)
-
-
 def _way(known: Sequence[Parameter], given: Sequence[Parameter]) -> list[etree._Element]:
     """Return the patterns with `given` as elements, in this order, and the other parameters as attributes."""
     attributes = [_attribute(each, optional=not each.required) for each in _tags(known) if each not in given]
@@ -273,17 +245,14 @@ def _tags(parameters: Iterable[Parameter]) -> Iterator[Parameter]:
 
 
 def _attribute(parameter: Parameter, *, optional: bool) -> etree._Element:
-    attribute = RNG.attribute(_value(parameter), name=parameter.name)
-    _documented(attribute, _description(parameter))
+    attribute = documented(RNG.attribute(_value(parameter), name=parameter.name), _description(parameter))
     return RNG.optional(attribute) if optional else attribute
 
 
 def _element(parameters: Sequence[Parameter]) -> etree._Element:
-    names = [RNG.value(each.name, type="string") for each in parameters]
     content = _value(parameters[0]) if len(parameters) == 1 else RNG.text()
-    element = RNG.element(RNG.attribute(RNG.choice(*names), name="name"), content, name="arg")
-    _documented(element, "\n".join(f"{each.name}: {_description(each)}" for each in parameters))
-    return element
+    element = RNG.element(RNG.attribute(one_of(each.name for each in parameters), name="name"), content, name="arg")
+    return documented(element, "\n".join(f"{each.name}: {_description(each)}" for each in parameters))
 
 
 def _value(parameter: Parameter) -> etree._Element:
@@ -292,10 +261,8 @@ def _value(parameter: Parameter) -> etree._Element:
     The grammar does not check other types; `resolve_prompt` does.
     """
     if parameter.required and not parameter.choices:
-        return RNG.data(RNG.param("1", name="minLength"), type="string", datatypeLibrary=_DATATYPES)
-    if not parameter.choices:
-        return RNG.text()
-    return RNG.choice(*(RNG.value(each, type="string") for each in parameter.choices))
+        return RNG.data(RNG.param("1", name="minLength"), type="string")
+    return one_of(parameter.choices) if parameter.choices else RNG.text()
 
 
 def _description(parameter: Parameter) -> str:

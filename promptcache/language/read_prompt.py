@@ -18,10 +18,10 @@ from promptcache.diagnostics import (
 )
 from promptcache.language.lint import lint_choices, lint_text, lint_value
 from promptcache.language.syntax.answers import answer_faults, read_answer, second_answer
-from promptcache.language.syntax.attributes import AttributeReader
+from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.files import Folder
 from promptcache.language.syntax.names import RESERVED_MODULES, is_path, path_help, quoted
-from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role, Text, Whitespace
+from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role, Text, Turn, Whitespace
 from promptcache.language.syntax.prompt_nodes import (
     Argument,
     Message,
@@ -29,12 +29,14 @@ from promptcache.language.syntax.prompt_nodes import (
     Reference,
     misplaced_text,
 )
+from promptcache.language.syntax.read_attributes import read_attributes
 from promptcache.language.syntax.source import Source, diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml
 
 _ROLES = frozenset(Role)
+_OF_PROMPT = {each.name for each in attributes_of(PromptDocument)}
 _EXACT = Text(text="", span=IN_PYTHON, exact=True)
 
 
@@ -72,21 +74,20 @@ class _PromptReader:
         self.warnings: list[Diagnostic] = []
 
     def prompt(self, root: Element) -> PromptDocument:
-        schema = next((attribute.value for attribute in root.attributes if attribute.name == "schema"), None)
-        if schema is None:
-            self._fault("PC104", "<prompt> needs the attribute 'schema'", root.name_span, 'add schema="…"')
-        own = [attribute for attribute in root.attributes if attribute.name not in {"schema", "version"}]
+        fixed = [attribute for attribute in root.attributes if attribute.name in _OF_PROMPT]
+        fields = read_attributes(root._replace(attributes=tuple(fixed)), PromptDocument, self.faults)
+        own = [attribute for attribute in root.attributes if attribute.name not in _OF_PROMPT]
         naming, text = self._divide(root.children)
         answer = self._answer([node for node in naming if isinstance(node, Element) and node.name == "answer"])
         references = tuple(self._references(naming))
         messages = tuple(self._messages(text))
         self.faults += misplaced_text(messages)
         return PromptDocument(
-            schema or "",
+            fields["schema"],
             references=references,
             arguments=self._arguments(own, naming),
             messages=messages if not self.faults else (),
-            version=next((attribute.value for attribute in root.attributes if attribute.name == "version"), None),
+            version=fields.get("version"),
             answer_format=answer,
             span=root.span,
             warnings=in_order(self.warnings)[:MAX_FAULTS],
@@ -180,13 +181,8 @@ class _PromptReader:
 
     def _arg(self, element: Element) -> Iterable[Argument]:
         text = "".join(self._exact(element))
-        value = next((each for each in element.attributes if each.name != "name"), None)
-        if value is not None:
-            fix = f'write the text inside: <arg name="…">{value.value}</arg>'
-            self._fault("PC103", f"<arg> has no attribute '{value.name}'", value.span, fix)
-        attributes = AttributeReader(element, [each.name for each in element.attributes], self.faults)
-        name = attributes.needed("name")
-        if attributes.text("name") is not None:
+        name = read_attributes(element, Argument, self.faults)["name"]
+        if name is not None:
             yield Argument(name=name, text=text, span=element.span)
 
     def _messages(self, nodes: list[Node]) -> Iterable[Message]:
@@ -195,7 +191,7 @@ class _PromptReader:
             if isinstance(node, Element) and node.name in _ROLES:
                 yield from self._bare(block)
                 block = []
-                AttributeReader(node, (), self.faults)
+                read_attributes(node, Turn, self.faults)
                 yield Message(role=Role(node.name), text=self._text(node.children), span=node.span)
             else:
                 block.append(node)
@@ -214,7 +210,7 @@ class _PromptReader:
             if isinstance(node, Characters):
                 pieces.append(node.text)
             elif node.name == "text":
-                AttributeReader(node, (), self.faults)
+                read_attributes(node, Text, self.faults)
                 exact.append("".join(self._exact(node)))
                 pieces.append(None)
             else:

@@ -12,7 +12,6 @@ from promptcache.language.messages import ChatMessages, read_messages
 from promptcache.language.read_schema import Read, read_schema, read_schema_file
 from promptcache.language.syntax.files import Files, no_template
 from promptcache.language.syntax.nodes import (
-    IN_PYTHON,
     AnswerFormat,
     Collection,
     Combination,
@@ -107,8 +106,7 @@ class Schema(SchemaDocument):
         self, *members: Module, name: str | None = None, required: bool = False, default: str | None = None
     ) -> Schema:
         """Add a union; a prompt uses at most one of its members."""
-        union = Union(children=members, span=IN_PYTHON, name=name, required=required, default=default)
-        return self._with((union,))
+        return self._with((Union(children=members, name=name, required=required, default=default),))
 
     def collection(
         self,
@@ -123,7 +121,6 @@ class Schema(SchemaDocument):
         collection = Collection(
             name=name,
             children=members,
-            span=IN_PYTHON,
             minimum=minimum,
             maximum=maximum,
             context=context,
@@ -149,11 +146,11 @@ class Schema(SchemaDocument):
 
     def rule(self, *rules: Combination) -> Schema:
         """Add rules: `Require`, `Exclude`, `Choose` and `Assert`."""
-        return replace(self, children=(*self.children, RuleList(children=rules, span=IN_PYTHON)))
+        return replace(self, children=(*self.children, RuleList(children=rules)))
 
     def scaffold(self, *modules: str, name: str | None = None) -> Schema:
         """Add a scaffold: modules, given by their paths from the root, that are also encoded together."""
-        return replace(self, children=(*self.children, Scaffold(modules=modules, span=IN_PYTHON, name=name)))
+        return replace(self, children=(*self.children, Scaffold(modules=modules, name=name)))
 
     def answer(
         self,
@@ -174,7 +171,7 @@ class Schema(SchemaDocument):
         return replace(self, children=(*children[:index], longer, *children[index + 1 :]))
 
     def _turn(self, role: Role, content: tuple[Content, ...]) -> Schema:
-        turn = Turn(role=role, children=_items(content), span=IN_PYTHON)
+        turn = Turn(role=role, children=_items(content))
         return replace(self, children=(*self.children, turn))
 
 
@@ -225,7 +222,7 @@ def module(name: str, /, *content: Content, **options: Unpack[ModuleOptions]) ->
 
     `module("trip", "Plan ", slot("days", 4, default="three"), " days.", requires=("visa",))`
     """
-    return Module(name=name, children=_items(content), span=IN_PYTHON, **options)
+    return Module(name=name, children=_items(content), **options)
 
 
 def slot(
@@ -244,7 +241,6 @@ def slot(
     return Parameter(
         name=name,
         length=length,
-        span=IN_PYTHON,
         default=default,
         placeholder=placeholder,
         required=required,
@@ -256,7 +252,7 @@ def slot(
 
 
 def _items(content: tuple[Content, ...]) -> tuple[Item, ...]:
-    return tuple(Text(text=item, span=IN_PYTHON, exact=True) if isinstance(item, str) else item for item in content)
+    return tuple(Text(text=item, exact=True) if isinstance(item, str) else item for item in content)
 
 
 def _last_with_text(items: tuple[Item, ...]) -> int | None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from promptcache.language import vocabulary
 from promptcache.picture import HTML_STYLE
 
 _FOLDER = Path(__file__).parent / "page"
@@ -62,6 +63,10 @@ def add_page(app: FastAPI) -> None:
     async def style() -> Response:
         return Response(HTML_STYLE, media_type="text/css", headers=_HEADERS)
 
+    async def elements() -> Response:
+        return JSONResponse(vocabulary(), headers=_HEADERS)
+
     app.add_api_route("/", root)
     app.add_api_route("/page/picture.css", style)
+    app.add_api_route("/page/elements.json", elements)
     app.mount("/page", _PageFiles(directory=_FOLDER))

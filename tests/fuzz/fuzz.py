@@ -68,9 +68,11 @@ def _kind(fault: Exception) -> str:
 
 
 def _words() -> set[str]:
-    from promptcache.language.syntax.elements import ATTRIBUTES
+    from promptcache.language.syntax.attributes import attributes_of
+    from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS
 
-    names = {*ATTRIBUTES, *(name for names in ATTRIBUTES.values() for name in names), "prompt", "use", "arg"}
+    elements = {**ELEMENTS, **PROMPT_ELEMENTS}
+    names = {*elements, *(each.name for element in elements.values() for each in attributes_of(element.node))}
     tags = {f"<{name}" for name in names} | {f"</{name}>" for name in names}
     values = {f' {name}="' for name in names}
     return {*names, *tags, *values, *_MARKUP, *_VALUES, DIVIDER.decode()}

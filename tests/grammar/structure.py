@@ -11,19 +11,21 @@ from lxml import etree
 from promptcache.diagnostics import LanguageError, Severity
 from promptcache.language import check_schema, parse_prompt, parse_schema
 from promptcache.language.examples import example_prompt
+from promptcache.language.syntax.attributes import attributes_of
+from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS
 from tests import strategies
 
 GRAMMAR = Path(__file__).parents[2] / "grammar"
 
-_ELEMENTS = (
-    "schema", "module", "union", "parameter", "scaffold", "system", "user", "text", "doc", "rules", "require",
-    "exclude", "choose", "assert", "example", "answer", "include", "include", "prompt", "use", "arg", "tool", "other",
-)  # fmt: skip
-_ATTRIBUTES = (
-    "name", "version", "whitespace", "separator", "context", "required", "requires", "cache", "src", "reserve", "default",
-    "scaffold", "length", "placeholder", "modules", "if", "then", "min", "max", "message", "test", "schema", "module", "type",
-    "choices", "pattern", "valid", "contains", "answer", "href",
-)  # fmt: skip
+_ELEMENTS = (*ELEMENTS, *PROMPT_ELEMENTS, "include", "tool", "other")
+_ATTRIBUTES = sorted(
+    {
+        each.name
+        for kind in (ELEMENTS, PROMPT_ELEMENTS)
+        for element in kind.values()
+        for each in attributes_of(element.node)
+    }
+)
 _VALUES = (
     "", " ", "a", "true", " true", "True", "0", "007", "12", "-1", "1234567890", "own", "collapse", "\\n", "\\x", "a b"
 )  # fmt: skip

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from lxml import etree
 
 from tests.grammar.structure import GRAMMAR
 
 
-@pytest.mark.parametrize("name", ["catalog.xml", "locating-rules.xml"])
-def test_files_name_grammars_that_exist(name):
-    """Every grammar that a file for editors names is in its folder."""
-    named = etree.parse(GRAMMAR / name).xpath("//@uri")
+def test_the_catalog_names_grammars_that_exist():
+    """Every grammar that the catalog names is in its folder."""
+    named = etree.parse(GRAMMAR / "catalog.xml").xpath("//@uri")
     assert named
     assert all((GRAMMAR / uri).is_file() for uri in named)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import re
 
 import pytest
 from hypothesis import given, settings
 from lxml import etree
 
-from promptcache.language.syntax.elements import ATTRIBUTES
+from promptcache.language import document_grammar
 from tests.conftest import law_examples
 from tests.grammar.structure import GRAMMAR, broken_documents, structural_codes
+from tools import language_files
 
 ROOT = GRAMMAR.parent
 RNG = etree.RelaxNG(etree.parse(GRAMMAR / "promptcache.rng"))
@@ -20,10 +19,8 @@ STORED = sorted(
     [*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/*.xml"), *ROOT.glob("tests/language/schemas/*.xml")]
 )
 REJECTS = sorted(ROOT.glob("tests/language/rejects/PC[1-4]*.xml"))
-UNSEEN = {"PC105-choice-twice", "PC105-contains-of-invalid"}
+UNSEEN = {"PC105-choice-twice"}
 """The files whose faults the grammar does not see."""
-
-NS = "{http://relaxng.org/ns/structure/1.0}"
 
 
 def accepts(document: str) -> bool:
@@ -39,7 +36,7 @@ def test_agrees_on_changed_documents(document):
 
 
 def test_accepts_stored_documents():
-    """The grammars accept every schema and prompt of this repository."""
+    """The grammar accepts every schema and prompt of this repository."""
     assert [path.name for path in STORED if not accepts(path.read_text(encoding="utf-8"))] == []
 
 
@@ -50,43 +47,29 @@ def test_agrees_on_rejects():
         assert accepts(document) == (not structural_codes(document) or path.stem in UNSEEN), path.name
 
 
-def test_knows_every_element_and_attribute_of_schemas():
-    """No element of the checker's table lacks an attribute in the grammar."""
-    assert {name: set(known) - grammar_attributes(name) for name, known in ATTRIBUTES.items()} == {
-        name: set() for name in ATTRIBUTES
-    }
+def test_files_are_made_from_the_declarations() -> None:
+    """The grammar and the tables of docs/language.md are what `python -m tools.language_files` writes."""
+    page = language_files.PAGE.read_text(encoding="utf-8")
+
+    assert language_files.GRAMMAR.read_text(encoding="utf-8") == document_grammar()
+    assert page == language_files.with_tables(page)
+    assert page.count("| attribute | |") == 8
 
 
-def grammar_attributes(element: str) -> set[str]:
-    """Return the attributes that the grammar has for an element of a schema."""
-    grammar = etree.parse(GRAMMAR / "promptcache.rng").getroot()
-    defines = {define.get("name"): define for define in grammar.iter(f"{NS}define")}
-    found, seen = set(), set()
-    waiting = [each for each in grammar.iter(f"{NS}element") if each.findtext(f"{NS}name") == element]
-    while waiting:
-        for child in waiting.pop():
-            if child.tag == f"{NS}attribute":
-                found.add(child.findtext(f"{NS}name"))
-            elif child.tag == f"{NS}ref" and child.get("name") not in seen:
-                seen.add(child.get("name"))
-                waiting.append(defines[child.get("name")])
-            elif child.tag != f"{NS}element":
-                waiting.append(child)
-    return found
-
-
-def test_rng_is_made_from_rnc():
-    """The grammar in XML is the translation of the compact source."""
-    digest = hashlib.sha256((GRAMMAR / "promptcache.rnc").read_bytes()).hexdigest()
-    assert f"sha256 {digest}" in (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8"), "run grammar/make_rng.py"
-
-
-def test_rng_is_what_its_script_makes():
-    """The converter, if it is installed, makes the committed file."""
-    pytest.importorskip("rnc2rng")
-    spec = importlib.util.spec_from_file_location("make_rng", GRAMMAR / "make_rng.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.make_rng() == (GRAMMAR / "promptcache.rng").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("1", True),
+        ("007", True),
+        ("", False),
+        ("0", False),
+        ("-1", False),
+        ("1234567890", False),
+        ("1.0", False),
+        (" 1", False),
+    ],
+)
+def test_numbers_are_those_of_the_checker(value: str, allowed: bool) -> None:
+    """The least number of positions of a module is, in the grammar, what the checker takes for one."""
+    document = f'<schema name="s"><module name="a" reserve="{value}"/></schema>'
+    assert (not structural_codes(document)) == allowed == accepts(document)

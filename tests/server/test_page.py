@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from lxml import etree
 
 from promptcache import Engine
 from promptcache.decode import Service
@@ -32,7 +31,6 @@ REASON = (
     else "no chromium is installed (apt-get install chromium-headless-shell)"
 )
 PAGE = Path(__file__).parents[2] / "promptcache" / "server" / "page"
-GRAMMAR = Path(__file__).parents[2] / "grammar" / "promptcache.rng"
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
 
 
@@ -318,41 +316,6 @@ def test_the_cursor_stays_in_sight(visit: Callable[..., Any]) -> None:
     wait(page, lambda: scrolled() > 500)
     page.click("#prompt-marks button")
     wait(page, lambda: scrolled() < 30)
-
-
-@in_browser
-def test_the_schema_completes_what_the_grammar_has(visit: Callable[..., Any]) -> None:
-    """The table of elements and attributes is that of the authoritative grammar."""
-    found = ready(visit()).evaluate("import('/page/elements.js').then((each) => each.SCHEMA_ELEMENTS)")
-    made = {name: (set(children), set(attributes)) for name, (children, attributes) in found.items()}
-    expected = _elements()
-
-    assert made.pop("prompt")[1] == {"schema", "version"}
-    assert made.keys() == expected.keys() - {"prompt", "use", "arg"}
-    assert {name: expected[name] for name in made} == made
-
-
-def _elements() -> dict[str, tuple[set[str], set[str]]]:
-    """Return children and attributes of the elements in the grammar; definitions of one element are joined."""
-    tree = etree.parse(GRAMMAR)
-    of = "{http://relaxng.org/ns/structure/1.0}"
-    defined = {each.get("name"): each for each in tree.iter(f"{of}define")}
-    found: dict[str, tuple[set[str], set[str]]] = {}
-
-    def walk(node: Any, into: tuple[set[str], set[str]]) -> None:
-        for child in node:
-            if child.tag == f"{of}ref":
-                walk(defined[child.get("name")], into)
-            elif child.tag in (f"{of}element", f"{of}attribute"):
-                if (name := child.findtext(f"{of}name")) is not None:
-                    into[child.tag == f"{of}attribute"].add(name)
-            else:
-                walk(child, into)
-
-    for each in tree.iter(f"{of}element"):
-        if (name := each.findtext(f"{of}name")) is not None:
-            walk(each, found.setdefault(name, (set(), set())))
-    return found
 
 
 @in_browser
@@ -906,6 +869,7 @@ def test_the_page_and_its_files_are_served_and_no_others(open_server: Served) ->
     page = open_server.get("/", None, headers={"accept": "text/html,*/*;q=0.8"})
     listed = open_server.get("/", None)
     types = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
+    types["elements.json"] = "application/json"  # made from the declarations of the language
     found = {name: open_server.get(f"/page/{name}", None) for name in types}
 
     policy = page.headers["content-security-policy"]
@@ -918,6 +882,7 @@ def test_the_page_and_its_files_are_served_and_no_others(open_server: Served) ->
     assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page.text) == []
     assert "set-cookie" not in page.headers
     assert {name: each.headers["content-type"].partition(";")[0] for name, each in found.items()} == types
+    assert "reserve" in [each["name"] for each in found["elements.json"].json()["module"]["attributes"]]
     assert {each.headers["x-content-type-options"] for each in (page, *found.values())} == {"nosniff"}
     for name in ("../limits.py", "..%2flimits.py", "%2e%2e/app.py", "nothing.js", "/etc/passwd"):
         assert open_server.get(f"/page/{name}", None).status_code == 404

@@ -15,13 +15,21 @@ from typing import TypeAlias
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from promptcache.language import Context, Role, Whitespace
+from promptcache.language import Module, Role
+from promptcache.language.syntax.attributes import NUMBER, SEPARATOR, attributes_of
+from promptcache.language.syntax.nodes import SchemaDocument
 from promptcache.testing.texts import maybe, texts
 
 _MODULE_NAMES = ("a", "b", "c", "unit.py", "low-tide", "d_1", "été")
 _PARAMETER_NAMES = ("p", "q", "top-k", "x.y")
-_REPAIRS = ("none", "slots", "first-2", "first-30%", "all")
-_SEPARATORS = ("", " ", "\n", r"\n\n", "; ")
+_OF_SCHEMA = {
+    "version": ("1", "2.0-rc"),
+    "repair": ("none", "slots", "first-2", "first-30%", "all"),
+    "positions": ("closed", *4 * ("fixed",)),
+}
+_VALUES = {NUMBER: ("1", "5", "9"), SEPARATOR: ("", " ", "\n", r"\n\n", "; ")}
+"""Values of attributes that are drawn, by kind, beside those of kinds that have few."""
+
 _MAX_SLOT = 6
 _LEVELS = st.integers(0, 4)
 _DOCS = st.sampled_from(("a", "b < c", "</s>"))
@@ -151,9 +159,7 @@ def schema_drafts(elements: Elements) -> SearchStrategy[SchemaDraft]:
     """Draw the outline of a schema that uses no more than `elements`."""
     return st.builds(
         SchemaDraft,
-        attributes=attribute_choices(
-            version=("1", "2.0-rc"), repair=_REPAIRS, positions=("closed", *4 * ("fixed",)), **inherited(elements)
-        ),
+        attributes=attribute_choices(attribute_values(SchemaDocument, elements) | _OF_SCHEMA),
         items=st.lists(_items(elements), min_size=2, max_size=14).map(tuple),
         question=st.sampled_from((None, None, None, "", "a?")),
         indented=st.booleans(),
@@ -198,13 +204,16 @@ def _with_filler(draft: ParameterDraft) -> ParameterDraft:
 
 def _modules(elements: Elements, *, member: bool = False) -> SearchStrategy[ModuleDraft]:
     required = (False,) if member else (True,) if elements.complete else (False, False, True)
-    own = {"reserve": ("1", "5", "9"), **({} if elements.complete else {"cache": ("false", "true")})}
+    values = attribute_values(Module, elements)
+    del values["required"]
+    if elements.complete:
+        del values["cache"]
     return st.builds(
         ModuleDraft,
         level=st.just(0) if member else _LEVELS,
         name=st.sampled_from(_MODULE_NAMES),
         required=st.sampled_from(required),
-        attributes=attribute_choices(**own, **inherited(elements)),
+        attributes=attribute_choices(values),
         text=texts(),
     )
 
@@ -221,17 +230,16 @@ def _unions(elements: Elements) -> SearchStrategy[ItemDraft]:
     )
 
 
-def inherited(elements: Elements) -> dict[str, tuple[str, ...]]:
-    """Return the values of options that a module takes from its parent unless it has its own."""
-    contexts = tuple(context.value for context in Context if not (elements.complete and context is Context.OWN))
+def attribute_values(node: type, elements: Elements) -> dict[str, tuple[str, ...]]:
+    """Return the values of the attributes of an element whose kind has few values, or some in `_VALUES`."""
     return {
-        "context": contexts,
-        "whitespace": tuple(whitespace.value for whitespace in Whitespace),
-        "separator": _SEPARATORS,
+        each.name: tuple(value for value in values if not (elements.complete and value == "own"))
+        for each in attributes_of(node)
+        if (values := _VALUES.get(each.kind, each.kind.values))
     }
 
 
-def attribute_choices(**values: tuple[str, ...]) -> SearchStrategy[Mapping[str, str]]:
+def attribute_choices(values: Mapping[str, tuple[str, ...]]) -> SearchStrategy[Mapping[str, str]]:
     """Draw at most two attributes out of those that have `values`."""
     pairs = [(name, value) for name, known in values.items() for value in known]
     return st.lists(st.sampled_from(pairs), max_size=2).map(dict)

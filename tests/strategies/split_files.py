@@ -18,10 +18,12 @@ from hypothesis.strategies import SearchStrategy
 from lxml import etree
 
 from promptcache.language import CheckedSchema, check_schema, parse_schema
+from promptcache.language.syntax.nodes import SchemaDocument
 from promptcache.testing.prompt_xml import indent, to_text
-from tests.strategies.drafts import Elements, attribute_choices, inherited
+from tests.strategies.drafts import Elements, attribute_choices, attribute_values
 
 _PATHS = ("requires", "excludes", "after", "modules", "if", "then", "test")
+_OPTIONS = ("whitespace", "separator", "context")
 _WORD = re.compile(r"[()]|[^()\s]+")
 _SIGNS = frozenset({"(", ")", "and", "or", "not", "implies"})
 _HOLDERS = ("schema", "module", "system", "user", "assistant")
@@ -80,12 +82,13 @@ def file_wishes(elements: Elements) -> SearchStrategy[list[FileWish]]:
     none: SearchStrategy[list[FileWish]] = st.just([])
     if not elements.includes:
         return none
+    values = attribute_values(SchemaDocument, elements)
     wish = st.builds(
         FileWish,
         of_text=st.sampled_from((False, False, True)),
         number=st.integers(0, 99),
         deep=st.booleans(),
-        options=attribute_choices(**inherited(elements)),
+        options=attribute_choices({name: values[name] for name in _OPTIONS}),
         rules=st.booleans(),
     )
     options = (none, none, st.lists(wish, min_size=1, max_size=2))

@@ -8,7 +8,8 @@ from lxml import etree
 
 from promptcache.language import CheckedSchema, Role, Selection
 from promptcache.language.checked import CheckedItem, CheckedParameter, FinalText
-from promptcache.language.syntax.elements import ATTRIBUTES, CHILDREN
+from promptcache.language.syntax.attributes import attributes_of
+from promptcache.language.syntax.elements import ELEMENTS
 
 _OTHER_STRATEGIES = ("collection", "include", "@src")  # tests/strategies: collections, schema_files
 _SLOTS = {
@@ -22,8 +23,8 @@ _SLOTS = {
 _WRITTEN = {"comment": "<!--", "CDATA": "<![CDATA[", "control token": "&lt;|end|&gt;", "indented": "\n  <module"}
 
 SCHEMA_FEATURES = {
-    *(f"{element}@{name}" for element, names in ATTRIBUTES.items() for name in names),
-    *(f"{parent}>{child}" for parent in CHILDREN for child in ("module", "union", "parameter", *Role) if child in CHILDREN[parent]),
+    *(f"{name}@{attribute.name}" for name, element in ELEMENTS.items() for attribute in attributes_of(element.node)),
+    *(f"{name}>{child}" for name, element in ELEMENTS.items() for child in element.children if child in ("module", "union", "parameter", *Role)),
     *(*_SLOTS, *_WRITTEN, "unicode", "open turn", "scaffold of three", "nested modules in a scaffold", "two paths", "/path"),
     *("text", "doc", "scaffold", "rules", "example", "answer", "module>module>module", "union>module>union"),
 }  # fmt: skip

@@ -16,7 +16,8 @@ from promptcache.language.check import check_schema
 from promptcache.language.format.markup import CDATA_END, CDATA_START, Chars, MarkupKind, MarkupNode, Tag, read_markup
 from promptcache.language.prompt import parse_prompt
 from promptcache.language.schema import parse_schema
-from promptcache.language.syntax.elements import ATTRIBUTES
+from promptcache.language.syntax.attributes import PATHS, SOME_PATHS, AttributeType, attributes_of
+from promptcache.language.syntax.elements import ELEMENTS, PROMPT_ELEMENTS, ElementType
 from promptcache.language.syntax.files import Files
 from promptcache.language.syntax.nodes import Whitespace
 from promptcache.language.syntax.source import decode
@@ -27,7 +28,6 @@ _WIDTH = 120
 """Maximum line width, in characters. Longer start tags are split, and longer text moves to lines between its tags."""
 
 _INDENT = "  "
-_PATHS = frozenset({"requires", "excludes", "after", "modules"})
 _BLANK = " \t"
 _SPACE = " \t\n"
 
@@ -36,22 +36,22 @@ class _Dialect(NamedTuple):
     """Layout rules for the elements of one kind of document.
 
     Attributes:
+        elements: Elements with their attributes in order. Other attributes keep the order in which they were written.
         inline: Elements that are part of the text around them.
         exact: Elements whose content is not changed.
-        order: Order of the attributes, by element. Other attributes keep the order in which they were written.
     """
 
+    elements: Mapping[str, ElementType]
     inline: frozenset[str]
     exact: frozenset[str]
-    order: Mapping[str, Sequence[str]]
 
 
-_PROMPT = _Dialect(
-    frozenset({"text"}),
-    frozenset({"text", "arg"}),
-    {"prompt": ("schema", "version"), "answer": ATTRIBUTES["answer"], "use": ("module",)},
-)
-_SCHEMA = _Dialect(frozenset({"parameter", "text"}), frozenset({"text"}), ATTRIBUTES)
+def _dialect(elements: Mapping[str, ElementType], *exact: str) -> _Dialect:
+    inline = frozenset(name for name, element in elements.items() if element.is_inline)
+    return _Dialect(elements, inline, frozenset(exact))
+
+
+_PROMPT, _SCHEMA = _dialect(PROMPT_ELEMENTS, "text", "arg"), _dialect(ELEMENTS, "text")
 
 
 class _Surroundings(NamedTuple):
@@ -237,18 +237,20 @@ def _write(node: MarkupNode, around: _Surroundings) -> str:
 
 def _start_tag(tag: Tag, around: _Surroundings) -> str:
     """Return a start tag without its end. A block's start tag has one line per attribute if one line is too short."""
-    order = {name: number for number, name in enumerate(around.dialect.order.get(tag.name, ()))}
+    element = around.dialect.elements.get(tag.name)
+    known = {each.name: each for each in attributes_of(element.node)} if element else {}
+    order = {name: number for number, name in enumerate(known)}
     pairs = sorted(tag.attributes, key=lambda pair: order.get(pair[0], len(order)))
-    attributes = [f"{name}={_value(name, quoted, tag, around)}" for name, quoted in pairs]
+    attributes = [f"{name}={_value(quoted, known.get(name))}" for name, quoted in pairs]
     line = " ".join([f"<{tag.name}", *attributes])
     if tag.name in around.dialect.inline or len(f"{around.indent}{line}/>") <= _WIDTH:
         return line
     return f"<{tag.name} " + ("\n" + around.indent + " " * (len(tag.name) + 2)).join(attributes)
 
 
-def _value(name: str, quoted: str, tag: Tag, around: _Surroundings) -> str:
+def _value(quoted: str, attribute: AttributeType | None) -> str:
     value = quoted[1:-1]
-    if around.dialect is _SCHEMA and name in _PATHS and tag.name in ATTRIBUTES:
+    if attribute is not None and attribute.kind in (PATHS, SOME_PATHS):
         value = " ".join(value.split())
     return quoted[0] + value + quoted[0] if '"' in value else f'"{value}"'
 

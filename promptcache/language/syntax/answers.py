@@ -1,4 +1,4 @@
-"""The element `answer`: read, check and write it, and return the output format that it states.
+"""The element `answer`: read and check it, and return the output format that it states.
 
 llguidance is imported with the first answer, because most documents have none.
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from promptcache.diagnostics import Diagnostic, InvalidGeneration, Span
-from promptcache.language.syntax.attributes import AttributeReader
-from promptcache.language.syntax.elements import ATTRIBUTES
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.nodes import AnswerFormat, ParameterType, place
 from promptcache.language.syntax.patterns import portable_pattern, read_pattern
+from promptcache.language.syntax.read_attributes import read_attributes
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import BREAKS, INT, NUMBER, not_of_type, type_faults
-from promptcache.language.syntax.write_xml import Written
 from promptcache.language.syntax.xml import Element
 
 if TYPE_CHECKING:
@@ -34,45 +33,24 @@ _TYPES = {
 
 def read_answer(element: Element, folder: Folder | None, document: str, faults: list[Diagnostic]) -> AnswerFormat:
     """Read an `answer` element of a `document`, "schema" or "prompt". Diagnostics are added to `faults`."""
-    attributes = AttributeReader(element, ATTRIBUTES["answer"], faults)
-    src, schema = attributes.text("src"), None
-    if src is not None:
-        spans = {attribute.name: attribute.span for attribute in element.attributes}
-        for name in ("type", "choices", "pattern"):
-            if name in spans:
-                message = f"an answer with src has no {name}: the file says what answers are"
-                faults.append(diagnostic("PC105", message, spans[name], f"remove '{name}', or remove src"))
-        found = read_src(src, folder, dict(attributes.places)["src"][0], document=document)
-        if isinstance(found, Diagnostic):
-            faults.append(found)
-        else:
-            schema = found
-    return AnswerFormat(
-        type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
-        choices=attributes.alternatives("choices"),
-        pattern=attributes.text("pattern"),
-        src=src,
-        schema=schema,
-        span=element.span,
-        places=attributes.places,
-    )
+    answer = AnswerFormat(**read_attributes(element, AnswerFormat, faults))
+    if answer.src is None:
+        return answer
+    for attribute in element.attributes:
+        if attribute.name in ("type", "choices", "pattern"):
+            message = f"an answer with src has no {attribute.name}: the file says what answers are"
+            faults.append(diagnostic("PC105", message, attribute.span, f"remove '{attribute.name}', or remove src"))
+    found = read_src(answer.src, folder, place(answer, "src"), document=document)
+    if isinstance(found, Diagnostic):
+        faults.append(found)
+        return answer
+    return replace(answer, schema=found)
 
 
 def second_answer(span: Span, first: Span, document: str) -> Diagnostic:
     """Return the diagnostic for a second answer of a document, "schema" or "prompt"."""
     related = ((first, "first stated here"),)
     return diagnostic("PC113", f"the {document} has a second <answer>", span, "remove one of them", related)
-
-
-def answer_element(answer: AnswerFormat) -> Written:
-    """Return an answer as an element to write."""
-    values = {
-        "type": None if answer.type == ParameterType.TEXT else str(answer.type),
-        "choices": "|".join(answer.choices) or None,
-        "pattern": answer.pattern,
-        "src": answer.src,
-    }
-    return Written("answer", tuple((name, value) for name, value in values.items() if value is not None))
 
 
 def output_format(answer: AnswerFormat) -> OutputFormat | None:

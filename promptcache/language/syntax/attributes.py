@@ -1,203 +1,236 @@
-"""Read the attributes of an element into typed values, with a diagnostic for each value that is not allowed."""
+"""Declarations of attributes: a field of a node declares one in its annotation, by the kind of its values and by words.
+
+`cache: Annotated[bool, BOOLEAN("`false`: …")] = True` declares an attribute with a default. The reader, the printer,
+the formatter, the checks of values from Python, the grammars, the completion on the page and the tables of
+docs/language.md are made from these declarations.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
-from itertools import islice
-from typing import TypeVar
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.diagnostics import FLAG, TEXT, Kind, is_text, one_of, whole
 from promptcache.language.syntax.conditions import TOKEN
-from promptcache.language.syntax.names import quoted
-from promptcache.language.syntax.nodes import Places
-from promptcache.language.syntax.patterns import MAX_PATTERN
-from promptcache.language.syntax.repair import REPAIRS, is_repair
-from promptcache.language.syntax.source import diagnostic
-from promptcache.language.syntax.synonyms import CONTENT, meant
-from promptcache.language.syntax.xml import Attribute, Element
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_WORD = re.compile(r"\S+")
-_CHARACTER = re.compile(r".", re.DOTALL)
-_WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
-_WORDS = {
-    **dict.fromkeys(("requires", "excludes", "after", "modules"), _WORD),
-    **dict.fromkeys(("if", "then", "test"), TOKEN),
-    "pattern": _CHARACTER,
-}
-"""Attributes that store a span for every word, with the pattern of a word."""
-
-_WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc"})
+from promptcache.language.syntax.repair import REPAIR, is_repair
 
 MAX_SEPARATOR = 100
 """Maximum length of a separator, in characters. The separator is repeated between all blocks."""
 
+_MAX_NUMBER = 999_999_999
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_YES, _NO = frozenset({"yes", "on", "1", "always"}), frozenset({"no", "off", "0", "never", "none"})
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
-class AttributeReader:
-    """Typed access to the attributes of `element`. Diagnostics are added to `faults`."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ValueKind:
+    """Kind of the values of an attribute.
 
-    def __init__(self, element: Element, known: Sequence[str], faults: list[Diagnostic]) -> None:
-        self._element = element
-        self._found = {attribute.name: attribute for attribute in element.attributes}
-        self._faults = faults
-        for attribute in element.attributes:
-            if attribute.name not in known:
-                self._fault("PC103", f"<{element.name}> has no attribute '{attribute.name}'", attribute.span,
-                            self._instead(attribute, known))  # fmt: skip
+    Attributes:
+        in_python: The values that a field of a node can have.
+        expected: What a document must write, for messages.
+        read: Returns the value of a text; None if the text is not allowed.
+        write: Returns the text of a value.
+        values: Texts for completion. Without `facets`, they are all texts that are allowed.
+        facets: Restrictions of the text as an XML Schema datatype has them.
+        word: Pattern of the words that have a span each.
+        enum: The enumeration of the values.
+    """
 
-    def _instead(self, attribute: Attribute, known: Sequence[str]) -> str:
-        """Return help for an attribute that the element does not have."""
-        if attribute.name in CONTENT and self._element.name in _WITH_TEXT:
-            return f"write the text inside, <{self._element.name} …>{attribute.value}</{self._element.name}>"
-        return meant(attribute.name, known) or _listed(known)
+    in_python: Kind = TEXT
+    expected: str = "text"
+    read: Callable[[str], Any] = str
+    write: Callable[[Any], str] = str
+    values: tuple[str, ...] = ()
+    facets: tuple[tuple[str, str], ...] = ()
+    word: re.Pattern[str] | None = None
+    enum: type[StrEnum] | None = None
 
-    @property
-    def places(self) -> Places:
-        """Return the spans of the words of every value."""
-        return tuple((attribute.name, tuple(_words(attribute))) for attribute in self._element.attributes)
+    def __call__(
+        self, words: str, *, name: str = "", inherited: bool = False, of_members: bool = False, alias_of: str = ""
+    ) -> Attr:
+        """Declare an attribute with values of this kind; the arguments are those of `Attr`."""
+        return Attr(self, words, name, inherited, of_members, alias_of)
 
-    def text(self, name: str) -> str | None:
-        """Return the value, or None if the attribute is absent."""
-        attribute = self._found.get(name)
-        return attribute.value if attribute else None
 
-    def needed(self, name: str) -> str:
-        """Return the value of a required attribute. A missing attribute is a fault."""
-        if name in self._found:
-            return self._found[name].value
-        message = f"<{self._element.name}> needs the attribute '{name}'"
-        self._fault("PC104", message, self._element.name_span, f'add {name}="…"')
-        return ""
+class Attr(NamedTuple):
+    """Declaration of an attribute, in the annotation of a field.
 
-    def flag(self, name: str) -> bool | None:
-        """Return the value as a boolean, or None if the attribute is absent."""
-        value = self.text(name)
-        if value not in {None, "true", "false"}:
-            meant = "true" if value in _YES else "false" if value in _NO else None
-            advice = f'write {name}="{meant}"' if meant else did_you_mean(value or "", ("true", "false"))
-            self._not_allowed(name, "true or false", advice)
-        return None if value is None else value == "true"
+    Attributes:
+        words: Its meaning, in Markdown, for the reference, for editors and for the page.
+        name: Its name in documents, if the field has another one.
+        inherited: Whether an element without it has the value of the parent.
+        of_members: Whether members of collections have it.
+        alias_of: The attribute whose value it gives under another name. The field says whether it is in use.
+    """
 
-    def needed_one_of(self, *names: str) -> None:
-        """Add a fault if all of these attributes are absent."""
-        if self._found.keys().isdisjoint(names):
-            message = f"<{self._element.name}> needs one of the attributes {', '.join(names)}"
-            self._fault("PC104", message, self._element.name_span, f'add {names[0]}="…"')
+    kind: ValueKind
+    words: str
+    name: str
+    inherited: bool
+    of_members: bool
+    alias_of: str
 
-    def number(self, name: str, least: int = 1) -> int | None:
-        """Return a whole number from `least` to 999,999,999, or None if the attribute is absent or not allowed."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if _NUMBER.fullmatch(value) and int(value) >= least:
-            return int(value)
-        self._not_allowed(name, f"a whole number from {least} to 999999999")
-        return None
 
-    def needed_number(self, name: str) -> int:
-        """Return the number in a required attribute. A missing attribute is a fault."""
-        self.needed(name)
-        return self.number(name) or 1
+def _number(least: int) -> ValueKind:
+    return ValueKind(
+        in_python=whole(least, _MAX_NUMBER),
+        expected=f"a whole number from {least} to {_MAX_NUMBER}",
+        read=lambda text: int(text) if _NUMBER.fullmatch(text) and int(text) >= least else None,
+        facets=(("pattern", "0*[1-9][0-9]*" if least else "[0-9]+"), ("maxLength", "9")),
+    )
 
-    def choice(self, name: str, choices: type[_Choice]) -> _Choice | None:
-        """Return a value of an enumeration, or None if the attribute is absent or not allowed."""
-        value = self.text(name)
-        known = [choice.value for choice in choices]
-        if value is None or value in known:
-            return None if value is None else choices(value)
-        self._not_allowed(name, f"one of {', '.join(known)}", meant(value, known))
-        return None
 
-    def repair(self, name: str) -> str | None:
-        """Return a value of `repair`, or None if the attribute is absent or not allowed."""
-        value = self.text(name)
-        if value is None or is_repair(value):
-            return value
-        self._not_allowed(name, REPAIRS)
-        return None
-
-    def words(self, name: str) -> tuple[str, ...]:
-        """Return the words of a value, separated by whitespace. A value without words is a fault."""
-        value = self.text(name)
-        if value is not None and not value.split():
-            self._not_allowed(name, "at least one name or path")
-        return tuple(value.split()) if value else ()
-
-    def alternatives(self, name: str) -> tuple[str, ...]:
-        """Return the alternatives in a value, separated by `|`. An empty or repeated alternative is a fault."""
-        value = self.text(name)
-        if value is None:
-            return ()
-        found = tuple(value.split("|"))
-        if "" in found or len(set(found)) < len(found):
-            self._not_allowed(name, "different values separated by |")
-        return found
-
-    def escaped(self, name: str) -> str | None:
-        r"""Return a value with the escapes \n, \t and \\ replaced by a newline, a tab and a backslash."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if any(match[1] not in _ESCAPES for match in _ESCAPE.finditer(value)):
-            self._not_allowed(name, r"text with no escapes but \n, \t and \\")
-        text = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), value)
-        if len(text) > MAX_SEPARATOR:
-            self._not_allowed(name, f"text of at most {MAX_SEPARATOR} characters")
-            return ""
-        return text
-
-    def either(self, name: str, other: str) -> str | None:
-        """Return the value of `name`, or of `other`, its name in the paper's dialect. Using both is a fault."""
-        if name in self._found and other in self._found:
-            message = f"'{other}' is another name for '{name}': use only one of them"
-            self._fault("PC105", message, self._found[other].span, f"remove '{other}'")
-        return self.text(name) if name in self._found else self.text(other)
-
-    def _not_allowed(self, name: str, expected: str, advice: str | None = None) -> None:
-        attribute = self._found[name]
-        message = f"{name}={quoted(attribute.value)} is not allowed: {expected} is expected"
-        self._fault("PC105", message, attribute.value_span, advice)
-
-    def _fault(self, code: str, message: str, span: Span, advice: str | None) -> None:
-        self._faults.append(diagnostic(code, message, span, advice))
+def choice(enum: type[StrEnum]) -> ValueKind:
+    """Return the kind of the values of an enumeration."""
+    kind = one_of(enum)
+    return ValueKind(
+        in_python=kind,
+        expected=kind.words,
+        read=lambda text: enum(text) if text in [*enum] else None,
+        values=tuple(enum),
+        enum=enum,
+    )
 
 
 def escape(text: str) -> str:
-    """Escape `text` so that `AttributeReader.escaped` returns it."""
+    """Write newlines, tabs and backslashes of a separator as escapes."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
-def num_words(element: Element, limit: int) -> int:
-    """Count the paths and the words of conditions in the attributes of an element, up to `limit + 1`."""
-    listed = (attribute for attribute in element.attributes if _WORDS.get(attribute.name) in (_WORD, TOKEN))
-    words = (match for attribute in listed for match in _WORDS[attribute.name].finditer(attribute.value))
-    return sum(1 for _ in islice(words, limit + 1))
+def _unescape(text: str) -> str | None:
+    found = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), text)
+    is_right = all(match[1] in _ESCAPES for match in _ESCAPE.finditer(text)) and len(found) <= MAX_SEPARATOR
+    return found if is_right else None
 
 
-def _words(attribute: Attribute) -> Iterator[Span]:
-    word = _WORDS.get(attribute.name)
-    matches = word.finditer(attribute.value) if word is not None and not attribute.value.isspace() else ()
-    if word is _CHARACTER and len(attribute.value) > MAX_PATTERN:
-        matches = ()
-    places = _places(attribute)
-    found = [attribute.source.span(places[match.start()], places[match.end()]) for match in matches]
-    yield from found or [attribute.value_span]
+def _alternatives(text: str) -> tuple[str, ...] | None:
+    found = tuple(text.split("|"))
+    return found if _are_different(found) else None
 
 
-def _places(attribute: Attribute) -> Sequence[int]:
-    """Return the document offset of each character of the value, and of its end. A reference is one character."""
-    start, stop = attribute.value_start, attribute.value_stop
-    if len(attribute.value) == stop - start:
-        return range(start, stop + 1)
-    return [*(match.start() for match in _WRITTEN.finditer(attribute.source.text, start, stop)), stop]
+def _are_paths(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(map(is_text, value))
 
 
-def _listed(known: Sequence[str]) -> str:
-    return f"allowed attributes: {', '.join(known)}" if known else "it has no attributes"
+def _are_different(value: Any) -> bool:
+    return _are_paths(value) and len({*value}) == len(value) and not any(not each or "|" in each for each in value)
+
+
+STRING = ValueKind()
+NUMBER_OR_ZERO, NUMBER = _number(0), _number(1)
+CONDITION = ValueKind(word=TOKEN)
+PATTERN = ValueKind(word=re.compile(".", re.DOTALL))
+BOOLEAN = ValueKind(
+    in_python=FLAG,
+    expected="true or false",
+    read={"true": True, "false": False}.get,
+    write=lambda value: str(value).lower(),
+    values=("true", "false"),
+)
+PATHS = ValueKind(
+    in_python=Kind('a tuple of paths, such as ("a", "b/c"),', _are_paths),
+    expected="at least one name or path",
+    read=lambda text: tuple(text.split()) or None,
+    write=" ".join,
+    facets=(("pattern", r"\s*\S(.|\s)*"),),
+    word=re.compile(r"\S+"),
+)
+SOME_PATHS = replace(
+    PATHS,
+    in_python=Kind(
+        'a tuple of one path or more, such as ("a", "b/c"),', lambda value: _are_paths(value) and bool(value)
+    ),
+)
+ALTERNATIVES = ValueKind(
+    in_python=Kind("a tuple of different texts that are not empty and have no |", _are_different),
+    expected="different values separated by |",
+    read=_alternatives,
+    write="|".join,
+    facets=(("pattern", r"[^|]+(\|[^|]+)*"),),
+)
+SEPARATOR = ValueKind(
+    in_python=Kind(
+        f"text of at most {MAX_SEPARATOR} characters",
+        lambda value: is_text(value) and len(value) <= MAX_SEPARATOR,
+    ),
+    expected=rf"text of at most {MAX_SEPARATOR} characters with no escapes but \n, \t and \\",
+    read=_unescape,
+    write=escape,
+    facets=(("pattern", r"([^\\]|\\[nt\\])*"),),
+)
+REPAIR_NAME = ValueKind(
+    in_python=REPAIR,
+    expected=REPAIR.words,
+    read=lambda text: text if is_repair(text) else None,
+    values=("none", "slots", "first-16", "first-20%", "all"),
+    facets=(("pattern", "none|slots|all|first-(0|[1-9][0-9]{0,8})|first-([0-9]|[1-9][0-9]|100)%"),),
+)
+
+
+class AttributeType(NamedTuple):
+    """Attribute of an element: its declaration, with its name and field. `optional` fields can be None."""
+
+    name: str
+    field: str
+    declared: Attr
+    default: object
+    optional: bool
+
+    @property
+    def kind(self) -> ValueKind:
+        """Return the kind of its values."""
+        return self.declared.kind
+
+    @property
+    def required(self) -> bool:
+        """Return whether a document must write it."""
+        return self.default is MISSING
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what authors must know about it."""
+        has_default = not (self.required or self.default is None or self.declared.alias_of)
+        return {
+            "name": self.name,
+            "required": self.required,
+            "inherited": self.declared.inherited and self.optional,
+            "default": self.kind.write(self.default) if has_default else None,
+            "values": self.kind.values,
+            "words": self.declared.words,
+        }
+
+
+_KNOWN: dict[type[Any], tuple[AttributeType, ...]] = {}
+
+
+def attributes_of(node: type[Any]) -> tuple[AttributeType, ...]:
+    """Return the attributes that the fields of a node declare. They are read once."""
+    if node not in _KNOWN:
+        _KNOWN[node] = tuple(_declared(node))
+    return _KNOWN[node]
+
+
+def _declared(node: type[Any]) -> Iterator[AttributeType]:
+    hints = get_type_hints(node, include_extras=True)
+    for each in fields(node):
+        hint = hints[each.name]
+        for declared in getattr(hint, "__metadata__", ()):
+            optional = type(None) in get_args(hint.__origin__)
+            yield AttributeType(declared.name or each.name, each.name, declared, each.default, optional)
+
+
+def write_attributes(node: object) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a node as text, without those that have their default."""
+    written: dict[str, str] = {}
+    for each in attributes_of(type(node)):
+        value = getattr(node, each.field)
+        if each.declared.alias_of:
+            if value and each.declared.alias_of in written:
+                written[each.name] = written.pop(each.declared.alias_of)
+        elif value is not None and value != each.default:
+            written[each.name] = each.kind.write(value)
+    return tuple(written.items())

@@ -1,89 +1,110 @@
-"""Elements of a schema document: their attributes, their allowed children, and readers for the smaller elements.
-
-The tables `ATTRIBUTES` and `CHILDREN` define the vocabulary of schemas. Tests compare them with the grammar.
-`read_items` reads the elements that contain items.
-"""
+"""Elements of schema documents: their nodes, which declare their attributes, and the elements that they can contain."""
 
 from __future__ import annotations
 
-from promptcache.diagnostics import Diagnostic
-from promptcache.language.syntax.attributes import AttributeReader
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.nodes import (
+    AnswerFormat,
     Assert,
     Choose,
-    Combination,
+    Collection,
     Doc,
     Example,
     Exclude,
+    Include,
+    Module,
     Parameter,
-    ParameterType,
     Require,
     Role,
+    RuleList,
+    Scaffold,
+    SchemaDocument,
+    Text,
+    Turn,
+    Union,
 )
-from promptcache.language.syntax.source import diagnostic
-from promptcache.language.syntax.xml import Characters, Element
+from promptcache.language.syntax.prompt_nodes import Argument, PromptDocument, Reference
 
-RULE_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "require": ("if", "then", "message"),
-    "exclude": ("modules", "message"),
-    "choose": ("modules", "min", "max", "message"),
-    "assert": ("test", "message"),
-}
-"""Attributes of the elements that are allowed in `rules`, by element."""
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "schema": ("name", "version", "whitespace", "separator", "context", "repair", "positions"),
-    "module": (
-        "name",
-        "required",
-        "requires",
-        "excludes",
-        "after",
-        "cache",
-        "src",
-        "reserve",
-        "context",
-        "whitespace",
-        "separator",
-    ),
-    "union": ("name", "required", "default", "scaffold"),
-    "collection": ("name", "min", "max", "src", "context", "whitespace", "separator"),
-    "parameter": (
-        "name",
-        "length",
-        "default",
-        "placeholder",
-        "scaffold",
-        "required",
-        "type",
-        "choices",
-        "pattern",
-        "message",
-    ),
-    "scaffold": ("name", "modules"),
-    "include": ("href",),
-    "example": ("name", "valid", "contains", "answer"),
-    "answer": ("type", "choices", "pattern", "src"),
-    "rules": (),
-    **RULE_ATTRIBUTES,
-    "system": (),
-    "user": (),
-    "assistant": (),
-    "text": (),
-    "doc": (),
-}
-"""Attributes of the elements of a schema document, by element."""
 
-_ANYTHING = frozenset(ATTRIBUTES) - {"schema", "rules", "example", "answer"} - RULE_ATTRIBUTES.keys()
-CHILDREN = {
-    "schema": _ANYTHING | {"rules", "example", "answer"},
-    "rules": frozenset({*RULE_ATTRIBUTES, "doc"}),
-    "module": _ANYTHING,
-    "union": frozenset({"module", "doc"}),
-    "collection": frozenset({"module", "include", "doc"}),
-    **{role.value: _ANYTHING - {"scaffold"} for role in Role},
+class ElementType(NamedTuple):
+    """Element of a document.
+
+    Attributes:
+        node: The node that it becomes; it declares the attributes.
+        words: Its meaning, in Markdown.
+        children: The elements that it can contain.
+        is_inline: Whether it is part of the text around it.
+    """
+
+    node: type[Any]
+    words: str
+    children: tuple[str, ...] = ()
+    is_inline: bool = False
+
+
+RULES: Mapping[str, ElementType] = {
+    "require": ElementType(Require, "if the first condition holds, the second holds too"),
+    "exclude": ElementType(Exclude, "at most one of the modules is present"),
+    "choose": ElementType(Choose, "in every prompt, this number of the modules is present"),
+    "assert": ElementType(Assert, "in every prompt, the condition holds"),
 }
-"""Child elements that are allowed, by parent element. Elements without an entry contain only text, or nothing."""
+"""Elements that are allowed in `rules` only."""
+
+_IN_TURNS = ("text", "doc", "parameter", "module", "union", "collection", "include")
+_ANYWHERE = (*_IN_TURNS, *Role, "scaffold")
+ELEMENTS: Mapping[str, ElementType] = {
+    "schema": ElementType(SchemaDocument, "Reusable text, declared once.", (*_ANYWHERE, "answer", "rules", "example")),
+    "module": ElementType(Module, "A named text that a prompt can select.", _ANYWHERE),
+    "union": ElementType(Union, "Alternatives that share one start position.", ("module", "doc")),
+    "collection": ElementType(Collection, "Modules that a prompt uses in any order.", ("module", "include", "doc")),
+    "parameter": ElementType(Parameter, "A slot that a prompt can fill.", is_inline=True),
+    "scaffold": ElementType(Scaffold, "Modules that are also encoded together, so that they attend to each other."),
+    "include": ElementType(Include, "The modules of another file."),
+    **{role.value: ElementType(Turn, "A chat turn.", (*_IN_TURNS, *Role)) for role in Role},
+    "text": ElementType(Text, "Text that is used exactly as it is.", is_inline=True),
+    "doc": ElementType(Doc, "Documentation, which is never part of a prompt."),
+    "answer": ElementType(AnswerFormat, "The format of answers."),
+    "rules": ElementType(RuleList, "Rules about modules anywhere in the schema.", (*RULES, "doc")),
+    **RULES,
+    "example": ElementType(Example, "A prompt for the schema, checked with it.", ("prompt",)),
+}
+"""Elements of a schema document, by name. A turn in a turn gets a diagnostic of its own, and so does what is in an
+example."""
+
+
+PROMPT_ELEMENTS: Mapping[str, ElementType] = {
+    "prompt": ElementType(PromptDocument, "One request against a schema.", ("use", "arg", "answer", "text", *Role)),
+    "use": ElementType(Reference, "A module by its path.", ("use", "arg")),
+    "arg": ElementType(Argument, "An argument whose text is exact."),
+    "answer": ELEMENTS["answer"],
+    **{role.value: ElementType(Turn, "A chat turn.", ("text",)) for role in Role},
+    "text": ELEMENTS["text"],
+}
+"""Elements of a prompt document, by name, beside those that name modules."""
+
+
+def vocabulary() -> dict[str, Any]:
+    """Return the elements of schemas as data: what each can contain, and its attributes with values and words."""
+    return {
+        name: {
+            "children": [child for child in element.children if name not in [*Role] or child not in [*Role]],
+            "attributes": [
+                each.as_data() | {"detail": plain(each.declared.words)} for each in attributes_of(element.node)
+            ],
+        }
+        for name, element in {**ELEMENTS, "prompt": PROMPT_ELEMENTS["prompt"]}.items()
+    }
+
+
+def plain(words: str) -> str:
+    """Return Markdown of a declaration as plain text."""
+    return _LINK.sub(r"\1", words).replace("`", "")
 
 
 def instead(element: str, parent: str) -> str | None:
@@ -107,85 +128,6 @@ def instead(element: str, parent: str) -> str | None:
             return "a document has only one <schema>, its root element"
         case _, "prompt":
             return "a prompt is a document of its own, or inside of <example>"
-    if parent not in CHILDREN:
+    if not ELEMENTS[parent].children:
         return f"<{parent}> is an empty element: write <{parent} …/>"
     return None
-
-
-def read_parameter(element: Element, faults: list[Diagnostic]) -> Parameter:
-    """Read a `parameter` element."""
-    attributes = AttributeReader(element, ATTRIBUTES["parameter"], faults)
-    return Parameter(
-        name=attributes.needed("name"),
-        length=attributes.needed_number("length"),
-        span=element.span,
-        default=attributes.text("default"),
-        placeholder=attributes.either("placeholder", "scaffold"),
-        cut_placeholder=attributes.text("placeholder") is None and attributes.text("scaffold") is not None,
-        required=attributes.flag("required") or False,
-        type=attributes.choice("type", ParameterType) or ParameterType.TEXT,
-        choices=attributes.alternatives("choices"),
-        pattern=attributes.text("pattern"),
-        message=attributes.text("message"),
-        places=attributes.places,
-    )
-
-
-def read_example(element: Element, faults: list[Diagnostic]) -> Example | Doc:
-    """Read an `example` element. An example without a prompt is a fault and becomes a `Doc`."""
-    attributes = AttributeReader(element, ATTRIBUTES["example"], faults)
-    prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
-    faults += _misplaced(element, prompts[:1])
-    if not prompts:
-        message, advice = "<example> needs a prompt", 'add <prompt schema="…">'
-        faults.append(diagnostic("PC104", message, element.name_span, advice))
-        return Doc(text="", span=element.span)
-    prompt = prompts[0]
-    return Example(
-        prompt=prompt.source.text[prompt.start : prompt.end],
-        prompt_span=prompt.span,
-        span=element.span,
-        name=attributes.text("name"),
-        valid=attributes.flag("valid"),
-        contains=attributes.text("contains"),
-        answer=attributes.text("answer"),
-        places=attributes.places,
-    )
-
-
-def _misplaced(example: Element, prompts: list[Element]) -> list[Diagnostic]:
-    found = []
-    for node in example.children:
-        if isinstance(node, Element) and node not in prompts:
-            message, advice = f"<{node.name}> is not allowed inside <example>", "write one <prompt> in each example"
-            found.append(diagnostic("PC102", message, node.name_span, advice))
-        elif isinstance(node, Characters) and not node.blank:
-            message, advice = "<example> cannot contain text", "move the text into the <prompt>"
-            found.append(diagnostic("PC106", message, node.span, advice))
-    return found
-
-
-def read_rule(element: Element, faults: list[Diagnostic]) -> Combination:
-    """Read a rule. Diagnostics for its attributes are added to `faults`."""
-    attributes = AttributeReader(element, RULE_ATTRIBUTES[element.name], faults)
-    span, message, places = element.span, attributes.text("message"), attributes.places
-    match element.name:
-        case "require":
-            condition, consequence = attributes.needed("if"), attributes.needed("then")
-            return Require(condition=condition, consequence=consequence, span=span, message=message, places=places)
-        case "assert":
-            return Assert(test=attributes.needed("test"), span=span, message=message, places=places)
-        case "exclude":
-            attributes.needed("modules")
-            return Exclude(modules=attributes.words("modules"), span=span, message=message, places=places)
-        case _:
-            attributes.needed("modules")
-            attributes.needed_one_of("min", "max")
-            return Choose(
-                modules=attributes.words("modules"),
-                span=span,
-                minimum=attributes.number("min", least=0),
-                maximum=attributes.number("max"),
-                message=message,
-                places=places,
-            )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from promptcache.diagnostics import FaultList, SchemaError, Span
 from promptcache.language.syntax.answers import answer_faults, second_answer
+from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.names import (
     RESERVED_MODULES,
     RESERVED_OUTSIDE_MODULES,
@@ -167,16 +168,13 @@ class _Walker:
     ) -> None:
         """Add a collection as a module without content, and check its members."""
         path = join_path(parent, collection.name)
-        places = tuple(("required" if name == "min" else name, spans) for name, spans in collection.places)
-        required = collection.minimum > 0
-        module = Module(name=collection.name, children=(), span=collection.span, required=required, places=places)
+        module = collection.as_module()
         self._module(module, parent, turn, choices)
         if path in self.index.modules and self.index.modules[path].module is module:
             self.index.collections[path] = collection
         if collection.maximum is not None and collection.minimum > collection.maximum:
             message = f"min is {collection.minimum}, but max is {collection.maximum}"
             self.fault("PC309", message, place(collection, "min"), "lower min")
-        plain = Module(name="", children=(), span=collection.span)
         for member in collection.members:
             if member.name in collection.listed:
                 span = collection.listed[member.name].span
@@ -189,10 +187,10 @@ class _Walker:
                 message = f"'{member.name}' is a member of a collection, which holds only text"
                 fix = "write this outside of the collection, or make the member a module"
                 self.fault("PC111", message, extra.span, fix)
-            for name in _OPTIONS:
-                if getattr(member, name) != getattr(plain, name):
-                    message = f"a member of a collection has no option '{name}'"
-                    self.fault("PC111", message, place(member, name), f"set it on the collection, or remove {name}")
+            for option in attributes_of(Module):
+                if not option.declared.of_members and getattr(member, option.field) != option.default:
+                    message, fix = f"a member of a collection has no option '{option.name}'", "set it on the collection"
+                    self.fault("PC111", message, place(member, option.name), f"{fix}, or remove {option.name}")
 
     def _parameter(self, parameter: Parameter, parent: str) -> None:
         self.index.faults.extend(check_type(parameter))
@@ -244,10 +242,6 @@ class _Walker:
             fix += ", or put the include into a module of its own"
         self.fault(code, message, span, fix, first)
         return False
-
-
-_OPTIONS = ("required", "requires", "excludes", "after", "cache", "reserve", "context", "separator")
-"""Options of modules that members of collections do not have."""
 
 
 def scaffold_name(scaffold: Scaffold) -> str:

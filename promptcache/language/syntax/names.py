@@ -8,12 +8,13 @@ from functools import lru_cache
 from xml.parsers import expat
 
 from promptcache.diagnostics import did_you_mean
+from promptcache.language.syntax.elements import PROMPT_ELEMENTS
 from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML
 from promptcache.language.syntax.xml import MAX_DEPTH
 
-RESERVED_MODULES = frozenset({"prompt", "answer", "use", "arg", "text", "doc", "system", "user", "assistant", "tool"})
-"""Names that a module cannot have: the elements of a prompt document, and `tool`, one more kind of turn."""
+RESERVED_MODULES = frozenset({*PROMPT_ELEMENTS, "doc", "tool"})
+"""Names that a module cannot have: the elements of a prompt document, `doc`, and `tool`, one more kind of turn."""
 
 RESERVED_PARAMETERS = frozenset({"schema", "module"})
 """Names that a parameter cannot have: the attributes with a fixed meaning in a prompt document."""

@@ -1,4 +1,4 @@
-"""Nodes of a schema: frozen dataclasses, each with a span.
+"""Nodes of a schema: frozen dataclasses, each with a span. Their fields declare the attributes of the language.
 
 `parse_schema` creates nodes from text, and Python callers create them directly. Creating a node does not check it;
 `check_schema` checks the whole schema.
@@ -9,9 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from promptcache.diagnostics import Short, Span
+from promptcache.language.syntax.attributes import (
+    ALTERNATIVES,
+    BOOLEAN,
+    CONDITION,
+    NUMBER,
+    NUMBER_OR_ZERO,
+    PATHS,
+    PATTERN,
+    REPAIR_NAME,
+    SEPARATOR,
+    SOME_PATHS,
+    STRING,
+    attributes_of,
+    choice,
+)
 
 Places: TypeAlias = tuple[tuple[str, tuple[Span, ...]], ...]
 """Spans of attribute values: the name of each attribute with one span, or with one span for each word of a list."""
@@ -69,16 +84,23 @@ class ParameterType(StrEnum):
     CHOICE = "choice"
 
 
-def _take_texts(node: object, **choices: type[StrEnum]) -> None:
-    """Replace the text of a choice, as Python code may give it, by its member. Other values are faults of a check."""
-    for name, kind in choices.items():
-        value = getattr(node, name)
-        if type(value) is str and value in [*kind]:
-            object.__setattr__(node, name, kind(value))
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SchemaNode(Short):
+    """Part of a schema: the span of its start tag or text, and the spans of its attributes."""
+
+    span: Span = IN_PYTHON
+    places: Places = field(default=(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Replace the texts of choices, as Python may give them, by their members; a check reports other values."""
+        for each in attributes_of(type(self)):
+            value = getattr(self, each.field) if each.kind.enum is not None else None
+            if type(value) is str and (member := each.kind.read(value)) is not None:
+                object.__setattr__(self, each.field, member)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Text(Short):
+class Text(SchemaNode):
     """Text that is present if its parent is present.
 
     `exact` text is used unchanged: the `text` element, a `src` file, and text from Python. The whitespace rules of the
@@ -86,115 +108,120 @@ class Text(Short):
     """
 
     text: str
-    span: Span
     exact: bool = False
 
 
+_TYPE = choice(ParameterType)("the type of the text; `line` has no line break")
+_CHOICES = ALTERNATIVES('for `type="choice"`: the values, separated by `|`')
+_PATTERN = PATTERN("a regular expression that must match the whole text")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Parameter(Short):
+class Parameter(SchemaNode):
     """Slot of `length` positions that a prompt fills. `message` explains the `pattern` to authors of prompts.
 
     If `cut_placeholder` is true, a placeholder that is longer than the slot is truncated. The paper's dialect
     (`scaffold="…"`) needs this.
     """
 
-    name: str
-    length: int
-    span: Span
-    default: str | None = None
-    placeholder: str | None = None
-    cut_placeholder: bool = False
-    required: bool = False
-    type: ParameterType = ParameterType.TEXT
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _take_texts(self, type=ParameterType)
+    name: Annotated[str, STRING("what prompts call it, see [Names](#names-and-paths)")]
+    length: Annotated[int, NUMBER("the number of positions, that is, of tokens")]
+    default: Annotated[str | None, STRING("the text of a slot that the prompt does not fill; by default empty")] = None
+    placeholder: Annotated[
+        str | None,
+        STRING("the text in the slot while the module is encoded, by default the `default`. Prompts never contain it"),
+    ] = None
+    cut_placeholder: Annotated[
+        bool,
+        STRING("`placeholder` in [the paper's dialect](#the-papers-dialect)", name="scaffold", alias_of="placeholder"),
+    ] = False
+    required: Annotated[bool, BOOLEAN("`true`: a prompt with this module must fill the slot with text")] = False
+    type: Annotated[ParameterType, _TYPE] = ParameterType.TEXT
+    choices: Annotated[tuple[str, ...], _CHOICES] = ()
+    pattern: Annotated[str | None, _PATTERN] = None
+    message: Annotated[str | None, STRING("for a `pattern`: the error message for a text that does not match")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Doc(Short):
+class Doc(SchemaNode):
     """Documentation for readers of the schema. It is never tokenized."""
 
     text: str
-    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AnswerFormat(Short):
+class AnswerFormat(SchemaNode):
     """Format of answers: a type as parameters have it, or a JSON schema. It changes no token of a prompt.
 
     Attributes:
         src: The file of the JSON schema, as the document names it; `schema` is its text.
     """
 
-    type: ParameterType = ParameterType.TEXT
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    src: str | None = None
+    type: Annotated[ParameterType, _TYPE] = ParameterType.TEXT
+    choices: Annotated[tuple[str, ...], _CHOICES] = ()
+    pattern: Annotated[str | None, _PATTERN] = None
+    src: Annotated[str | None, STRING("a file with a JSON schema, instead of the other attributes")] = None
     schema: str | None = None
-    span: Span = IN_PYTHON
-    places: Places = field(default=(), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _take_texts(self, type=ParameterType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Turn(Short):
+class Turn(SchemaNode):
     """Chat turn. Its header and footer come from the model's chat template."""
 
     role: Role
     children: tuple[Item, ...]
-    span: Span
 
     def __post_init__(self) -> None:
-        _take_texts(self, role=Role)
+        """Replace the text of a role by its member."""
+        if type(self.role) is str and self.role in [*Role]:
+            object.__setattr__(self, "role", Role(self.role))
+
+
+_SEES = "see [layout.md](layout.md#what-each-encoding-sees)"
+_CONTEXT = choice(Context)(f"what modules attend to when they are encoded, {_SEES}", inherited=True)
+_WHITESPACE = choice(Whitespace)("how text blocks become text, see [Whitespace](#whitespace)", inherited=True)
+_SEPARATOR = SEPARATOR("the text between blocks, by default a newline, see [Separators](#separators)", inherited=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Module(Short):
+class Module(SchemaNode):
     """Reusable text with a name. An inherited option that is None has the value of the parent.
 
     `requires`, `excludes` and `after` are module paths as written. A path is relative to the parent of this module, or
     starts at the root if it has a leading slash.
     """
 
-    name: str
+    name: Annotated[str, STRING("what prompts call it, see [Names](#names-and-paths)", of_members=True)]
     children: tuple[Item, ...]
-    span: Span
-    required: bool = False
-    requires: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    cache: bool | None = None
-    src: str | None = None
-    reserve: int | None = None
-    context: Context | None = None
-    whitespace: Whitespace | None = None
-    separator: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _take_texts(self, context=Context, whitespace=Whitespace)
+    required: Annotated[bool, BOOLEAN("`true`: a prompt must name the module whenever its parent is present")] = False
+    requires: Annotated[tuple[str, ...], PATHS("paths of modules that must be present with this one")] = ()
+    excludes: Annotated[tuple[str, ...], PATHS("paths of modules that must not be present with this one")] = ()
+    after: Annotated[tuple[str, ...], PATHS("like `requires`; the other module must also be laid out earlier")] = ()
+    cache: Annotated[bool | None, BOOLEAN("`false`: computed in every request, and not stored", inherited=True)] = None
+    src: Annotated[
+        str | None, STRING("a file with the text, in the folder of the schema or below", of_members=True)
+    ] = None
+    reserve: Annotated[
+        int | None,
+        NUMBER("with [fixed positions](layout.md#closed-and-fixed-positions), the least number of its positions"),
+    ] = None
+    context: Annotated[Context | None, _CONTEXT] = None
+    whitespace: Annotated[Whitespace | None, _WHITESPACE._replace(of_members=True)] = None
+    separator: Annotated[str | None, _SEPARATOR] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Union(Short):
+class Union(SchemaNode):
     """Modules that share one start position.
 
     A prompt uses at most one member. It uses exactly one if `required` is true or if there is a `default`.
     """
 
     children: tuple[Module | Doc, ...]
-    span: Span
-    name: str | None = None
-    required: bool = False
-    default: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    name: Annotated[str | None, STRING("for readers; not part of a path")] = None
+    required: Annotated[bool, BOOLEAN("`true`: a prompt must name one member whenever the parent is present")] = False
+    default: Annotated[str | None, STRING("the name of the member of prompts that name none")] = None
+    scaffold: Annotated[str | None, STRING("of [the paper's dialect](#the-papers-dialect), without effect")] = None
 
     @property
     def members(self) -> tuple[Module, ...]:
@@ -211,7 +238,7 @@ class Member(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Collection(Short):
+class Collection(SchemaNode):
     """Modules that a prompt uses in any order, from `minimum` to `maximum` of them; None means no limit.
 
     Members hold only text. Further members can be added while an engine runs. An option that is None has the value of
@@ -221,92 +248,102 @@ class Collection(Short):
         src: The file of further members, as the document names it; `listed` has these by name.
     """
 
-    name: str
+    name: Annotated[str, STRING("what prompts call it, and a step of paths")]
     children: tuple[Module | Doc, ...]
-    span: Span
-    minimum: int = 0
-    maximum: int | None = None
-    src: str | None = None
-    context: Context = Context.GUARANTEED
-    whitespace: Whitespace | None = None
-    separator: str | None = None
+    minimum: Annotated[
+        int,
+        NUMBER_OR_ZERO(
+            "the least number of members in a prompt, by default 0; above 0, it must name the collection", name="min"
+        ),
+    ] = 0
+    maximum: Annotated[int | None, NUMBER("the largest number of members in a prompt", name="max")] = None
+    src: Annotated[str | None, STRING("a file of further members: JSON lines with `name` and `text`")] = None
+    context: Annotated[
+        Context, choice(Context)(f"what members attend to when they are encoded, {_SEES}. Not inherited")
+    ] = Context.GUARANTEED
+    whitespace: Annotated[Whitespace | None, _WHITESPACE] = None
+    separator: Annotated[
+        str | None, SEPARATOR("text before each member, also before the first one", inherited=True)
+    ] = None
     listed: Mapping[str, Member] = field(default_factory=dict, hash=False)
-    places: Places = field(default=(), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _take_texts(self, context=Context, whitespace=Whitespace)
 
     @property
     def members(self) -> tuple[Module, ...]:
         """Return the members that the document itself declares, in document order."""
         return tuple(child for child in self.children if isinstance(child, Module))
 
+    def as_module(self) -> Module:
+        """Return the collection without members as a module: it is required if its minimum is above 0."""
+        places = tuple(("required" if name == "min" else name, spans) for name, spans in self.places)
+        return Module(name=self.name, children=(), span=self.span, places=places, required=self.minimum > 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Scaffold(Short):
+class Scaffold(SchemaNode):
     """Modules that are also encoded together and attend to each other.
 
     Relative paths start at the module around the scaffold.
     """
 
-    modules: tuple[str, ...]
-    span: Span
-    name: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    name: Annotated[str | None, STRING("by default the names of its modules, joined by `+`")] = None
+    modules: Annotated[tuple[str, ...], SOME_PATHS("paths of its modules, from where it stands")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Require(Short):
+class Include(SchemaNode):
+    """Place of the modules of another file. Reading replaces it by them."""
+
+    href: Annotated[str, STRING("the file: a schema, or a template of one")]
+
+
+_CONDITION = CONDITION("a condition: paths, `and`, `or`, `not`, `implies` and parentheses")
+_MODULES = SOME_PATHS("paths of modules, from the root")
+_MESSAGE = STRING("the error message for a prompt that breaks the rule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Require(SchemaNode):
     """Rule that `condition` implies `consequence`. Both are conditions over module paths from the root."""
 
-    condition: str
-    consequence: str
-    span: Span = IN_PYTHON
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    condition: Annotated[str, _CONDITION._replace(name="if")]
+    consequence: Annotated[str, CONDITION("another condition", name="then")]
+    message: Annotated[str | None, _MESSAGE] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Exclude(Short):
+class Exclude(SchemaNode):
     """Rule that at most one of `modules` is present."""
 
-    modules: tuple[str, ...]
-    span: Span = IN_PYTHON
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    modules: Annotated[tuple[str, ...], _MODULES]
+    message: Annotated[str | None, _MESSAGE] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Choose(Short):
+class Choose(SchemaNode):
     """Rule that from `minimum` to `maximum` of `modules` are present; None means no limit."""
 
-    modules: tuple[str, ...]
-    span: Span = IN_PYTHON
-    minimum: int | None = None
-    maximum: int | None = None
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    modules: Annotated[tuple[str, ...], _MODULES]
+    minimum: Annotated[int | None, NUMBER_OR_ZERO("the least number of them in a prompt", name="min")] = None
+    maximum: Annotated[int | None, NUMBER("the largest number of them in a prompt", name="max")] = None
+    message: Annotated[str | None, _MESSAGE] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Assert(Short):
+class Assert(SchemaNode):
     """Rule that the condition `test` is true."""
 
-    test: str
-    span: Span = IN_PYTHON
-    message: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    test: Annotated[str, _CONDITION]
+    message: Annotated[str | None, _MESSAGE] = None
 
 
 Combination: TypeAlias = Require | Exclude | Choose | Assert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RuleList(Short):
+class RuleList(SchemaNode):
     """Rules over modules anywhere in the schema. A prompt that breaks a rule is reported with the rule's `message`."""
 
     children: tuple[Combination | Doc, ...]
-    span: Span
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
@@ -315,7 +352,7 @@ class RuleList(Short):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Example(Short):
+class Example(SchemaNode):
     """Example prompt: its document, whether it is valid, text that it contains, and an answer of its format.
 
     None means no expectation.
@@ -323,12 +360,10 @@ class Example(Short):
 
     prompt: str
     prompt_span: Span = field(repr=False, compare=False)
-    span: Span
-    name: str | None = None
-    valid: bool | None = None
-    contains: str | None = None
-    answer: str | None = None
-    places: Places = field(default=(), repr=False, compare=False)
+    name: Annotated[str | None, STRING("for readers")] = None
+    valid: Annotated[bool | None, BOOLEAN("`true`: the prompt is accepted; `false`: it is refused")] = None
+    contains: Annotated[str | None, STRING("text in the modules, arguments or turns of the prompt")] = None
+    answer: Annotated[str | None, STRING("an answer that has the [format of answers](#answer)")] = None
 
     @property
     def has_expectation(self) -> bool:
@@ -342,22 +377,26 @@ Item: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SchemaDocument(Short):
+class SchemaDocument(SchemaNode):
     """Schema document as declared, with the included items in place of each `include`."""
 
-    name: str = field(kw_only=False)
+    name: Annotated[str, STRING("the name that prompts use; any text without whitespace")] = field(kw_only=False)
     children: tuple[Item, ...] = ()
-    span: Span = IN_PYTHON
-    version: str | None = None
-    context: Context = Context.PREVIOUS
-    whitespace: Whitespace = Whitespace.DEDENT
-    separator: str = "\n"
-    repair: str | None = None
-    positions: Placement | None = None
-    places: Places = field(default=(), repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _take_texts(self, context=Context, whitespace=Whitespace, positions=Placement)
+    version: Annotated[str | None, STRING("any text; a prompt can ask for it, see [Versions](#versions)")] = None
+    whitespace: Annotated[Whitespace, _WHITESPACE] = Whitespace.DEDENT
+    separator: Annotated[str, _SEPARATOR] = "\n"
+    context: Annotated[Context, _CONTEXT] = Context.PREVIOUS
+    repair: Annotated[
+        str | None,
+        REPAIR_NAME("cached text that requests compute again, by default `slots`, see [layout.md](layout.md#repair)"),
+    ] = None
+    positions: Annotated[
+        Placement | None,
+        choice(Placement)(
+            "where cached text stands in a request, by default `closed`, see "
+            "[layout.md](layout.md#closed-and-fixed-positions)"
+        ),
+    ] = None
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -380,11 +419,7 @@ def join_path(parent: str, name: str) -> str:
     return f"{parent}/{name}" if parent else name
 
 
-def place(
-    item: SchemaDocument | Module | Union | Collection | Parameter | Scaffold | Combination | Example | AnswerFormat,
-    attribute: str,
-    index: int = 0,
-) -> Span:
+def place(item: SchemaNode, attribute: str, index: int = 0) -> Span:
     """Return the span of word `index` of an attribute's value, or the span of the item if that span is not known."""
     spans = next((spans for name, spans in item.places if name == attribute), ())
     return spans[index] if index < len(spans) else item.span

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from promptcache.diagnostics import Diagnostic, Short, Span
+from promptcache.language.syntax.attributes import STRING
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role
 from promptcache.language.syntax.source import diagnostic
 
@@ -14,7 +16,7 @@ from promptcache.language.syntax.source import diagnostic
 class Argument(Short):
     """Text for a parameter, exactly as given."""
 
-    name: str
+    name: Annotated[str, STRING("the parameter that it fills")]
     text: str
     span: Span = field(compare=False)
 
@@ -27,7 +29,9 @@ class Reference(Short):
     form, and any number of steps in `<use module="…">` form.
     """
 
-    path: str
+    path: Annotated[
+        str, STRING("the path of a module, from the module around it or, with a slash, from the root", name="module")
+    ]
     span: Span = field(compare=False)
     absolute: bool = False
     arguments: tuple[Argument, ...] = ()
@@ -66,11 +70,11 @@ class PromptDocument(Short):
         warnings: Problems of the document that do not prevent its use.
     """
 
-    schema: str = field(kw_only=False)
+    schema: Annotated[str, STRING("the name of the schema")] = field(kw_only=False)
     references: tuple[Reference, ...] = ()
     arguments: tuple[Argument, ...] = ()
     messages: tuple[Message, ...] = ()
-    version: str | None = None
+    version: Annotated[str | None, STRING("the version that the schema must have")] = None
     answer_format: AnswerFormat | None = None
     span: Span = field(default=IN_PYTHON, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)

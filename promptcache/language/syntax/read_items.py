@@ -7,40 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean, in_order
 from promptcache.language.syntax.answers import read_answer
-from promptcache.language.syntax.attributes import AttributeReader, num_words
-from promptcache.language.syntax.elements import (
-    ATTRIBUTES,
-    CHILDREN,
-    RULE_ATTRIBUTES,
-    instead,
-    read_example,
-    read_parameter,
-    read_rule,
-)
+from promptcache.language.syntax.attributes import attributes_of
+from promptcache.language.syntax.elements import ELEMENTS, RULES, instead
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.include import IncludedFile, Includes, included_at, too_much
 from promptcache.language.syntax.member_files import read_members
 from promptcache.language.syntax.nodes import (
+    Choose,
     Collection,
     Combination,
-    Context,
     Doc,
+    Example,
+    Include,
     Item,
     Member,
     Module,
-    Placement,
     Role,
     RuleList,
-    Scaffold,
     SchemaDocument,
     Text,
     Turn,
     Union,
-    Whitespace,
+    place,
 )
+from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes
 from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
@@ -53,10 +47,6 @@ MAX_PATHS = 50_000
 _TURNS = frozenset(Role)
 _OF_THE_FILE = frozenset({"doc", "example", "answer"})
 """Elements of an included file that describe the file itself; an `include` leaves them out."""
-
-_INHERITED = ("whitespace", "separator", "context")
-_INHERITED_BY = {"module": _INHERITED, "collection": ("whitespace", "separator"), "member": ("whitespace",)}
-"""Attributes of `schema` that modules, collections, and members of collections inherit."""
 
 
 class SchemaReader:
@@ -80,20 +70,8 @@ class SchemaReader:
         """
         if not self._is_schema(root):
             raise SchemaError(self.faults)
-        attributes = self._attributes(root)
-        separator = attributes.escaped("separator")
-        document = SchemaDocument(
-            name=attributes.needed("name"),
-            children=(*self._items(root), *self._top),
-            span=root.span,
-            version=attributes.text("version"),
-            context=attributes.choice("context", Context) or Context.PREVIOUS,
-            whitespace=attributes.choice("whitespace", Whitespace) or Whitespace.DEDENT,
-            separator="\n" if separator is None else separator,
-            repair=attributes.repair("repair"),
-            positions=attributes.choice("positions", Placement),
-            places=attributes.places,
-        )
+        fields = self._fields(root)
+        document = SchemaDocument(fields.pop("name"), children=(*self._items(root), *self._top), **fields)
         if self.faults:  # a file that is included twice has its faults once
             raise SchemaError(in_order({(each.code, each.span, each.message): each for each in self.faults}.values()))
         return document
@@ -109,8 +87,8 @@ class SchemaReader:
         self._fault("PC107", f"a schema document begins with <schema>, not <{root.name}>", root.name_span, advice)
         return False
 
-    def _attributes(self, element: Element) -> AttributeReader:
-        return AttributeReader(element, ATTRIBUTES[element.name], self.faults)
+    def _fields(self, element: Element) -> dict[str, Any]:
+        return read_attributes(element, ELEMENTS[element.name].node, self.faults)
 
     def _items(self, parent: Element) -> tuple[Item, ...]:
         items: list[Item] = []
@@ -135,27 +113,28 @@ class SchemaReader:
         self._depth -= 1
 
     def _allowed(self, element: Element, parent: Element) -> bool:
-        self._num_paths += num_words(element, MAX_PATHS - self._num_paths)
+        known, here = ELEMENTS.get(element.name), ELEMENTS[parent.name].children
+        if known is not None:
+            self._num_paths += num_words(element, known.node, MAX_PATHS - self._num_paths)
         if self._num_paths > MAX_PATHS:
             message = f"the rules of this document name more than {MAX_PATHS} paths"
             raise SchemaError([diagnostic("PC308", message, element.name_span)])
-        if element.name in CHILDREN.get(parent.name, ()):
+        if element.name in here:
             return True
-        if element.name in ATTRIBUTES:
+        if known is not None:
             message = f"<{element.name}> is not allowed inside <{parent.name}>"
             self._fault("PC102", message, element.name_span, instead(element.name, parent.name))
         else:
-            here = sorted(CHILDREN.get(parent.name, ()))
-            advice = meant(element.name, here, "<{}>") or meant(element.name, ATTRIBUTES, "<{}>")
+            advice = meant(element.name, sorted(here), "<{}>") or meant(element.name, ELEMENTS, "<{}>")
             advice = AS_TEXT if element.name in HTML else advice
             role = next((each.value for each in element.attributes if each.name == "role"), "")
             if role in set(Role):
                 advice = f"a turn is written as <{role}>"
-            elif element.name in ATTRIBUTES[parent.name]:
+            elif element.name in {each.name for each in attributes_of(ELEMENTS[parent.name].node)}:
                 advice = f'write it as an attribute of <{parent.name}>, {element.name}="…"'
             elif element.name == "prompt":
                 advice = instead("prompt", parent.name)
-            advice = advice or f"<{parent.name}> can contain: {', '.join(here) or 'text'}"
+            advice = advice or f"<{parent.name}> can contain: {', '.join(sorted(here)) or 'text'}"
             self._fault("PC101", f"there is no element <{element.name}>", element.name_span, advice)
         return False
 
@@ -163,66 +142,43 @@ class SchemaReader:
         match element.name:
             case "module":
                 return self._module(element)
-            case "union":
-                return self._union(element)
             case "collection":
                 return self._collection(element)
-            case "parameter":
-                self._hollow(element)
-                return read_parameter(element, self.faults)
-            case "scaffold":
-                return self._scaffold(element)
+            case "union":
+                return Union(**self._fields(element), children=self._members(element))
             case "example":
-                return read_example(element, self.faults)
+                return self._example(element)
             case "rules":
                 return self._rules(element)
             case "text":
-                self._attributes(element)
-                return Text(text=self._content(element), span=element.span, exact=True)
+                return Text(**self._fields(element), text=self._content(element), exact=True)
             case "doc":
-                self._attributes(element)
-                return Doc(text=self._content(element), span=element.span)
+                return Doc(**self._fields(element), text=self._content(element))
             case "answer":
                 self._hollow(element)
                 return read_answer(element, self._folder, "schema", self.faults)
+            case "parameter" | "scaffold":
+                self._hollow(element)
+                item: Item = ELEMENTS[element.name].node(**self._fields(element))
+                return item
             case role:
-                self._attributes(element)
-                return Turn(role=Role(role), children=self._items(element), span=element.span)
+                return Turn(**self._fields(element), role=Role(role), children=self._items(element))
 
     def _module(self, element: Element) -> Module:
-        attributes = self._attributes(element)
-        name, src = attributes.needed("name"), attributes.text("src")
-        whitespace = attributes.choice("whitespace", Whitespace)
-        separator = attributes.escaped("separator")
-        context = attributes.choice("context", Context)
-        self._path.append(name)
+        fields = self._fields(element)
+        self._path.append(fields["name"])
         children = self._items(element)
         self._path.pop()
-        if src is not None:
-            children += self._source(element, src, children)
-        return Module(
-            name=name,
-            children=children,
-            span=element.span,
-            required=attributes.flag("required") or False,
-            requires=attributes.words("requires"),
-            excludes=attributes.words("excludes"),
-            after=attributes.words("after"),
-            cache=attributes.flag("cache"),
-            src=self._from_home(src),
-            reserve=attributes.number("reserve"),
-            context=context,
-            whitespace=whitespace,
-            separator=separator,
-            places=attributes.places,
-        )
+        if (src := fields.get("src")) is not None:
+            children += self._source(src, dict(fields["places"])["src"][0], children)
+            fields["src"] = self._from_home(src)
+        return Module(**fields, children=children)
 
-    def _from_home(self, src: str | None) -> str | None:
+    def _from_home(self, src: str) -> str:
         """Return a path of this document, relative to the folder of the schema."""
-        return src if src is None or self._folder is None else self._folder.from_home(src)
+        return src if self._folder is None else self._folder.from_home(src)
 
-    def _source(self, element: Element, src: str, children: tuple[Item, ...]) -> tuple[Text, ...]:
-        span = next(attribute.value_span for attribute in element.attributes if attribute.name == "src")
+    def _source(self, src: str, span: Span, children: tuple[Item, ...]) -> tuple[Text, ...]:
         content = (child for child in children if not isinstance(child, Doc) and not _blank(child))
         if extra := next(content, None):
             message = "a module with src cannot have other content"
@@ -235,17 +191,16 @@ class SchemaReader:
 
     def _included(self, element: Element, parent: Element, given: Mapping[str, Attribute]) -> list[Item]:
         """Return the items of an included file. `given` are the attributes of the files around it."""
-        attributes = self._attributes(element)
         self._hollow(element)
         before = len(self.faults)
-        href = attributes.needed("href")
+        include = Include(**self._fields(element))
         if len(self.faults) > before:
             return []
-        found = self._includes.open(href, dict(attributes.places)["href"][0], self._folder, element.span)
+        found = self._includes.open(include.href, place(include, "href"), self._folder, element.span)
         items: list[Item] = []
         if isinstance(found, list):
             self.faults += found
-        elif not self._is_repeated(found, href, element.span) and self._is_schema(found.root):
+        elif not self._is_repeated(found, include.href, element.span) and self._is_schema(found.root):
             around = self._folder, self._include
             self._folder, self._include = found.folder, element.span
             with self._includes.inside(found.path):
@@ -269,9 +224,8 @@ class SchemaReader:
 
         Rules and scaffolds of a file that is included in a turn move to the top level of the schema.
         """
-        attributes = self._attributes(root)
-        attributes.needed("name")
-        given = {**given, **{each.name: each for each in root.attributes if each.name in _INHERITED}}
+        self._fields(root)  # for its faults
+        given = {**given, **{each.name: each for each in root.attributes}}
         in_top_turn = parent.name in _TURNS and not self._path
         items: list[Item] = []
         for node in root.children:
@@ -297,40 +251,15 @@ class SchemaReader:
         message = f"the included file has {what} outside of its modules"
         self._fault("PC219", message, span, "put it into a module, or write it in the file with the include")
 
-    def _union(self, element: Element) -> Union:
-        attributes = self._attributes(element)
-        return Union(
-            children=self._members(element),
-            span=element.span,
-            name=attributes.text("name"),
-            required=attributes.flag("required") or False,
-            default=attributes.text("default"),
-            places=attributes.places,
-        )
-
     def _collection(self, element: Element) -> Collection:
-        attributes = self._attributes(element)
-        name = attributes.needed("name")
-        whitespace, context = attributes.choice("whitespace", Whitespace), attributes.choice("context", Context)
-        separator = attributes.escaped("separator")
-        self._path.append(name)
+        fields = self._fields(element)
+        self._path.append(fields["name"])
         children = self._members(element)
         self._path.pop()
-        src = attributes.text("src")
-        listed = {} if src is None else self._listed(src, dict(attributes.places)["src"][0])
-        return Collection(
-            name=name,
-            children=children,
-            span=element.span,
-            minimum=attributes.number("min", least=0) or 0,
-            maximum=attributes.number("max"),
-            src=self._from_home(src),
-            context=context or Context.GUARANTEED,
-            whitespace=whitespace,
-            separator=separator,
-            listed=listed,
-            places=attributes.places,
-        )
+        if (src := fields.get("src")) is not None:
+            listed = self._listed(src, dict(fields["places"])["src"][0])
+            fields |= {"listed": listed, "src": self._from_home(src)}
+        return Collection(**fields, children=children)
 
     def _listed(self, src: str, span: Span) -> Mapping[str, Member]:
         found = read_members(src, self._folder, span)
@@ -350,31 +279,38 @@ class SchemaReader:
                 self._fault("PC106", message, item.span, "put the text into a module")
         return tuple(found)
 
-    def _scaffold(self, element: Element) -> Scaffold:
-        attributes = self._attributes(element)
-        self._hollow(element)
-        attributes.needed("modules")
-        return Scaffold(
-            modules=attributes.words("modules"),
-            span=element.span,
-            name=attributes.text("name"),
-            places=attributes.places,
-        )
-
     def _rules(self, element: Element) -> RuleList:
-        self._attributes(element)
         children: list[Combination | Doc] = []
         for node in element.children:
             if isinstance(node, Characters):
                 if not node.blank:
                     self._fault("PC106", "<rules> cannot contain text", node.span, "write rules, or a <doc>")
             elif self._allowed(node, element) and node.name == "doc":
-                self._attributes(node)
-                children.append(Doc(text=self._content(node), span=node.span))
-            elif node.name in RULE_ATTRIBUTES:
+                children.append(Doc(**self._fields(node), text=self._content(node)))
+            elif node.name in RULES:
                 self._hollow(node)
-                children.append(read_rule(node, self.faults))
-        return RuleList(children=tuple(children), span=element.span)
+                rule: Combination = RULES[node.name].node(**self._fields(node))
+                if isinstance(rule, Choose) and {"min", "max"}.isdisjoint(dict(rule.places)):
+                    self.faults.append(missing(node, "min", "one of the attributes min, max"))
+                children.append(rule)
+        return RuleList(**self._fields(element), children=tuple(children))
+
+    def _example(self, element: Element) -> Example | Doc:
+        """Read an example. One without a prompt is a fault and becomes a `Doc`."""
+        fields = self._fields(element)
+        prompts = [node for node in element.children if isinstance(node, Element) and node.name == "prompt"]
+        for node in element.children:
+            if isinstance(node, Element) and node not in prompts[:1]:
+                message, advice = f"<{node.name}> is not allowed inside <example>", "write one <prompt> in each example"
+                self._fault("PC102", message, node.name_span, advice)
+            elif isinstance(node, Characters) and not node.blank:
+                self._fault("PC106", "<example> cannot contain text", node.span, "move the text into the <prompt>")
+        if not prompts:
+            self._fault("PC104", "<example> needs a prompt", element.name_span, 'add <prompt schema="…">')
+            return Doc(text="", span=element.span)
+        prompt = prompts[0]
+        text = prompt.source.text[prompt.start : prompt.end]
+        return Example(**fields, prompt=text, prompt_span=prompt.span)
 
     def _hollow(self, element: Element) -> None:
         for item in self._items(element):
@@ -398,7 +334,13 @@ def _heir(element: Element, parent: Element, given: Mapping[str, Attribute]) -> 
     if element.name == "union":
         members = (_heir(each, element, given) if isinstance(each, Element) else each for each in element.children)
         return element._replace(children=tuple(members))
-    names = _INHERITED_BY.get("member" if parent.name == "collection" else element.name, ())
+    if element.name not in ELEMENTS:
+        return element
+    names = [
+        each.name
+        for each in attributes_of(ELEMENTS[element.name].node)
+        if each.declared.inherited and (parent.name != "collection" or each.declared.of_members)
+    ]
     own = {each.name for each in element.attributes}
     more = (given[name] for name in names if name in given and name not in own)
     return element._replace(attributes=(*element.attributes, *more))

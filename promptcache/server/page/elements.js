@@ -2,54 +2,17 @@
 import { encoded, isElement } from "./prompt.js";
 import { markup, parse } from "./xml.js";
 
-const FLAG = ["true", "false"];
-const INHERITED = { whitespace: ["dedent", "preserve", "collapse", "compact"], separator: [],
-  context: ["previous", "guaranteed", "own"] };
-const CONTENT = ["text", "doc", "parameter", "module", "union", "collection", "include"];
 const TURNS = ["system", "user", "assistant"];
-const TYPE = { type: ["text", "line", "int", "number", "choice"], choices: [], pattern: [] };
+let elements = null;
 
-/** Elements of a schema: [children, attributes with their values]. tests/server/test_page.py compares them with the grammar. */
-export const SCHEMA_ELEMENTS = {
-  schema: [
-    [...CONTENT, ...TURNS, "scaffold", "answer", "rules", "example"],
-    { name: [], version: [], repair: ["none", "slots", "first-16", "first-20%", "all"], positions: ["closed", "fixed"], ...INHERITED },
-  ],
-  module: [
-    [...CONTENT, ...TURNS, "scaffold"],
-    { name: [], required: FLAG, requires: [], excludes: [], after: [], cache: FLAG, reserve: [], src: [], ...INHERITED },
-  ],
-  collection: [["doc", "module", "include"],
-    { name: [], min: [], max: [], src: [], whitespace: INHERITED.whitespace, separator: [], context: INHERITED.context }],
-  union: [["doc", "module"], { name: [], required: FLAG, default: [], scaffold: [] }],
-  parameter: [
-    [],
-    { name: [], length: [], default: [], placeholder: [], scaffold: [], required: FLAG,
-      ...TYPE, message: [] },
-  ],
-  scaffold: [[], { name: [], modules: [] }],
-  include: [[], { href: [] }],
-  system: [CONTENT, {}],
-  user: [CONTENT, {}],
-  assistant: [CONTENT, {}],
-  text: [[], {}],
-  doc: [[], {}],
-  answer: [[], { ...TYPE, src: [] }],
-  rules: [["require", "exclude", "choose", "assert", "doc"], {}],
-  require: [[], { if: [], then: [], message: [] }],
-  exclude: [[], { modules: [], message: [] }],
-  choose: [[], { modules: [], min: [], max: [], message: [] }],
-  assert: [[], { test: [], message: [] }],
-  example: [["prompt"], { name: [], valid: FLAG, contains: [], answer: [] }],
-  prompt: [[...TURNS, "use", "answer"], { schema: [], version: [] }],
-};
+/** Return the elements of schemas: what each can contain, and its attributes with their values. They are asked for once. */
+async function elementsOfSchemas() {
+  return elements ??= await (await fetch(new URL("elements.json", import.meta.url))).json();
+}
 
 /** Return a source of completions for schemas. */
 export function schemaSource() {
-  const known = Object.entries(SCHEMA_ELEMENTS).map(([name, [children, attributes]]) => [
-    name, { children, attributes: Object.entries(attributes).map(([each, values]) => ({ name: each, values })) },
-  ]);
-  return source(new Map(known), ["schema"]);
+  return source(async () => new Map(Object.entries(await elementsOfSchemas())), ["schema"]);
 }
 
 /** Return a source of completions for the prompts of a schema. Modules of one name at several places share theirs. */
@@ -71,10 +34,10 @@ export function promptSource({ id, modules, unions }) {
     if (isElement(name)) known.set(name, found);
   }
   for (const each of TURNS) known.set(each, { children: ["text"], attributes: [] });
-  known.set("answer", { children: [], attributes: Object.entries(TYPE).map(([name, values]) => ({ name, values })) });
   known.set("use", { children: [], attributes: [{ name: "module", values: modules.map(({ path }) => path).filter(Boolean) }] });
   details.set("answer", "format of the answer");
-  return source(known, ["prompt"], details);
+  const withAnswer = ({ answer }) => known.set("answer", { children: [], attributes: answer.attributes.filter(({ name }) => name !== "src") });
+  return source(async () => withAnswer(await elementsOfSchemas()), ["prompt"], details);
 }
 
 function attribute({ name, choices, required, length, default: usual }) {
@@ -82,9 +45,10 @@ function attribute({ name, choices, required, length, default: usual }) {
   return { name, values: choices, detail: facts.filter(Boolean).join(", ") };
 }
 
-/** Return a source of completions for documents of known elements; `top` are those outside of all others. */
-function source(known, top, details = new Map()) {
-  return ({ text, at, explicit }) => {
+/** Return a source of completions for documents of elements that `load` returns; `top` are those outside of all others. */
+function source(load, top, details = new Map()) {
+  return async ({ text, at, explicit }) => {
+    const known = await load();
     const before = text.slice(0, at);
     const tag = [...markup(before)].at(-1);
     const isInTag = tag?.kind === "tag" && tag.to === at && !tag.isWhole;

@@ -1,0 +1,112 @@
+"""Read the attributes of an element into the fields of its node, with a diagnostic for each that is not allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from promptcache.diagnostics import Diagnostic, Span
+from promptcache.language.syntax.attributes import (
+    BOOLEAN,
+    PATTERN,
+    STRING,
+    AttributeType,
+    ValueKind,
+    attributes_of,
+)
+from promptcache.language.syntax.names import quoted
+from promptcache.language.syntax.patterns import MAX_PATTERN
+from promptcache.language.syntax.source import diagnostic
+from promptcache.language.syntax.synonyms import CONTENT, meant
+from promptcache.language.syntax.xml import Attribute, Element
+
+_WRITTEN = re.compile(r"&[^;]*;|.", re.DOTALL)
+_WITH_TEXT = frozenset({"module", "system", "user", "assistant", "text", "doc", "arg"})
+_TRUTH = {
+    **dict.fromkeys(("yes", "on", "1", "always"), "true"),
+    **dict.fromkeys(("no", "off", "0", "never", "none"), "false"),
+}
+
+
+def read_attributes(element: Element, node: type[Any], faults: list[Diagnostic]) -> dict[str, Any]:
+    """Return the fields of a node that the attributes of an element give, its span and its places.
+
+    A required field is None if its attribute is missing or not allowed. The document is refused then, because each
+    fault is added to `faults`.
+    """
+    declared = {each.name: each for each in attributes_of(node)}
+    written = {attribute.name: attribute for attribute in element.attributes}
+    places = tuple((name, tuple(_words(each, declared.get(name)))) for name, each in written.items())
+    fields: dict[str, Any] = {"span": element.span, "places": places}
+    for unknown in (each for name, each in written.items() if name not in declared):
+        message = f"<{element.name}> has no attribute '{unknown.name}'"
+        faults.append(diagnostic("PC103", message, unknown.span, _instead(element, unknown, [*declared])))
+    for each in declared.values():
+        attribute, other = written.get(each.name), each.declared.alias_of
+        if each.required:
+            fields[each.field] = None
+        if attribute is None:
+            if each.required:
+                faults.append(missing(element, each.name))
+        elif other and other in written:
+            message = f"'{each.name}' is another name for '{other}': use only one of them"
+            faults.append(diagnostic("PC105", message, attribute.span, f"remove '{each.name}'"))
+        elif (value := each.kind.read(attribute.value)) is None:
+            message = f"{each.name}={quoted(attribute.value)} is not allowed: {each.kind.expected} is expected"
+            faults.append(diagnostic("PC105", message, attribute.value_span, _advice(attribute, each.kind)))
+        elif other:
+            fields |= {each.field: True, declared[other].field: value}
+        else:
+            fields[each.field] = value
+    return fields
+
+
+def missing(element: Element, name: str, message: str = "the attribute '{}'") -> Diagnostic:
+    """Return the diagnostic for an element without an attribute."""
+    return diagnostic("PC104", f"<{element.name}> needs {message.format(name)}", element.name_span, f'add {name}="…"')
+
+
+def num_words(element: Element, node: type[Any], limit: int) -> int:
+    """Count the paths and the words of conditions in the attributes of an element, up to `limit + 1`."""
+    words = {each.name: each.kind.word for each in attributes_of(node) if each.kind is not PATTERN and each.kind.word}
+    listed = (attribute for attribute in element.attributes if attribute.name in words)
+    found = (match for attribute in listed for match in words[attribute.name].finditer(attribute.value))
+    return sum(1 for _ in islice(found, limit + 1))
+
+
+def _instead(element: Element, attribute: Attribute, known: Sequence[str]) -> str:
+    """Return help for an attribute that the element does not have."""
+    if attribute.name in CONTENT and element.name in _WITH_TEXT:
+        return f"write the text inside, <{element.name} …>{attribute.value}</{element.name}>"
+    allowed = f"allowed attributes: {', '.join(known)}" if known else "it has no attributes"
+    return meant(attribute.name, known) or allowed
+
+
+def _advice(attribute: Attribute, kind: ValueKind) -> str | None:
+    if kind is BOOLEAN and attribute.value in _TRUTH:
+        return f'write {attribute.name}="{_TRUTH[attribute.value]}"'
+    return meant(attribute.value, kind.values)
+
+
+def _words(attribute: Attribute, declared: AttributeType | None) -> Iterator[Span]:
+    """Yield the span of each word of a value, or that of the value."""
+    kind = STRING if declared is None else declared.kind
+    word = kind.word
+    if word is None or attribute.value.isspace() or (kind is PATTERN and len(attribute.value) > MAX_PATTERN):
+        yield attribute.value_span
+        return
+    places = _places(attribute)
+    found = [
+        attribute.source.span(places[match.start()], places[match.end()]) for match in word.finditer(attribute.value)
+    ]
+    yield from found or [attribute.value_span]
+
+
+def _places(attribute: Attribute) -> Sequence[int]:
+    """Return the document offset of each character of the value, and of its end. A reference is one character."""
+    start, stop = attribute.value_start, attribute.value_stop
+    if len(attribute.value) == stop - start:
+        return range(start, stop + 1)
+    return [*(match.start() for match in _WRITTEN.finditer(attribute.source.text, start, stop)), stop]
