@@ -19,6 +19,7 @@ from promptcache.language.syntax.nodes import (
     Context,
     Example,
     Member,
+    Module,
     Parameter,
     Placement,
     Role,
@@ -88,27 +89,35 @@ class CheckedCollection(Short):
 class CheckedModule(Short):
     """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root).
 
+    `node` is its declaration. `children`, `cache` and `context` are final: inherited where it does not state them.
     A `collection` has no children: its members are modules of a prompt's own schema (`CheckedSchema.with_members`).
     """
 
     path: str
     parent: str
+    node: Module = field(repr=False, hash=False)
     children: tuple[CheckedItem, ...]
-    span: Span
-    required: bool
     cache: bool
     context: Context
-    reserve: int | None
     collection: CheckedCollection | None = None
+
+    @property
+    def span(self) -> Span:
+        """Return the span of the declaration."""
+        return self.node.span
+
+    @property
+    def required(self) -> bool:
+        """Return whether a prompt must name the module whenever its parent is present."""
+        return self.node.required
 
     def member(self, name: str, member: Member) -> CheckedModule:
         """Return a member of this collection as a module."""
         assert self.collection is not None, "only collections have members"
         text = FinalText(text=self.collection.lead + member.text, span=member.span)
+        node = Module(name=name, children=(), span=member.span)
         path = join_path(self.path, name)
-        return replace(
-            self, path=path, parent=self.path, children=(text,), span=member.span, required=False, collection=None
-        )
+        return replace(self, path=path, parent=self.path, node=node, children=(text,), collection=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -66,6 +66,11 @@ class TextOptions(NamedTuple):
     whitespace: Whitespace
     separator: str
 
+    def within(self, node: Module | Collection) -> TextOptions:
+        """Return the options in a module or collection, which may state its own."""
+        own = ((name, getattr(node, name, None)) for name in self._fields)
+        return self._replace(**{name: value for name, value in own if value is not None})
+
 
 class Finished(NamedTuple):
     """Normalized block, or the normalized content of a parent.
@@ -152,22 +157,10 @@ def _block(block: tuple[Item, ...], parent: str, options: TextOptions, lead: str
 
 def _module(module: Module, parent: str, options: TextOptions, lead: str) -> Finished:
     path = join_path(parent, module.name)
-    options = TextOptions(
-        cache=options.cache if module.cache is None else module.cache,
-        context=module.context or options.context,
-        whitespace=module.whitespace or options.whitespace,
-        separator=options.separator if module.separator is None else module.separator,
-    )
+    options = options.within(module)
     content = _content(module.children, path, options, lead)
     checked = CheckedModule(
-        path=path,
-        parent=parent,
-        children=content.items,
-        span=module.span,
-        required=module.required,
-        cache=options.cache,
-        context=options.context,
-        reserve=module.reserve,
+        path=path, parent=parent, node=module, children=content.items, cache=options.cache, context=options.context
     )
     return Finished((checked,), content.empty, content.after_turn)
 
@@ -188,22 +181,20 @@ def _union(union: Union, parent: str, options: TextOptions, lead: str) -> Finish
 
 def _collection(collection: Collection, parent: str, options: TextOptions) -> CheckedModule:
     """Normalize a collection. Each member begins with the separator, because any of them can be the first one."""
-    mode = collection.whitespace or options.whitespace
-    own = {each.name: _member(each, each.whitespace or mode) for each in collection.members}
+    options = options.within(collection)
+    own = {each.name: _member(each, options.within(each).whitespace) for each in collection.members}
     listed = cast("dict[str, Member]", collection.listed)  # ChainMap has its type from maps that it could change
     return CheckedModule(
         path=join_path(parent, collection.name),
         parent=parent,
+        node=collection.as_module(),
         children=(),
-        span=collection.span,
-        required=collection.minimum > 0,
         cache=True,
-        context=collection.context,
-        reserve=None,
+        context=options.context,
         collection=CheckedCollection(
             minimum=collection.minimum,
             maximum=collection.maximum,
-            lead=options.separator if collection.separator is None else collection.separator,
+            lead=options.separator,
             members=ChainMap(listed, own),  # own ones come first; not copied, as a file can have 100,000
         ),
     )

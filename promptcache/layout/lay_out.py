@@ -160,7 +160,7 @@ class _Walk:
         owner = _Owner(module.path, module.cache)
         children = tuple(self.items(module.children, owner))
         self.end_run(owner)
-        reserve = module.reserve
+        reserve = module.node.reserve
         if reserve is not None:
             if self._position > start + reserve:
                 self.warnings.append(_over_reserve(module, self._position - start))
@@ -297,7 +297,7 @@ def _no_place(collection: CheckedModule) -> Diagnostic:
 def _over_reserve(module: CheckedModule, num_positions: int) -> Diagnostic:
     return Diagnostic(
         code="PC505",
-        message=f"module '{module.path}' takes {num_positions} positions, it reserves {module.reserve}",
+        message=f"module '{module.path}' takes {num_positions} positions, it reserves {module.node.reserve}",
         span=module.span,
         help=f'write reserve="{num_positions}" or more, or leave reserve out',
         severity=Severity.WARNING,

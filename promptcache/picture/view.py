@@ -73,8 +73,8 @@ class _Viewer(ABC):
             yield "required"
         if not module.cache:
             yield "not cached"
-        if module.reserve is not None:
-            yield f"reserve {module.reserve}"
+        if module.node.reserve is not None:
+            yield f"reserve {module.node.reserve}"
         if (limits := module.collection) is not None:
             yield f"collection, {limits.minimum} to {'any number' if limits.maximum is None else limits.maximum}"
 

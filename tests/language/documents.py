@@ -10,6 +10,7 @@ from typing import Any
 from promptcache.diagnostics import Span
 from promptcache.language import CheckedSchema, Selection, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion, FinalText
+from promptcache.language.syntax.attributes import write_attributes
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TRAVEL = (SCHEMAS / "travel.xml").read_text(encoding="utf-8")
@@ -51,8 +52,10 @@ def without_spans(value: Any) -> Any:
     if isinstance(value, Span):
         return None
     if dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value) if field.name not in {"span", "places", "source"}]
-        return (type(value).__name__, *(without_spans(getattr(value, name)) for name in fields))
+        left_out = {"span", "places", "source", "node"}
+        fields = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
+        stated = write_attributes(value.node) if isinstance(value, CheckedModule) else ()
+        return (type(value).__name__, stated, *(without_spans(getattr(value, name)) for name in fields))
     if isinstance(value, tuple):
         return tuple(without_spans(item) for item in value)
     return value

@@ -17,8 +17,10 @@ from lxml import etree
 
 from promptcache.diagnostics import PromptError, Span
 from promptcache.language import (
+    CheckedModule,
     CheckedSchema,
     Example,
+    Module,
     Repair,
     Selection,
     check_schema,
@@ -29,6 +31,7 @@ from promptcache.language import (
     print_schema,
     resolve_prompt,
 )
+from promptcache.language.syntax.attributes import attributes_of, write_attributes
 from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions, with_members
 from promptcache.testing import PromptCase
 from promptcache.testing.cases import named_modules
@@ -52,7 +55,7 @@ REPAIRS = ("first-1", "first-3", "first-50%", "all")
 _REACHING_OUT = etree.XPath("/*/*//use[starts-with(@module, '/')]")
 """References from inside one reference to a module outside it; the grammar of a schema cannot see them."""
 
-_PLACES = frozenset({"span", "places", "source"})
+_PLACES = frozenset({"span", "places", "source", "node"})
 
 
 class BrokenLaw(AssertionError):
@@ -334,12 +337,19 @@ def without_places(value: Any) -> Any:
         return None
     if dataclasses.is_dataclass(value):
         names = [each.name for each in dataclasses.fields(value) if each.name not in _PLACES]
-        return (type(value).__name__, *(without_places(getattr(value, name)) for name in names))
+        stated = _stated(value.node) if isinstance(value, CheckedModule) else ()
+        return (type(value).__name__, stated, *(without_places(getattr(value, name)) for name in names))
     if isinstance(value, tuple):
         return tuple(without_places(item) for item in value)
     if isinstance(value, Mapping):
         return {key: without_places(item) for key, item in value.items()}
     return value
+
+
+def _stated(module: Module) -> dict[str, str]:
+    """Return the attributes of a module that no file around it and no file of its text can replace."""
+    others = {"src", *(each.name for each in attributes_of(Module) if each.declared.inherited)}
+    return {name: text for name, text in write_attributes(module) if name not in others}
 
 
 def _difference(planned: list[tuple[int, int]], expected: list[tuple[int, int]]) -> str:

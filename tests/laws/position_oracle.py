@@ -119,7 +119,7 @@ class _PositionWriter:
                 self.boundary()
                 self.items(node.children, owner=node.item.path, present=node.item.path in self._selection.modules)
                 self.boundary()
-                reserve = self._selection.schema.modules[node.item.path].reserve or 0
+                reserve = self._selection.schema.modules[node.item.path].node.reserve or 0
                 self._position = max(self._position, start + reserve)
             else:
                 self.boundary()

@@ -79,7 +79,11 @@ def _unions(items: Any) -> Any:
 @fault("reserve is ignored", law=PLACE)
 def _no_reserve(patch: Patch) -> None:
     original = lay_out._Walk._module
-    patch.setattr(lay_out._Walk, "_module", lambda self, module: original(self, replace(module, reserve=None)))
+    patch.setattr(
+        lay_out._Walk,
+        "_module",
+        lambda self, module: original(self, replace(module, node=replace(module.node, reserve=None))),
+    )
 
 
 @fault("BOS is left out", law=PLACE)
