@@ -149,7 +149,7 @@ class _SettingPlanner:
             ContextLengthExceeded: The prompt and an answer need more positions than the model has.
         """
         repair = state.schema.repair or self.engine.repair
-        plan = state.plan(selection.of_schema(state.schema), self.engine.tokenizer, repair)
+        plan = state.plan(replace(selection, schema=state.schema), self.engine.tokenizer, repair)
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan
 

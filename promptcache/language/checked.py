@@ -90,7 +90,7 @@ class CheckedModule(Short):
     """Module; `path` ("cities/miami") is its identity, `parent` the path of the enclosing module ("" is the root).
 
     `node` is its declaration. `children`, `cache` and `context` are final: inherited where it does not state them.
-    A `collection` has no children: its members are modules of a prompt's own schema (`CheckedSchema.with_members`).
+    A `collection` has no children: its members are modules of a prompt (`Selection.module`).
     """
 
     path: str
@@ -197,25 +197,6 @@ class CheckedSchema(Short):
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
 
-    def with_members(self, members: Mapping[str, Member]) -> CheckedSchema:
-        """Return the schema with members of collections, by path, as modules of these in the given order."""
-        found: dict[str, CheckedModule] = {}
-        for path, member in members.items():
-            parent, _, name = path.rpartition("/")
-            found[path] = self.modules[parent].member(name, member)
-        if not found:
-            return self
-        inside: dict[str, list[CheckedModule]] = {}
-        for module in found.values():
-            inside.setdefault(module.parent, []).append(module)
-        return replace(
-            self,
-            children=tuple(_with_members(self.children, "", inside)),
-            modules={**self.modules, **found},
-            parameters={**self.parameters, **{path: {} for path in found}},
-            guaranteed={**self.guaranteed, **{path: self.guaranteed[found[path].parent] | {path} for path in found}},
-        )
-
     @property
     def has_open_turn(self) -> bool:
         """Whether the schema ends with a turn that the prompt continues and closes."""
@@ -225,24 +206,6 @@ class CheckedSchema(Short):
     def examples(self) -> tuple[Example, ...]:
         """Examples of the author, in document order; `example_prompt` parses one."""
         return self.source.examples
-
-
-def _with_members(
-    items: Iterable[CheckedItem], parent: str, inside: Mapping[str, Sequence[CheckedModule]]
-) -> Iterator[CheckedItem]:
-    """Yield items with members in their collections. Only what is around a collection changes."""
-    for item in items:
-        if isinstance(item, CheckedModule) and item.path in inside:
-            yield replace(item, children=tuple(inside[item.path]))
-        elif isinstance(item, CheckedModule) and any(path.startswith(f"{item.path}/") for path in inside):
-            yield replace(item, children=tuple(_with_members(item.children, item.path, inside)))
-        elif isinstance(item, CheckedTurn):
-            yield replace(item, children=tuple(_with_members(item.children, parent, inside)))
-        elif isinstance(item, CheckedUnion):
-            members = (each for each in _with_members(item.members, parent, inside))
-            yield replace(item, members=tuple(each for each in members if isinstance(each, CheckedModule)))
-        else:
-            yield item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -266,7 +229,7 @@ class Selection(Short):
         messages: The prompt's own turns in order. A bare text (`role` None) comes first; turns follow it only if it
             continues the open turn of the schema.
         span: The prompt document.
-        members: The members of collections among the modules, by path. `schema` has them as modules.
+        members: The members of collections among the modules, by path.
         answer_format: The format of the answer: that of the prompt, else that of the schema.
     """
 
@@ -278,6 +241,16 @@ class Selection(Short):
     members: Mapping[str, Member] = field(default_factory=dict)
     answer_format: AnswerFormat | None = None
 
-    def of_schema(self, schema: CheckedSchema) -> Selection:
-        """Return the same prompt for another state of its schema, which is given without members."""
-        return replace(self, schema=schema.with_members(self.members))
+    def module(self, path: str) -> CheckedModule:
+        """Return a module of the prompt: one of the schema, or a member of a collection."""
+        member = self.members.get(path)
+        if member is None:
+            return self.schema.modules[path]
+        parent, _, name = path.rpartition("/")
+        return self.schema.modules[parent].member(name, member)
+
+    def children(self, module: CheckedModule) -> Sequence[CheckedItem]:
+        """Return the items of a module in this prompt: those of a collection are the members that the prompt names."""
+        if module.collection is None:
+            return module.children
+        return [self.module(path) for path in self.members if path.rpartition("/")[0] == module.path]

@@ -44,7 +44,7 @@ def text_of(selection: Selection) -> str:
     """Return the text of a prompt: its modules with their arguments, then its own text; each turn starts a new line."""
     filled = {(slot.module, slot.parameter): slot.text for slot in selection.arguments}
     present = frozenset(selection.modules)
-    pieces = _pieces(selection.schema.children, "", present, filled)
+    pieces = _pieces(selection, selection.schema.children, "", present, filled)
     return "".join((*pieces, *(f"\n{message.text}" for message in selection.messages)))
 
 
@@ -118,7 +118,11 @@ def _called(example: Example) -> str:
 
 
 def _pieces(
-    items: Iterable[CheckedItem], owner: str, present: frozenset[str], filled: Mapping[tuple[str, str], str]
+    selection: Selection,
+    items: Iterable[CheckedItem],
+    owner: str,
+    present: frozenset[str],
+    filled: Mapping[tuple[str, str], str],
 ) -> Iterator[str]:
     for item in items:
         match item:
@@ -126,12 +130,12 @@ def _pieces(
                 yield text
             case CheckedTurn(children=children):
                 yield "\n"
-                yield from _pieces(children, owner, present, filled)
+                yield from _pieces(selection, children, owner, present, filled)
                 yield "\n"
-            case CheckedModule(path=path, children=children):
+            case CheckedModule(path=path):
                 if path in present:
-                    yield from _pieces(children, path, present, filled)
+                    yield from _pieces(selection, selection.children(item), path, present, filled)
             case CheckedUnion(members=members):
-                yield from _pieces(members, owner, present, filled)
+                yield from _pieces(selection, members, owner, present, filled)
             case parameter:
                 yield parameter.lead + filled.get((owner, parameter.name), parameter.default or "")

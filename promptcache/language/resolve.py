@@ -92,7 +92,6 @@ def resolve_prompt(
     order = schema.rules.order
     modules = tuple(sorted((module for module in present if module), key=order.__getitem__))
     if members:
-        schema = schema.with_members(members)
         modules = tuple(_beside_collections(modules, named_members))
     return Selection(
         schema=schema,
@@ -307,5 +306,5 @@ def _in_order(
     filled: Mapping[str, Mapping[str, FilledSlot]], modules: tuple[str, ...], schema: CheckedSchema
 ) -> Iterator[FilledSlot]:
     for module in ("", *modules):
-        if slots := filled.get(module):
+        if slots := filled.get(module):  # members of collections have none
             yield from (slots[name] for name in schema.parameters[module] if name in slots)

@@ -28,18 +28,21 @@ _DEFINITION = re.compile(r'\{\s*"type"\s*:\s*"function"')
 def tool_definitions(selection: Selection) -> list[Any]:
     """Return the tools whose definitions in the form of OpenAI are in the cached text of a prompt, as JSON."""
     present = frozenset(selection.modules)
-    found = {each.name: each for text in _texts(selection.schema.children, present) for each in _tools_in(text)}
+    texts = _texts(selection, selection.schema.children, present)
+    found = {each.name: each for text in texts for each in _tools_in(text)}
     return [each.definition for each in found.values()]
 
 
-def _texts(items: Iterable[CheckedItem], present: frozenset[str]) -> Iterator[str]:
+def _texts(selection: Selection, items: Iterable[CheckedItem], present: frozenset[str]) -> Iterator[str]:
     for item in items:
         if isinstance(item, FinalText):
             yield item.text
         elif isinstance(item, CheckedUnion):
-            yield from _texts(item.members, present)
-        elif isinstance(item, CheckedTurn) or (isinstance(item, CheckedModule) and item.path in present):
-            yield from _texts(item.children, present)
+            yield from _texts(selection, item.members, present)
+        elif isinstance(item, CheckedTurn):
+            yield from _texts(selection, item.children, present)
+        elif isinstance(item, CheckedModule) and item.path in present:
+            yield from _texts(selection, selection.children(item), present)
 
 
 def _tools_in(text: str) -> Iterator[Tool]:

@@ -10,7 +10,7 @@ This room uses no tensors and draws no pictures.
 
 from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.layout.lay_out import lay_out
-from promptcache.layout.members import member_encodings, with_members
+from promptcache.layout.members import member_encodings
 from promptcache.layout.pieces import Origin, Piece, Plan
 from promptcache.layout.plan import (
     check_length,
@@ -85,5 +85,4 @@ __all__ = [
     "scaffolds_in_use",
     "sees_previous",
     "slot_tokens",
-    "with_members",
 ]

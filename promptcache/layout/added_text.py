@@ -472,12 +472,16 @@ def _schema_turns(selection: Selection, layout: Layout) -> Iterator[_Turn]:
     arguments = {(each.module, each.parameter): each.text for each in selection.arguments}
     for each in layout.turns:
         if each.owner in present:
-            text = "".join(_texts(each.turn.children, each.owner, present, arguments))
+            text = "".join(_texts(selection, each.turn.children, each.owner, present, arguments))
             yield _Turn(each.turn.role, text, each.turn.span, each.frame)
 
 
 def _texts(
-    items: Sequence[CheckedItem], owner: str, present: set[str], arguments: Mapping[tuple[str, str], str]
+    selection: Selection,
+    items: Sequence[CheckedItem],
+    owner: str,
+    present: set[str],
+    arguments: Mapping[tuple[str, str], str],
 ) -> Iterator[str]:
     """Yield the texts of the items that are present, in document order."""
     for item in items:
@@ -487,6 +491,6 @@ def _texts(
             yield item.lead + arguments.get((owner, item.name), item.default or "")
         elif isinstance(item, CheckedModule):
             if item.path in present:
-                yield from _texts(item.children, item.path, present, arguments)
+                yield from _texts(selection, selection.children(item), item.path, present, arguments)
         elif isinstance(item, CheckedUnion):
-            yield from _texts(item.members, owner, present, arguments)
+            yield from _texts(selection, item.members, owner, present, arguments)

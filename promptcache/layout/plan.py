@@ -11,7 +11,7 @@ from types import MappingProxyType
 from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
 from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
-from promptcache.layout.members import with_members
+from promptcache.layout.members import members_in_use
 from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
 from promptcache.layout.repair import positions_to_repair
 from promptcache.layout.run_states import runs_in_use, states_in_use
@@ -50,11 +50,12 @@ def make_plan(
         ContextLengthExceeded: A member or the added text alone needs more positions than the model has.
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
-    layout, states = with_members(selection, layout, states, tokenizer, codec)
+    members, of_members = members_in_use(selection, layout, states, tokenizer, codec)
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
-    for run, state in states_in_use(layout, runs_in_use(layout, selection.modules), states, scaffolds):
+    runs = runs_in_use(layout, selection.modules, members)
+    for run, state in states_in_use(layout, runs, (*states, *of_members), scaffolds):
         modules.add(run, state)
     if contents.faults:
         raise PromptError(contents.faults)

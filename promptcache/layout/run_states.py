@@ -40,18 +40,20 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     return tuple(maker.states)
 
 
-def runs_in_use(layout: Layout, modules: Iterable[str]) -> list[Run]:
-    """Return the runs of the root and of the modules of a prompt, in document order.
+def runs_in_use(layout: Layout, modules: Iterable[str], members: Iterable[Run]) -> list[Run]:
+    """Return the runs of the root, of the modules of a prompt, and of its members, in document order.
 
-    Runs of members of a collection, which have the highest indices, come behind the runs before the collection.
+    Args:
+        members: Runs of members of collections. They come behind the runs before their collection.
     """
+    indices = sorted(index for path in ("", *modules) for index in layout.runs_of.get(path, ()))
+    runs = [layout.runs[index] for index in indices]
+    return sorted([*members, *runs], key=lambda run: layout.collections.get(collection_of(run), run.index))
 
-    def place_in_document(run: int) -> tuple[int, int, int]:
-        num_before = layout.collections.get(layout.runs[run].module.rpartition("/")[0])
-        return (run, 1, 0) if num_before is None else (num_before, 0, run)
 
-    indices = (index for path in ("", *modules) for index in layout.runs_of[path])
-    return [layout.runs[index] for index in sorted(indices, key=place_in_document if layout.collections else None)]
+def collection_of(run: Run) -> str:
+    """Return the path of the collection that a run is of a member of."""
+    return run.module.rpartition("/")[0]
 
 
 def states_in_use(
@@ -69,7 +71,7 @@ def states_in_use(
         scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
     """
     used: list[int] = []
-    plain: list[RunState] = []  # of the runs in use so far
+    plain: list[tuple[Run, RunState]] = []  # of the runs in use so far
     is_exact = True
     for run in runs:
         if (own := find_state(states, run.index, None) if run.cached else None) is None:
@@ -83,11 +85,11 @@ def states_in_use(
         if scaffold is None and not is_exact and sees_previous(layout, run):
             state = _behind_previous(layout, run, own, plain)
         used.append(state.index)
-        plain.append(own)
+        plain.append((run, own))
         yield run, state
 
 
-def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[RunState]) -> RunState:
+def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[tuple[Run, RunState]]) -> RunState:
     """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
 
     The context are the runs of both plain states, and that run. The plain state is returned if there is no such run, or
@@ -95,20 +97,14 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
 
     Args:
         own: The plain state of the run.
-        before: The plain states of the runs in use before it.
+        before: The runs in use before it, with their plain states.
     """
-    previous = next(
-        (
-            each
-            for each in reversed(before)
-            if each.index not in own.sees and may_be_previous(layout, layout.runs[each.run])
-        ),
-        None,
-    )
+    others = (state for other, state in reversed(before) if may_be_previous(layout, other))
+    previous = next((state for state in others if state.index not in own.sees), None)
     if previous is None:
         return own
     wanted = {*own.sees, *previous.sees, previous.index}
-    seen = [each for each in before if each.index in wanted]
+    seen = [state for _, state in before if state.index in wanted]
     context, places = tuple(each.encoding.whole for each in seen), run.places
     if layout.placement is Placement.CLOSED:
         context = closed_up(context)
@@ -122,7 +118,10 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[R
 
 def sees_previous(layout: Layout, run: Run) -> bool:
     """Whether a run is encoded behind the module before it in a prompt."""
-    return run.module != "" and layout.schema.modules[run.module].context is Context.PREVIOUS
+    modules = layout.schema.modules
+    return run.module != "" and modules[run.module if run.module in modules else collection_of(run)].context is (
+        Context.PREVIOUS
+    )
 
 
 def may_be_previous(layout: Layout, other: Run) -> bool:
@@ -131,8 +130,7 @@ def may_be_previous(layout: Layout, other: Run) -> bool:
     A member of a collection counts only if it attends to the previous one itself. Otherwise each member would add an
     encoding of the module behind the collection.
     """
-    is_member = other.module.rpartition("/")[0] in layout.collections
-    return not is_member or sees_previous(layout, other)
+    return collection_of(other) not in layout.collections or sees_previous(layout, other)
 
 
 class Pair(NamedTuple):
@@ -178,7 +176,8 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
                 continue
             if all(each.index <= index or each.index not in others for each in together[path]):
                 seen = sorted({*own.sees, *previous.sees, index})
-                behind = _behind_previous(layout, run, own, [before[each] for each in seen]).encoding
+                there = [(layout.runs[before[each].run], before[each]) for each in seen]
+                behind = _behind_previous(layout, run, own, there).encoding
                 yield Pair(run.module, path, behind)
 
 

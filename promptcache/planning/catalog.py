@@ -226,13 +226,12 @@ class Catalog:
 
     def describe_plan(self, plan: Plan) -> None:
         """Tell the store the schema and the modules of the encodings of a plan."""
-        layout = plan.layout
-        runs = (layout.runs[index] for path in plan.selection.members for index in layout.runs_of[path])
-        paths = {run.token_ids: run.module for run in runs}
+        runs = (piece.run for piece in plan.pieces if piece.run is not None)
+        paths = {run.token_ids: run.module for run in runs if run.module in plan.selection.members}
         modules = {piece.source.encoding: piece.module for piece in plan.pieces if piece.source is not None}
         contexts = {part.encoding for encoding in modules for part in encoding.context} if paths else ()
         members = {each: paths[each.token_ids] for each in contexts if each.token_ids in paths}
-        self.describe(layout.schema.name, {**members, **modules})
+        self.describe(plan.layout.schema.name, {**members, **modules})
 
     def describe(self, schema: str, modules: Mapping[Encoding, str]) -> None:
         """Tell the store the schema and the module path of encodings."""

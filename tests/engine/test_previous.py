@@ -60,7 +60,7 @@ def seen(modules: str) -> dict[str, str]:
     plan = ENGINE.plan(prompt(modules))
     found = {}
     for piece in plan.reused:
-        if module := plan.layout.runs[piece.run.index].module:
+        if module := piece.run.module:
             context = piece.source.encoding.context
             found[module] = "".join(
                 chr(token) for part in context for token in part.token_ids[part.start :] if token < 256
@@ -100,7 +100,7 @@ def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema,
     assert not [*wrong_contexts(service.state.layout, service.state.states)]
     assert plan.level is true_level(plan)
     if not selection.members:
-        assert not [*wrong_states(plan, service.state.states)]
+        assert not [*wrong_states(plan, service.tokenizer)]
 
 
 def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
@@ -201,7 +201,7 @@ def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
 def key(engine: Engine, modules: str, module: str) -> str:
     """Return the store key of a module in a prompt."""
     plan = engine.plan(prompt(modules))
-    (part,) = (each.source for each in plan.reused if plan.layout.runs[each.run].module == module)
+    (part,) = (each.source for each in plan.reused if each.module == module)
     return engine._executor.key(part.encoding)
 
 

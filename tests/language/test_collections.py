@@ -84,7 +84,7 @@ def test_members_keep_the_order_of_the_prompt(inside: str) -> None:
 
     assert selection.modules == ("tone", "notes", "notes/cook", "notes/gate", "end")
     assert [*selection.members] == ["notes/cook", "notes/gate"]
-    assert selection.schema.modules["notes/cook"].parent == "notes"
+    assert selection.module("notes/cook").parent == "notes"
 
 
 @pytest.mark.parametrize(

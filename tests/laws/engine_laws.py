@@ -75,7 +75,7 @@ def unselected_text_changes_nothing(service: ServedSchema, selection: Selection)
     """The text of modules that a prompt does not select never changes its output."""
     schema = service.state.schema
     other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
-    after = service.renewed(other).logits(selection.of_schema(other))
+    after = service.renewed(other).logits(replace(selection, schema=other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 
 

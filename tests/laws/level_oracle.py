@@ -6,7 +6,7 @@ take the runs and their positions as given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -18,6 +18,7 @@ from promptcache.language import (
     Placement,
     Repair,
     RepairKind,
+    Selection,
 )
 from promptcache.layout import (
     Encoding,
@@ -29,6 +30,8 @@ from promptcache.layout import (
     Run,
     RunState,
 )
+from promptcache.tokenizer import Tokenizer
+from tests.laws.members import states_with_members
 
 _Token = tuple[Encoding, int]  # with the index of the token
 
@@ -123,29 +126,40 @@ def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
                     yield from _wrong_in_scaffold(layout, states, run, scaffold)
 
 
-def wrong_states(plan: Plan, states: Sequence[RunState]) -> Iterator[str]:
+def wrong_states(plan: Plan, tokenizer: Tokenizer) -> Iterator[str]:
     """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
-    right_encodings = _encodings_in_use(plan, states)
+    layout, states = states_with_members(plan.selection, plan.layout, tokenizer)
+    encodings = _encodings_in_use(plan.selection, layout, states)
+    right_encodings = {_place(layout, index): encoding for index, encoding in encodings.items()}
     for piece in plan.reused:
-        module = plan.layout.runs[piece.run.index].module
-        right = right_encodings.get(piece.run.index)
+        module, of_member = piece.run.module, piece.run.module in plan.selection.members
+        right = right_encodings.get((module, 0) if of_member else _place(plan.layout, piece.run.index))
         if piece.source.encoding != right:
             yield f"run {piece.run.index} of '{module}' is {piece.source.encoding}, not {right}"
-        if module and not plan.selection.schema.modules[module].cache:
+        if module and not plan.selection.module(module).cache:
             yield f"'{module}' is not to be cached"
     for piece in plan.new:
-        if piece.origin is Origin.UNCACHED and plan.selection.schema.modules[piece.module].cache:
+        if piece.origin is Origin.UNCACHED and plan.selection.module(piece.module).cache:
             yield f"'{piece.module}' is to be cached"
 
 
-def _encodings_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, Encoding]:
-    """Return the encoding of each cached run in use: the plain one while it has seen all that is in use before it."""
-    schema, modules = plan.selection.schema, frozenset(plan.selection.modules)
+def _place(layout: Layout, index: int) -> tuple[str, int]:
+    """Return the module of a run, and the number of its runs before this one."""
+    module = layout.runs[index].module
+    return module, sum(run.module == module for run in layout.runs[:index])
+
+
+def _encodings_in_use(selection: Selection, layout: Layout, states: Sequence[RunState]) -> dict[int, Encoding]:
+    """Return the encoding of each cached run in use: the plain one while it has seen all that is in use before it.
+
+    Args:
+        layout: With the members of the prompt as modules.
+    """
+    schema, modules = layout.schema, frozenset(selection.modules)
     taken = _scaffolds_taken(schema, modules)
     found: dict[int, Encoding] = {}
     is_exact = True
-    present = (run for run in plan.layout.runs if not run.module or run.module in modules)
-    for run in sorted(present, key=lambda run: run.start):  # members of a collection come last among the runs
+    for run in (run for run in layout.runs if not run.module or run.module in modules):
         state = _state(states, run.index, taken.get(run.module)) if run.cached else None
         if state is not None:
             seen = [part.encoding for part in state.encoding.context]
@@ -153,20 +167,22 @@ def _encodings_in_use(plan: Plan, states: Sequence[RunState]) -> dict[int, Encod
             if is_exact or run.module in taken:
                 found[run.index] = state.encoding
             elif run.module and schema.modules[run.module].context is Context.PREVIOUS:
-                found[run.index] = _behind_previous(plan.layout, states, run, [*found]).encoding
+                found[run.index] = _behind_previous(layout, states, run, [*found], selection.members).encoding
             else:
                 found[run.index] = state.encoding
         is_exact = is_exact and run.cached
     return found
 
 
-def _behind_previous(layout: Layout, states: Sequence[RunState], run: Run, before: Sequence[int]) -> RunState:
+def _behind_previous(
+    layout: Layout, states: Sequence[RunState], run: Run, before: Sequence[int], members: Container[str]
+) -> RunState:
     """Return the state of a run behind the last run in use that it need not see, and what that one sees."""
     plain = _state(states, run.index, None)
     assert plain is not None
     visible = _before(layout, run, *_visible(layout, run))
     modules = layout.schema.modules
-    passed = {each.index for each in layout.runs if each.module.rpartition("/")[0] in layout.collections}
+    passed = {each.index for each in layout.runs if each.module in members}
     passed = {index for index in passed if modules[layout.runs[index].module].context is not Context.PREVIOUS}
     others = [index for index in before if index not in visible and index not in passed]
     if not others:

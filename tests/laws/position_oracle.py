@@ -22,6 +22,7 @@ from promptcache.language import (
 )
 from promptcache.layout import Layout, LayoutLeaf, LayoutNode, LeafKind, Plan, Slot
 from promptcache.tokenizer import Before, Conversations, Markup, Tokenizer
+from tests.laws.members import layout_with_members
 
 Placed = tuple[int, int]
 """A position and the token ID at it."""
@@ -37,6 +38,7 @@ def expected_tokens(
     """
     moves = (repair or selection.schema.repair or DEFAULT_REPAIR).kind is not RepairKind.NONE
     writer = _PositionWriter(selection, tokenizer, moves=moves)
+    layout = layout_with_members(selection, layout, tokenizer)
     writer.items(layout.tree, owner="", present=True)
     writer.added(layout)
     if layout.placement is Placement.FIXED:
@@ -119,7 +121,7 @@ class _PositionWriter:
                 self.boundary()
                 self.items(node.children, owner=node.item.path, present=node.item.path in self._selection.modules)
                 self.boundary()
-                reserve = self._selection.schema.modules[node.item.path].node.reserve or 0
+                reserve = self._selection.module(node.item.path).node.reserve or 0
                 self._position = max(self._position, start + reserve)
             else:
                 self.boundary()
@@ -131,7 +133,7 @@ class _PositionWriter:
             return
         num_moved = self.write(leaf.piece.token_ids, present=present, text=leaf.piece.text)
         if present:
-            is_cached = not owner or self._selection.schema.modules[owner].cache
+            is_cached = not owner or self._selection.module(owner).cache
             goes_on = self._last_run == leaf.run and not num_moved
             self._num_last = len(leaf.piece.token_ids) - num_moved + (self._num_last if goes_on else 0)
             self._last_run = leaf.run if is_cached and self._num_last else None
@@ -205,7 +207,7 @@ class _PositionWriter:
         filler = default if parameter.placeholder is None else parameter.placeholder
         token_ids = self._tokenizer.tokenize(lead + self._arguments.get((owner, parameter.name), default))
         filler_ids = self._tokenizer.tokenize(lead + filler)[: parameter.length + len(lead)]
-        cached = not owner or self._selection.schema.modules[owner].cache
+        cached = not owner or self._selection.module(owner).cache
         if self._changed is not None and self._changed[0] == self._run:
             start = self._changed[1]
         elif cached and token_ids == filler_ids:

@@ -186,7 +186,7 @@ def _of_plan(plan: Plan, is_chat: bool) -> Iterator[str]:
 def _of_slots(plan: Plan) -> Iterator[str]:
     given = {(each.module, each.parameter): each.text for each in plan.selection.arguments}
     for path in ("", *plan.selection.modules):
-        for index in plan.layout.runs_of[path]:
+        for index in plan.layout.runs_of.get(path, ()):
             for slot in plan.layout.runs[index].slots:
                 text = given.get((slot.module, slot.parameter))
                 content = slot.default_ids if text is None else VOCABULARY.tokenize(slot.lead + text)
