@@ -14,7 +14,7 @@ import torch
 from benchmarks.common import BenchReport, CharacterTokenizer, letters
 from promptcache.encode import prepare
 from promptcache.engine import Engine
-from promptcache.kv import KVHandle, KVMemory
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding
 from promptcache.model import Model
 from promptcache.progress import Progress, silent
@@ -66,8 +66,8 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     plan = engine.plan(f'<prompt schema="bench">{used}{letters(draw, num_new)}</prompt>')
     linked, handles = plan.tokens, prepare(plan, engine._executor).fetched.handles
     parts = [handles[part.encoding] for part in linked.parts]
-    whole = KVHandle.over(
-        torch.cat([part.keys for part in parts], dim=2), torch.cat([part.values for part in parts], dim=2)
+    whole = KV(
+        keys=torch.cat([part.keys for part in parts], dim=2), values=torch.cat([part.values for part in parts], dim=2)
     )
     places = tuple(range(whole.num_tokens))
     one = Encoding(token_ids=places, position_ids=places).whole

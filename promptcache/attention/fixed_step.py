@@ -16,7 +16,7 @@ from promptcache.attention.pass_tokens import PassTokens
 from promptcache.attention.segment_lists import KeyRange, ListSizes, SegmentLists, key_ranges, make_lists
 from promptcache.attention.transfer import write_to_device
 from promptcache.attention.triton_backend import ListedAttention, TokenStore
-from promptcache.kv import KVShape, Slab
+from promptcache.kv import KV, KVShape
 
 
 class FixedStep:
@@ -34,11 +34,11 @@ class FixedStep:
             specs: Properties of a step with T tokens, for the layers with each window. The Triton backend takes them.
         """
         self.num_tokens = num_tokens
-        self._spare = Slab.empty(shape, 1)
+        self._spare = KV.empty(shape, 1)
         self._store = TokenStore([(self._spare, 0)] * num_tokens, shape.device)
         self._attention = {window: _FixedAttention(spec, window, num_tokens) for window, spec in specs.items()}
 
-    def load(self, tokens: PassTokens, places: Iterable[tuple[Slab, int]]) -> bool:
+    def load(self, tokens: PassTokens, places: Iterable[tuple[KV, int]]) -> bool:
         """Write a step to the memory; return False if there is no room for its lists.
 
         The caller holds the KV of the step until the operations that read it are queued on the device. Later

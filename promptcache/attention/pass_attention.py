@@ -15,7 +15,7 @@ from promptcache.attention.cuda import CudaBackend
 from promptcache.attention.pass_tokens import PassTokens
 from promptcache.attention.portable import PortableBackend
 from promptcache.attention.triton_backend import TokenStore, TritonBackend
-from promptcache.kv import KVShape, Slab
+from promptcache.kv import KV, KVShape
 
 _backends: tuple[AttentionBackend, ...] = (CpuBackend(), TritonBackend(), CudaBackend(), PortableBackend())
 
@@ -38,7 +38,7 @@ def choose_backend(spec: AttentionSpec) -> AttentionBackend:
     return next(each for each in _backends if each.supports(spec))
 
 
-def token_store(shape: KVShape, places: Iterable[tuple[Slab, int]]) -> TokenStore | None:
+def token_store(shape: KVShape, places: Iterable[tuple[KV, int]]) -> TokenStore | None:
     """Return a kernel's store for the tokens of a pass; None if their memory is written by indices.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from promptcache.kv import LayerViews, Slab
+from promptcache.kv import KV, LayerViews
 
 PositionArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -24,15 +24,15 @@ UNUSED_POSITION = np.iinfo(np.int64).max
 
 
 class KVView(Protocol):
-    """A view of stored KV in one slab: the properties of a segment that attention needs."""
+    """A view of stored KV: the properties of a segment that attention needs."""
 
     @property
-    def slab(self) -> Slab:
-        """The slab of the view."""
+    def kv(self) -> KV:
+        """The KV that this is a view of."""
 
     @property
     def start(self) -> int:
-        """The first token of the view, counted from the start of the slab."""
+        """The first token of the view, counted from the start of the KV."""
 
     @property
     def stop(self) -> int:

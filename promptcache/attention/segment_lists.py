@@ -207,7 +207,7 @@ def _tails(group: TailGroup, positions: PositionArray, window: int | None) -> It
 
 
 def _memory_of(view: KVView, positions: PositionArray | None) -> Memory:
-    keys, values = view.slab.keys, view.slab.values
+    keys, values = view.kv.keys, view.kv.values
     layer, head, token, _ = keys.stride()
     assert keys.stride() == values.stride(), "one stride serves keys and values"
     offset = view.start * token * keys.element_size()

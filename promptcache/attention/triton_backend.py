@@ -23,7 +23,7 @@ from promptcache.attention.portable import PortableBackend
 from promptcache.attention.segment_lists import SegmentLists, key_ranges, make_lists
 from promptcache.attention.transfer import to_device, write_to_device
 from promptcache.diagnostics import first_line
-from promptcache.kv import Slab
+from promptcache.kv import KV
 
 _MAX_GROUPS = 16
 _OLDEST = 8, 0  # compute capability: Ampere
@@ -138,7 +138,7 @@ class TritonAttention(ListedAttention):
         self._load(lists)
 
 
-def store_targets(places: Iterable[tuple[Slab, int]]) -> torch.Tensor:
+def store_targets(places: Iterable[tuple[KV, int]]) -> torch.Tensor:
     """Return what `store` reads of each token, `[T, 4]`: addresses of its key and value, strides of layers and heads.
 
     The caller holds the slabs.
@@ -154,12 +154,12 @@ def store_targets(places: Iterable[tuple[Slab, int]]) -> torch.Tensor:
 class TokenStore:
     """The places of a step's tokens in the memory of their rows, for a kernel that writes all of them at once."""
 
-    def __init__(self, places: Iterable[tuple[Slab, int]], device: torch.device) -> None:
+    def __init__(self, places: Iterable[tuple[KV, int]], device: torch.device) -> None:
         """Note where each token of a step is written: the keys and values of its row, and its index there."""
         self._holds = tuple(places)
         self._targets = to_device(store_targets(self._holds), device)
 
-    def move(self, places: Iterable[tuple[Slab, int]]) -> None:
+    def move(self, places: Iterable[tuple[KV, int]]) -> None:
         """Write as many tokens to other places from now on. The caller holds their memory."""
         write_to_device(self._targets, store_targets(places))
 

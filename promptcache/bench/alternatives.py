@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.request import PlannedRequest
-from promptcache.kv import KVHandle, MemoryStore
+from promptcache.kv import KV, MemoryStore
 from promptcache.layout import Encoding, KVPart
 from promptcache.model import Model, token_tensor
 from promptcache.rows import Batch, Pool, Segment, open_graphs, open_pool
@@ -100,7 +100,7 @@ def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alt
 def _floor(model: Model, request: PlannedRequest, contiguous: Segment) -> Alternative:
     """Compute the new tokens of a row that joined before, over modules in one contiguous tensor."""
     batch, (part,) = Batch(model, graphs=open_graphs(model)), contiguous.parts
-    row = batch.join(replace(request.tokens, parts=(part,)), {part.encoding: contiguous.handles[0]})
+    row = batch.join(replace(request.tokens, parts=(part,)), {part.encoding: contiguous.kv})
 
     def run() -> torch.Tensor:
         row.num_own = 0
@@ -119,21 +119,21 @@ def _first_use(model: Model, request: PlannedRequest) -> Alternative:
 def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:
     """Return the same request with modules that are stored at its positions."""
     parts: list[KVPart] = []
-    handles: dict[Encoding, KVHandle] = {}
+    handles: dict[Encoding, KV] = {}
     for segment in segments:
         views = [[each] for each in segment.layers().by_layer]
         whole = _contiguous(views, tuple(map(int, segment.position_array())))
         parts += whole.parts
-        handles[whole.parts[0].encoding] = whole.handles[0]
+        handles[whole.parts[0].encoding] = whole.kv
     return PlannedRequest(tokens=replace(request.tokens, parts=tuple(parts)), handles=handles)
 
 
 def _contiguous(views: Sequence[Sequence[tuple[torch.Tensor, torch.Tensor]]], positions: tuple[int, ...]) -> Segment:
     """Return the modules as one segment in memory of its own, with meaningless token IDs."""
     keys, values = zip(*map(_whole, views), strict=True)
-    handle = KVHandle.over(torch.cat(keys), torch.cat(values))
+    handle = KV(keys=torch.cat(keys), values=torch.cat(values))
     part = Encoding(token_ids=positions, position_ids=positions).whole
-    return Segment(handles=(handle,), start=0, stop=len(positions), parts=(part,))
+    return Segment(kv=handle, start=0, stop=len(positions), parts=(part,))
 
 
 def _concatenated(views: _Views) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.encode import Executor, prepare
-from promptcache.kv import KVHandle, MemoryStore
+from promptcache.kv import KV, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
@@ -73,7 +73,7 @@ class PlannedRequest:
     """The tokens of a request, and the KV of its modules."""
 
     tokens: RequestTokens
-    handles: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KV]
 
 
 def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:

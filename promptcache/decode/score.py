@@ -13,14 +13,14 @@ import torch
 
 from promptcache.diagnostics import Short
 from promptcache.encode import CHUNK_TOKENS, Executor, prepare
-from promptcache.kv import KVHandle
+from promptcache.kv import KV
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.rows import Batch
 
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
 
-RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KVHandle]]
+RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KV]]
 """A request, and KV of its encodings."""
 
 
@@ -102,7 +102,7 @@ def _predictions(
     for index in range(len(choices)):
         yield index, last
     own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids, context=tokens.parts)
-    handles = {**stored, own: KVHandle(slab=batch.own_kv(row), start=0, stop=len(own_ids))}
+    handles = {**stored, own: batch.own_kv(row)}
     # Other parts may lie between its tokens. No segment joins them: only the choices use this part, and `row` stays.
     parts = (*tokens.parts, own.whole)
     longer = [index for index, token_ids in enumerate(choices) if len(token_ids) > 1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import Codec, KVHandle, Recipe, Store, apply_codec
+from promptcache.kv import KV, Codec, Recipe, Store, apply_codec
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model import Model
 from promptcache.rows import Batch, StopCheck, are_finite
@@ -134,7 +134,7 @@ def encoding_batches(missing: Sequence[Encoding]) -> Iterator[tuple[Chain, ...]]
 
 @torch.no_grad()
 def compute(
-    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], check: StopCheck | None = None
+    model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KV], check: StopCheck | None = None
 ) -> Iterator[tuple[Encoding, tuple[torch.Tensor, torch.Tensor]]]:
     """Compute one batch of chains; yield each encoding with views of its keys and values `[L, Hkv, T, D]`.
 
@@ -165,9 +165,7 @@ def compute(
             start = stop
 
 
-def stored(
-    store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]
-) -> KVHandle:
+def stored(store: Store, recipe: Recipe, kv: tuple[torch.Tensor, torch.Tensor], on_fault: Callable[[str], None]) -> KV:
     """Put keys and values into a store and return their handle.
 
     If the store refuses them, `on_fault` is called with the reason, and the handle owns its memory.
@@ -177,4 +175,4 @@ def stored(
     except StoreError as fault:
         on_fault(str(fault))
         keys, values = apply_codec(recipe, *kv)
-        return KVHandle.over(keys.contiguous(), values.contiguous())
+        return KV(keys=keys.contiguous(), values=values.contiguous())

@@ -21,7 +21,7 @@ from promptcache.encode.encode import (
     stored,
 )
 from promptcache.encode.idle import Activity
-from promptcache.kv import Codec, KVHandle, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
@@ -47,7 +47,7 @@ class Fetched:
         faults: Store faults that did not stop the request, one sentence each.
     """
 
-    handles: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KV]
     encoded: frozenset[Encoding]
     encode_s: float
     tiers: Mapping[Encoding, Tier]
@@ -70,7 +70,7 @@ class Encoded:
         faults: Store faults, one sentence each.
     """
 
-    handles: Mapping[Encoding, KVHandle]
+    handles: Mapping[Encoding, KV]
     lookups: Mapping[Encoding, Lookup]
     faults: tuple[str, ...]
 
@@ -186,7 +186,7 @@ class Executor:
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)
         faults = [fault for each in lookups.values() for fault in each.faults]
-        encoded: dict[Encoding, KVHandle] = {}
+        encoded: dict[Encoding, KV] = {}
         total = sum(each.num_tokens for each, lookup in lookups.items() if lookup.handle is None)
         done, started = 0, time.perf_counter()
 
@@ -295,7 +295,7 @@ class Executor:
                     break  # another thread or process encodes the rest: list the missing ones again
 
     def _encode(
-        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], patience_s: float, on_wait: OnWait
+        self, batch: Sequence[Chain], held: Mapping[Encoding, KV], patience_s: float, on_wait: OnWait
     ) -> Encoded:
         """Encode the chains of a batch that no other process encodes now.
 
@@ -314,9 +314,7 @@ class Executor:
             handles = self._computed(free, held, faults)
         return Encoded(handles=handles, lookups={}, faults=tuple(faults))
 
-    def _computed(
-        self, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle], faults: list[str]
-    ) -> dict[Encoding, KVHandle]:
+    def _computed(self, batch: Sequence[Chain], held: Mapping[Encoding, KV], faults: list[str]) -> dict[Encoding, KV]:
         """Compute the chains of a batch in one forward pass and store their encodings.
 
         If some KV is not finite, each encoding is computed by itself, so that only the faulty one is not stored.
@@ -333,7 +331,7 @@ class Executor:
         else:
             self.model.check_unchanged()
             return {each: stored(self.store, self.recipe(each), kv, faults.append) for each, kv in computed.items()}
-        handles: dict[Encoding, KVHandle] = {}
+        handles: dict[Encoding, KV] = {}
         for each in encodings:
             alone = Chain(context=each.context, links=(each,))
             handles.update(self._computed([alone], {**held, **handles}, faults))

@@ -22,16 +22,16 @@ from promptcache.kv.store_config import (
     open_store,
 )
 from promptcache.kv.tiered import TieredStore
-from promptcache.kv.types import KVHandle, KVShape, LayerViews, Slab, size_class
+from promptcache.kv.types import KV, KVShape, LayerViews
 
 __all__ = [
     "FORMAT_VERSION",
+    "KV",
     "BlobTier",
     "Codec",
     "FaultLog",
     "FileTier",
     "GreedyDual",
-    "KVHandle",
     "KVMemory",
     "KVShape",
     "LayerViews",
@@ -39,7 +39,6 @@ __all__ = [
     "MemoryStore",
     "OnWait",
     "Recipe",
-    "Slab",
     "Store",
     "StoreConfig",
     "StoreSource",
@@ -56,6 +55,5 @@ __all__ = [
     "expand_home",
     "go_on",
     "open_store",
-    "size_class",
     "stored_bytes",
 ]

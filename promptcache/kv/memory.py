@@ -1,6 +1,6 @@
 """Memory for KV of encodings, of history and of joined copies, within one budget of bytes.
 
-Each entry has tensors of its own. The budget limits what the store keeps. A request that refers to a `KVHandle` keeps
+Each entry has tensors of its own. The budget limits what the store keeps. A request that refers to a `KV` keeps
 its memory allocated after an eviction; such memory does not count.
 """
 
@@ -19,7 +19,7 @@ import torch
 from promptcache.diagnostics import BYTES, StoreError, instance
 from promptcache.kv.eviction import GreedyDual
 from promptcache.kv.keys import Recipe
-from promptcache.kv.types import KVHandle, KVShape, Slab, size_class
+from promptcache.kv.types import KV, KVShape, room_for
 from promptcache.locks import new_lock
 
 _LIMITS_OF_CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -42,7 +42,7 @@ def default_budget(device: torch.device) -> int:
 class _Kept:
     """KV that is kept, its recipe if it is an encoding, and the list that its owner reads after an eviction."""
 
-    handle: KVHandle
+    handle: KV
     recipe: Recipe | None
     evicted: deque[Any] | None
 
@@ -78,7 +78,7 @@ class KVMemory:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.nbytes():,} bytes, at most {self.budget_bytes:,}>"
 
-    def allocate(self, num_tokens: int, cost: float, uses: int | None = None) -> KVHandle | None:
+    def allocate(self, num_tokens: int, cost: float, uses: int | None = None) -> KV | None:
         """Return memory for an entry that its owner fills and gives to `keep`; None if there is no room for it.
 
         Args:
@@ -90,22 +90,21 @@ class KVMemory:
         Raises:
             torch.OutOfMemoryError: The budget has room, and the device has no memory.
         """
-        size = size_class(num_tokens) if self.shape.is_on_gpu else num_tokens
         with self._lock:
-            if not self._make_room(size * self.shape.token_bytes, cost, uses):
+            if not self._make_room(self._nbytes(num_tokens), cost, uses):
                 return None
-        return KVHandle(slab=Slab.empty(self.shape, size), start=0, stop=num_tokens)
+        return KV.empty(self.shape, num_tokens)
 
     def keep(
         self,
         key: Hashable,
-        handle: KVHandle,
+        handle: KV,
         cost: float,
         *,
         uses: int | None = None,
         recipe: Recipe | None = None,
         evicted: deque[Any] | None = None,
-    ) -> KVHandle | None:
+    ) -> KV | None:
         """Keep an entry; return the KV that is kept under its key now, which may be there already; None without room.
 
         Args:
@@ -115,7 +114,7 @@ class KVMemory:
             recipe: The recipe of an encoding.
             evicted: The key is appended when the entry is no longer kept.
         """
-        nbytes = handle.slab.nbytes
+        nbytes = self._nbytes(handle.num_tokens)
         with self._lock:
             if (first := self._entries.get(key)) is not None:  # another thread was faster
                 return first.handle
@@ -125,7 +124,7 @@ class KVMemory:
             self._policy.add(key, nbytes, cost, uses or 1)
             return handle
 
-    def find(self, key: Hashable) -> KVHandle | None:
+    def find(self, key: Hashable) -> KV | None:
         """Return the KV of a key and count a use; None if it is not kept."""
         with self._lock:
             entry = self._entries.get(key)
@@ -171,6 +170,10 @@ class KVMemory:
     def nbytes(self) -> int:
         """Return the bytes of all KV that is kept: encodings, history and joined copies."""
         return self._policy.nbytes
+
+    def _nbytes(self, num_tokens: int) -> int:
+        """Return the bytes of memory for some tokens."""
+        return room_for(self.shape, num_tokens) * self.shape.token_bytes
 
     def _make_room(self, nbytes: int, cost: float, uses: int | None) -> bool:
         """Evict entries so that a new one fits; evict none and return False if they do not suffice."""

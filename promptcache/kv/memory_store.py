@@ -13,7 +13,7 @@ from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
 from promptcache.kv.store import Lookup, Store, Tier, checked_keys
-from promptcache.kv.types import KVHandle, KVShape
+from promptcache.kv.types import KV, KVShape
 
 _TIER = instance("a Tier", Tier)
 _RECIPE = instance("a Recipe", Recipe)
@@ -65,7 +65,7 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         """Look up several keys."""
         return {key: Lookup(self.find(key), self.tier) for key in checked_keys(keys)}
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Keep a copy of KV, as its codec leaves it. Without room, the handle refers to the KV itself.
 
         `persist` has no effect, because nothing here outlives the process.
@@ -79,9 +79,9 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         if (kept := self.find(recipe.key)) is not None:
             return kept
         keys, values = apply_codec(recipe, keys, values)
-        return self.offer(recipe, keys, values) or KVHandle.over(keys, values)
+        return self.offer(recipe, keys, values) or KV(keys=keys, values=values)
 
-    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
+    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV | None:
         """Keep a copy of KV, from any device, that its codec has processed already; None if there is no room."""
         self._check(keys, values)
         _RECIPE.check("recipe", recipe, StoreError)

@@ -17,7 +17,7 @@ import torch
 from promptcache.diagnostics import Kind, StoreError
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
-from promptcache.kv.types import KVHandle
+from promptcache.kv.types import KV
 from promptcache.locks import new_lock
 
 
@@ -40,7 +40,7 @@ class Lookup(NamedTuple):
         faults: Faults in this lookup, one sentence each, such as a tier that did not answer.
     """
 
-    handle: KVHandle | None
+    handle: KV | None
     tier: Tier = Tier.MEMORY
     moved_bytes: int = 0
     faults: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Store(ABC):
         return {key: self.get(key) for key in dict.fromkeys(keys)}
 
     @abstractmethod
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Store the KV of an encoding and return it as its codec leaves it. KV that is stored already stays.
 
         Args:

@@ -26,7 +26,7 @@ from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
-from promptcache.kv.types import KVHandle
+from promptcache.kv.types import KV
 from promptcache.locks import new_lock
 
 _MAX_CLAIMS = 64  # at once; each has an open file
@@ -145,7 +145,7 @@ class TieredStore(Unpicklable, Store):
             found.update(self._from_tiers(missing))
         return found
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Store KV in every tier that has room, and return it as its codec leaves it.
 
         `faults` reports the tiers that fail.
@@ -272,7 +272,7 @@ class TieredStore(Unpicklable, Store):
         device = self.memory.shape.device
         handle = self.memory.offer(recipe, found.keys, found.values)
         if handle is None:
-            handle = KVHandle.over(found.keys.to(device), found.values.to(device))
+            handle = KV(keys=found.keys.to(device), values=found.values.to(device))
         return Lookup(handle, Tier.HOST, found.nbytes)
 
     def _from_tiers(self, keys: Sequence[str]) -> Mapping[str, Lookup]:
@@ -304,12 +304,12 @@ class TieredStore(Unpicklable, Store):
                 tier.delete(key)
             raise
 
-    def _promote(self, stored: StoredEncoding) -> KVHandle:
+    def _promote(self, stored: StoredEncoding) -> KV:
         """Copy KV to the memories. Without room on the device, link it where it is, in its mapped file if possible."""
         keys, values = from_stored(stored, self.memory.shape.device)
         if self.host is not None:
             self.host.offer(stored.recipe, keys, values)
-        return self.memory.offer(stored.recipe, keys, values) or KVHandle.over(keys, values)
+        return self.memory.offer(stored.recipe, keys, values) or KV(keys=keys, values=values)
 
     def _write(self, stored: StoredEncoding, tiers: Iterable[BlobTier], faults: FaultLog) -> None:
         chosen = tuple(tiers)

@@ -1,4 +1,4 @@
-"""Keys and values of a run, and the memory that holds them.
+"""Keys and values of tokens, and their memory.
 
 These types know no tokens, no positions and no XML. The runtime links the views that they return.
 """
@@ -47,11 +47,13 @@ class LayerViews:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Slab:
-    """Memory for the KV of tokens.
+class KV:
+    """Keys and values of tokens in position order. Their memory stays allocated while an object refers to it.
+
+    A store that evicts KV drops its own reference; the memory is free when no request has one either.
 
     Attributes:
-        keys: `[L, Hkv, C, D]`, C the capacity in tokens.
+        keys: `[L, Hkv, T, D]`; memory that is not filled yet may be behind the last token.
         values: Same shape as `keys`.
     """
 
@@ -62,20 +64,20 @@ class Slab:
     )
 
     @staticmethod
-    def empty(shape: KVShape, capacity: int) -> Slab:
-        """Return uninitialized memory for `capacity` tokens.
+    def empty(shape: KVShape, num_tokens: int) -> KV:
+        """Return uninitialized memory for some tokens.
 
-        Inference mode is switched off. Tensors that it allocates can be written in inference mode only, and a slab
-        outlives the request that allocated it.
+        Inference mode is switched off. Tensors that it allocates can be written in inference mode only, and KV outlives
+        the request that allocated it.
         """
-        size = (shape.num_layers, shape.num_kv_heads, capacity, shape.head_dim)
+        size = (shape.num_layers, shape.num_kv_heads, room_for(shape, num_tokens), shape.head_dim)
         with torch.inference_mode(mode=False):
             keys, values = (torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(2))
-        return Slab(keys=keys, values=values)
+        return KV(keys=keys[:, :, :num_tokens], values=values[:, :, :num_tokens])
 
     @property
-    def capacity(self) -> int:
-        """Number of tokens that fit."""
+    def num_tokens(self) -> int:
+        """Number of tokens."""
         return self.keys.shape[2]
 
     @property
@@ -96,49 +98,13 @@ class Slab:
         return views
 
 
-def size_class(num_tokens: int) -> int:
-    """Return the capacity to allocate for `num_tokens` tokens: one of eight sizes for each power of two.
+def room_for(shape: KVShape, num_tokens: int) -> int:
+    """Return the number of tokens that memory for `num_tokens` tokens has room for.
 
-    PyTorch's allocator for CUDA keeps freed memory for allocations of about the same size. Where all sizes differ, what
-    it keeps cannot be used again.
+    On a GPU it is one of eight sizes for each power of two. PyTorch's allocator keeps freed memory for allocations of
+    about the same size. Where all sizes differ, what it keeps cannot be used again.
     """
+    if not shape.is_on_gpu:
+        return num_tokens
     step = max(1, 1 << (num_tokens - 1).bit_length() >> 4)
     return -(-num_tokens // step) * step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
-class KVHandle:
-    """KV in position order: tokens `[start, stop)` of a slab.
-
-    The memory stays allocated while a handle is alive. A store that evicts KV drops its own handle; the memory is free
-    when no request holds a handle either.
-    """
-
-    slab: Slab
-    start: int
-    stop: int
-
-    @staticmethod
-    def over(keys: torch.Tensor, values: torch.Tensor) -> KVHandle:
-        """Return a handle of keys and values `[L, Hkv, T, D]`, which are not copied."""
-        return KVHandle(slab=Slab(keys=keys, values=values), start=0, stop=keys.shape[2])
-
-    @property
-    def keys(self) -> torch.Tensor:
-        """View `[L, Hkv, T, D]`."""
-        return self.slab.keys[:, :, self.start : self.stop]
-
-    @property
-    def values(self) -> torch.Tensor:
-        """View `[L, Hkv, T, D]`."""
-        return self.slab.values[:, :, self.start : self.stop]
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens."""
-        return self.stop - self.start
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values together."""
-        return 2 * self.num_tokens * (self.slab.keys[:, :, :1].numel() * self.slab.keys.element_size())

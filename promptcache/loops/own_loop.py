@@ -16,7 +16,6 @@ import torch
 from promptcache.attention import PositionArray, PreparedAttention
 from promptcache.diagnostics import UnsupportedModel
 from promptcache.encode import CHUNK_TOKENS, Executor, prepare
-from promptcache.kv import KVHandle
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model import Model, PositionedCache, PositionedDynamicCache, linked_cache, token_tensor
 from promptcache.rows import Batch, Pass, Row, Segment
@@ -39,7 +38,7 @@ class _LinkedRows:
             # Other parts may lie between its tokens. No segment joins them: `row` stays, and does not use this part.
             own = Encoding(token_ids=own_ids, position_ids=tokens.position_ids[:-1], context=tokens.parts)
             parts = (*parts, own.whole)
-            self._handles[own] = KVHandle(slab=self._batch.own_kv(row), start=0, stop=len(own_ids))
+            self._handles[own] = self._batch.own_kv(row)
         self._tokens = RequestTokens(
             parts=parts, token_ids=tokens.token_ids[-1:], position_ids=tokens.position_ids[-1:]
         )

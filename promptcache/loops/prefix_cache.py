@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
 from promptcache.encode import CHUNK_TOKENS, TOLERANCE
-from promptcache.kv import KVHandle, Slab, Store
+from promptcache.kv import KV, Store
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.loops.frequent_prefixes import FrequentPrefix
@@ -325,12 +325,12 @@ class PrefixCache(Unpicklable):
         """
         rows = _read_rows(input_ids, attention_mask, self._model)
         self._model.check_unchanged()
-        slabs = _read_slabs(past_key_values, rows, input_ids.shape, self._model)
-        self._check_given([row.token_ids for row in rows], slabs)
+        given_kv = _read_kv(past_key_values, rows, input_ids.shape, self._model)
+        self._check_given([row.token_ids for row in rows], given_kv)
         found = [self._recall(row.token_ids) for row in rows]
         return sum(
             self._keep(each, (), [(keys[:, each.num_found :], values[:, each.num_found :]) for keys, values in own])
-            for each, own in zip(found, map(_by_layer, slabs), strict=True)
+            for each, own in zip(found, map(_by_layer, given_kv), strict=True)
         )
 
     def _recall(self, token_ids: tuple[int, ...]) -> Recalled:
@@ -353,7 +353,7 @@ class PrefixCache(Unpicklable):
         self._keep(found, (), _by_layer(batch.own_kv(row)))
         return row.num_own
 
-    def _check_given(self, rows: Sequence[tuple[int, ...]], slabs: Sequence[Slab]) -> None:
+    def _check_given(self, rows: Sequence[tuple[int, ...]], given_kv: Sequence[KV]) -> None:
         """Compare KV `[L, Hkv, T, D]` of rows with the model's own.
 
         The first layer of all tokens shows other tokens, positions and weights. The last tokens of each row are
@@ -371,21 +371,21 @@ class PrefixCache(Unpicklable):
             first.encode(work, check)
         for index, (row, _) in enumerate(work):
             memory = first.tails.memory(row.tail)
-            self._compare(Slab(keys=memory.keys[:1], values=memory.values[:1]), slabs[index], index, 0)
+            self._compare(KV(keys=memory.keys[:1], values=memory.values[:1]), given_kv[index], index, 0)
         work = []
-        for token_ids, slab in zip(rows, slabs, strict=True):
+        for token_ids, theirs in zip(rows, given_kv, strict=True):
             known = max(0, len(token_ids) - _SAMPLE_TOKENS)
             given = Encoding(token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
             parts = (KVPart(given, 0, known),) if known else ()
             tokens = RequestTokens(parts=parts, token_ids=token_ids[known:], position_ids=given.position_ids[known:])
-            handles = {given: KVHandle(slab=slab, start=0, stop=len(token_ids))}
+            handles = {given: theirs}
             work.append((last.join(tokens, handles), tokens.token_ids))
         last.encode(work)
         for index, (row, _) in enumerate(work):
-            self._compare(last.own_kv(row), slabs[index], index, row.tokens.position_ids[0])
+            self._compare(last.own_kv(row), given_kv[index], index, row.tokens.position_ids[0])
 
-    def _compare(self, computed: Slab, given: Slab, row: int, start: int) -> None:
-        """Compare the KV of a row's tokens from `start` on, in the first layers, with that in a slab."""
+    def _compare(self, computed: KV, given: KV, row: int, start: int) -> None:
+        """Compare the KV of a row's tokens from `start` on, in the first layers, with the given one."""
         for layer, states in enumerate(_by_layer(computed)):
             for mine, theirs in zip(states, (given.keys[layer], given.values[layer]), strict=True):
                 is_far = _is_far(theirs[:, start:], mine[:, : theirs.shape[1] - start])
@@ -423,13 +423,13 @@ def _tokens(token_ids: tuple[int, ...]) -> RequestTokens:
     return RequestTokens(parts=(), token_ids=token_ids, position_ids=tuple(range(len(token_ids))))
 
 
-def _by_layer(slab: Slab) -> OwnKV:
-    return [*zip(slab.keys, slab.values, strict=True)]
+def _by_layer(kv: KV) -> OwnKV:
+    return [*zip(kv.keys, kv.values, strict=True)]
 
 
 def _known(found: Recalled, model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the keys and values `[L, Hkv, T, D]` that history has of a row."""
-    stretch, none = found.stretches[0], Slab.empty(model.shape, 0)
+    stretch, none = found.stretches[0], KV.empty(model.shape, 0)
     held = [(stretch.handles[part.encoding], part.num_tokens) for part in stretch.parts]
     keys = torch.cat([none.keys, *(handle.keys[:, :, :size] for handle, size in held)], dim=2)
     values = torch.cat([none.values, *(handle.values[:, :, :size] for handle, size in held)], dim=2)
@@ -489,7 +489,7 @@ def _check_tokens(token_ids: Sequence[int], name: str, start: int, model: Model)
             )
 
 
-def _read_slabs(past_key_values: Any, rows: Sequence[_TokenRow], size: torch.Size, model: Model) -> list[Slab]:
+def _read_kv(past_key_values: Any, rows: Sequence[_TokenRow], size: torch.Size, model: Model) -> list[KV]:
     """Return the KV of each row's tokens, a copy of the caller's; `size` is that of the batch."""
     shape = model.shape
     wanted = (size[0], shape.num_kv_heads, size[1], shape.head_dim)
@@ -507,7 +507,7 @@ def _read_slabs(past_key_values: Any, rows: Sequence[_TokenRow], size: torch.Siz
         )
     keys, values = (torch.stack(found[kind::2]).to(shape.device) for kind in range(2))  # [L, B, Hkv, T, D]
     columns = [slice(row.start, row.start + len(row.token_ids)) for row in rows]
-    return [Slab(keys=keys[:, row, :, some], values=values[:, row, :, some]) for row, some in enumerate(columns)]
+    return [KV(keys=keys[:, row, :, some], values=values[:, row, :, some]) for row, some in enumerate(columns)]
 
 
 def _is_far(given: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:

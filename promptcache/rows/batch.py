@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from promptcache.attention import to_device
-from promptcache.kv import KVHandle, Slab
+from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model, step_cache
 from promptcache.rows.coalesce import Pool, views_only
@@ -60,7 +60,7 @@ class Batch:
     def join(
         self,
         tokens: RequestTokens,
-        handles: Mapping[Encoding, KVHandle],
+        handles: Mapping[Encoding, KV],
         recalled: Recalled | None = None,
     ) -> Row:
         """Add a request. Nothing is computed.
@@ -73,7 +73,7 @@ class Batch:
         self._model.check_vocabulary(tokens.token_ids)
         if recalled is not None:
             tokens = recalled.new_tokens
-        stored, growing = linked_segments(tokens, handles, tokens.position_ids, recalled)
+        stored, growing = linked_segments(tokens, handles, recalled)
         self._pool.count_use(stored, tokens.position_ids)
         row = Row(
             tokens=tokens,
@@ -98,10 +98,10 @@ class Batch:
         own.keys.copy_(keys)
         own.values.copy_(values)
 
-    def own_kv(self, row: Row) -> Slab:
+    def own_kv(self, row: Row) -> KV:
         """Return the KV of own tokens, views `[L, Hkv, n, D]`, valid until the row computes more tokens or leaves."""
         memory = self.tails.memory(row.tail)
-        return Slab(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
+        return KV(keys=memory.keys[:, :, : row.num_own], values=memory.values[:, :, : row.num_own])
 
     def segments(self, row: Row) -> tuple[Segment, ...]:
         """Return the segments of a row's stored KV, in position order, as passes attend to them."""

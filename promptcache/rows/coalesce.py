@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from promptcache.attention import has_kernels
-from promptcache.kv import KVHandle, KVMemory, Slab, size_class
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import KVPart
 from promptcache.locks import new_lock
 from promptcache.model import Model
@@ -65,7 +65,7 @@ class Pool:
         self._owner = object()  # part of all keys, because engines with other models may share the store
         self._small_tokens, self._joins_at = small_tokens, joins_at
         self._num_uses: OrderedDict[int, int] = OrderedDict()  # by the hash of the content, in the order of use
-        self._unkept: WeakValueDictionary[_Content, KVHandle] = WeakValueDictionary()
+        self._unkept: WeakValueDictionary[_Content, KV] = WeakValueDictionary()
         self._lock = new_lock()
 
     def count_use(self, segments: Sequence[Segment], new_positions: Sequence[int]) -> None:
@@ -126,9 +126,7 @@ class Pool:
             return _segment(handle, group), 0
         if self._memory is not None and (kept := self._kept(self._memory, group, 1)) is not None:
             return kept
-        shape = self._model.shape
-        size = size_class(num_tokens) if shape.is_on_gpu else num_tokens
-        handle = KVHandle(slab=Slab.empty(shape, size), start=0, stop=num_tokens)
+        handle = KV.empty(self._model.shape, num_tokens)
         self._fill(handle, group)
         with self._lock:
             self._unkept[content] = handle
@@ -148,18 +146,18 @@ class Pool:
         memory.keep(key, handle, cost, uses=uses)
         return _segment(handle, group), num_tokens
 
-    def _fill(self, handle: KVHandle, group: Sequence[Segment]) -> None:
+    def _fill(self, handle: KV, group: Sequence[Segment]) -> None:
         start = 0
         for segment in group:
             stop = start + segment.num_tokens
-            keys = segment.slab.keys[:, :, segment.start : segment.stop]
+            keys = segment.kv.keys[:, :, segment.start : segment.stop]
             copied = handle.keys[:, :, start:stop]
             if segment.is_shifted:
                 encoded, placed = segment.encoded_array(), segment.position_array()
                 self._model.relocation.move(keys, torch.from_numpy(encoded), torch.from_numpy(placed), out=copied)
             else:
                 copied.copy_(keys)
-            handle.values[:, :, start:stop].copy_(segment.slab.values[:, :, segment.start : segment.stop])
+            handle.values[:, :, start:stop].copy_(segment.kv.values[:, :, segment.start : segment.stop])
             start = stop
 
 
@@ -184,10 +182,10 @@ def _num_tokens(group: Iterable[Segment | KVPart]) -> int:
     return sum(segment.num_tokens for segment in group)
 
 
-def _segment(handle: KVHandle, group: Iterable[Segment]) -> Segment:
+def _segment(handle: KV, group: Iterable[Segment]) -> Segment:
     """Return the segment of a copy of others."""
     parts = tuple(part for segment in group for part in segment.parts)
-    return Segment(handles=(handle,), start=handle.start, stop=handle.start + _num_tokens(parts), parts=parts)
+    return Segment(kv=handle, start=0, stop=_num_tokens(parts), parts=parts)
 
 
 def open_pool(model: Model, memory: KVMemory) -> Pool:

@@ -28,7 +28,7 @@ from promptcache.attention import (
     token_store,
 )
 from promptcache.diagnostics import InvalidValue
-from promptcache.kv import LayerViews, Slab
+from promptcache.kv import KV, LayerViews
 from promptcache.layout import RequestTokens
 from promptcache.model import Model, token_tensor
 from promptcache.rows.link import SharedSegment, segment_users
@@ -77,7 +77,7 @@ class SharedKV:
     Attributes:
         segments: Each is used by a fixed set of rows.
         users: Bool `[number of segments, R]`, whether a row uses a segment.
-        views: Views of each segment in all layers. While they are held, passes share them (`Slab.layers`).
+        views: Views of each segment in all layers. While they are held, passes share them (`KV.layers`).
         index_of: Index of each row.
         kept: What attention prepared for the segments.
     """
@@ -160,7 +160,7 @@ class Pass:
         return PassAttention(self.tokens)
 
     @property
-    def places(self) -> Iterator[tuple[Slab, int]]:
+    def places(self) -> Iterator[tuple[KV, int]]:
         """For each token the memory of its row, and its index there."""
         for each in self._placed:
             memory = self._tails.memory(each.row.tail)
@@ -269,7 +269,7 @@ class _RowTokens:
 class _RowWrite:
     """Writes the tokens of one row to the next places of its tail."""
 
-    def __init__(self, tokens: _RowTokens, memory: Slab) -> None:
+    def __init__(self, tokens: _RowTokens, memory: KV) -> None:
         self._from, self._to = slice(tokens.start, tokens.stop), slice(*tokens.own)
         self._memory = memory
 
@@ -304,7 +304,7 @@ class _Write:
 class _OwnView:
     """A `KVView` of the first tokens of a tail."""
 
-    slab: Slab
+    kv: KV
     positions: PositionArray
 
     @property
@@ -331,4 +331,4 @@ class _OwnView:
         return self.positions
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        return self.slab.layers(start, len(self.positions) if stop is None else stop)
+        return self.kv.layers(start, len(self.positions) if stop is None else stop)

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 
 import torch
 
-from promptcache.kv import KVHandle, KVMemory, cost_at
+from promptcache.kv import KV, KVMemory, cost_at
 from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
 from promptcache.locks import new_lock
 from promptcache.rows.finite import num_finite
@@ -70,7 +70,7 @@ class OwnStretch:
     salt: Salt
     parts: tuple[KVPart, ...] = ()
     num_shared_parts: int = 0
-    handles: Mapping[Encoding, KVHandle] = field(default_factory=dict)
+    handles: Mapping[Encoding, KV] = field(default_factory=dict)
 
     @property
     def num_found(self) -> int:
@@ -112,7 +112,7 @@ class Recalled:
         )
 
     @property
-    def handles(self) -> dict[Encoding, KVHandle]:
+    def handles(self) -> dict[Encoding, KV]:
         """KV of all encodings of the found parts."""
         return {encoding: handle for each in self.stretches for encoding, handle in each.handles.items()}
 
@@ -156,7 +156,7 @@ class _Prefix:
     """The first `num_tokens` tokens of a node, on the path of a stretch through its tree."""
 
     node: _Node
-    handle: KVHandle
+    handle: KV
     num_tokens: int
 
 
@@ -237,7 +237,7 @@ class History:
 
     def _looked_up(self, stretch: OwnStretch, token_ids: Sequence[int]) -> OwnStretch:
         parts: list[KVPart] = []
-        handles: dict[Encoding, KVHandle] = {}
+        handles: dict[Encoding, KV] = {}
         position, num_shared_parts = stretch.first, 0
         for step in self._path(stretch, token_ids):
             encoding = step.node.encoding
@@ -328,7 +328,7 @@ class History:
         if handle is None:
             return 0
         place = (offset, token_ids[0], stretch.salt)
-        node = _Node(capacity=capacity, nbytes=handle.slab.nbytes, siblings=siblings, place=place)
+        node = _Node(capacity=capacity, nbytes=handle.nbytes, siblings=siblings, place=place)
         num_copied = _append(node, handle, token_ids, own_kv, at)
         if self._memory.keep(node, handle, cost, evicted=self._evicted) is None:
             return 0
@@ -369,7 +369,7 @@ def stretches(tokens: RequestTokens, salt: Salt = None) -> Iterator[OwnStretch]:
             context.append(own.whole)
 
 
-def _append(node: _Node, handle: KVHandle, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
+def _append(node: _Node, handle: KV, token_ids: Sequence[int], own_kv: OwnKV, at: int) -> int:
     """Copy KV behind that of a node's tokens, as far as it fits; return the number of tokens."""
     start = len(node.token_ids)
     count = min(len(token_ids), node.room)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from promptcache.kv import KVHandle, Slab
+from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.rows.coalesce import Pool
 from promptcache.rows.history import Recalled
@@ -25,8 +25,7 @@ from promptcache.rows.segments import Segment, segments_of
 
 def linked_segments(
     tokens: RequestTokens,
-    handles: Mapping[Encoding, KVHandle],
-    new_positions: Sequence[int],
+    handles: Mapping[Encoding, KV],
     recalled: Recalled | None = None,
 ) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
     """Return the segments of a request, in position order: those that may be coalesced, and those of its last stretch.
@@ -35,11 +34,11 @@ def linked_segments(
     Its parts that requests of every salt use do not grow with it.
     """
     if recalled is None:
-        return segments_of(tokens.parts, handles, new_positions), ()
+        return segments_of(tokens.parts, handles), ()
     *others, last = recalled.stretches
     kept = [part for each in others for part in each.parts] + [*last.parts[: last.num_shared_parts]]
     parts = sorted((*tokens.parts, *kept), key=lambda part: part.first) if kept else tokens.parts
-    stored = segments_of(parts, {**handles, **recalled.handles}, new_positions)
+    stored = segments_of(parts, {**handles, **recalled.handles})
     return stored, segments_of(last.parts[last.num_shared_parts :], last.handles)
 
 
@@ -55,15 +54,15 @@ def shared_segments(rows: Sequence[Sequence[Segment]]) -> Iterator[SharedSegment
 
     Rows that use the same KV at different positions do not share it.
 
-    Every token of every row is in exactly one piece. A piece is a view of adjacent tokens of one slab.
+    Every token of every row is in exactly one piece. A piece is a view of adjacent tokens of one KV.
     """
-    slabs: dict[tuple[Slab, int], list[tuple[int, Segment]]] = {}
+    alike: dict[tuple[KV, int], list[tuple[int, Segment]]] = {}
     for row, segments in enumerate(rows):
         for segment in segments:
             shift = segment.parts[0].shift if segment.is_shifted else 0
-            slabs.setdefault((segment.slab, shift), []).append((row, segment))
-    for views in slabs.values():
-        yield from _segments_of_slab(views)
+            alike.setdefault((segment.kv, shift), []).append((row, segment))
+    for views in alike.values():
+        yield from _cut_apart(views)
 
 
 def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray[np.bool_]:
@@ -99,8 +98,8 @@ def coalesced_segments(
     return tuple(found), copied
 
 
-def _segments_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[SharedSegment]:
-    """Yield the shared segments of one slab. The views of one row do not overlap."""
+def _cut_apart(views: Sequence[tuple[int, Segment]]) -> Iterator[SharedSegment]:
+    """Yield the shared segments of the same KV. Those of one row do not overlap."""
     beginning: dict[int, list[tuple[int, Segment]]] = {}
     for row, segment in views:
         beginning.setdefault(segment.start, []).append((row, segment))
@@ -120,7 +119,7 @@ def _segments_of_slab(views: Sequence[tuple[int, Segment]]) -> Iterator[SharedSe
 
 
 def _cut(segment: Segment, start: int, stop: int, places: Sequence[int]) -> Segment:
-    """Return the part `[start, stop)` of a segment, in tokens of its slab. Its parts begin at `places`."""
+    """Return the part `[start, stop)` of a segment, in tokens of its KV. Its parts begin at `places`."""
     parts = []
     for index in range(bisect_right(places, start) - 1, bisect_left(places, stop)):
         part = segment.parts[index]

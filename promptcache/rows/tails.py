@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from promptcache.kv import KVShape, LayerViews, Slab
+from promptcache.kv import KV, KVShape, LayerViews
 
 _SMALLEST_TAIL = 64
 
@@ -68,7 +68,7 @@ class TailSlab:
     def _empty(self, num_slots: int) -> torch.Tensor:
         shape = self._shape
         size = (shape.num_layers, num_slots, shape.num_kv_heads, self._size, shape.head_dim)
-        with torch.inference_mode(mode=False):  # as for `Slab.empty`
+        with torch.inference_mode(mode=False):  # as for `KV.empty`
             return torch.empty(size, dtype=shape.dtype, device=shape.device)
 
 
@@ -114,10 +114,10 @@ class Tails:
         self.give_back(tail)
         return larger
 
-    def memory(self, tail: Tail) -> Slab:
+    def memory(self, tail: Tail) -> KV:
         """Return the keys and values of one tail, views `[L, Hkv, C, D]`."""
         slab = self.slabs[tail.size]
-        return Slab(keys=slab.keys[:, tail.slot], values=slab.values[:, tail.slot])
+        return KV(keys=slab.keys[:, tail.slot], values=slab.values[:, tail.slot])
 
     def views(self, size: int, first: int, last: int, num_tokens: int) -> LayerViews:
         """Return the first `num_tokens` tokens of the tails in slots `first` to `last`, `[R, Hkv, S, D]` per layer."""

@@ -10,7 +10,7 @@ from itertools import chain
 from promptcache.decode import WarmReport
 from promptcache.diagnostics import StoreError
 from promptcache.encode import Executor, Progress
-from promptcache.kv import FaultLog, KVHandle, Recipe, Store, Tier, stored_bytes
+from promptcache.kv import KV, FaultLog, Recipe, Store, Tier, stored_bytes
 from promptcache.layout import Encoding
 from promptcache.planning import SchemaState
 
@@ -84,7 +84,7 @@ def warm(
     )
 
 
-def _write(store: Store, recipe: Recipe, handle: KVHandle, faults: FaultLog) -> None:
+def _write(store: Store, recipe: Recipe, handle: KV, faults: FaultLog) -> None:
     """Put KV that is in memory into the tiers that lack it."""
     try:
         store.put(recipe, handle.keys, handle.values)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from promptcache.kv import KVHandle, MemoryStore, Slab
+from promptcache.kv import KV, MemoryStore
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.model.guard import ModelGuard
@@ -98,7 +98,7 @@ class LaunchCase:
     """Stored KV over which forward passes are counted.
 
     Attributes:
-        lengths: Tokens of each module, in one slab with gaps between them.
+        lengths: Tokens of each module, with gaps between their positions.
         history: Tokens of each node of history behind the modules, in memory of its own for each row.
         own: Tokens of one more module that each row has for itself; 0 means none.
         has_window: Whether all layers have a sliding window that ends inside a module.
@@ -230,9 +230,9 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
     return prepare
 
 
-def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KVHandle]) -> Any:
+def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Mapping[Encoding, KV]) -> Any:
     """Add a row over the modules of a case, its own KV included."""
-    handles, history = dict(shared), dict[Encoding, KVHandle]()
+    handles, history = dict(shared), dict[Encoding, KV]()
     if case.own:
         handles |= handles_of(model, (case.own,), 1 + last_position(handles))
     for length in case.history:
@@ -245,23 +245,22 @@ def join(batch: Batch, model: Model, case: LaunchCase, num_new: int, shared: Map
     )
     row = batch.join(tokens, handles)
     row.growing = tuple(
-        Segment(handles=(handle,), start=handle.start, stop=handle.stop, parts=(encoding.whole,))
+        Segment(kv=handle, start=0, stop=handle.num_tokens, parts=(encoding.whole,))
         for encoding, handle in history.items()
     )
     return row
 
 
-def last_position(handles: Mapping[Encoding, KVHandle]) -> int:
+def last_position(handles: Mapping[Encoding, KV]) -> int:
     return max((encoding.position_ids[-1] for encoding in handles), default=-1)
 
 
-def handles_of(model: Model, lengths: Sequence[int], first: int) -> dict[Encoding, KVHandle]:
-    """Return modules of these lengths in one slab without memory, with a gap of one module behind each."""
-    slab = Slab.empty(model.shape, 2 * sum(lengths))
+def handles_of(model: Model, lengths: Sequence[int], first: int) -> dict[Encoding, KV]:
+    """Return modules of these lengths, with a gap of one module behind each."""
     handles, start = {}, 0
     for length in lengths:
         positions = range(first + start, first + start + length)
         encoding = Encoding(token_ids=tuple(positions), position_ids=tuple(positions))
-        handles[encoding] = KVHandle(slab=slab, start=start, stop=start + length)
+        handles[encoding] = KV.empty(model.shape, length)
         start += 2 * length
     return handles

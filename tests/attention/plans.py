@@ -11,19 +11,19 @@ import torch
 
 from promptcache.attention import AttentionCall, AttentionSpec, PassTokens, RowChunk, TailGroup, padded_positions
 from promptcache.attention.backend import AttentionBackend
-from promptcache.kv import KVShape, Slab
+from promptcache.kv import KV, KVShape
 from promptcache.rows.tails import Tails
 from tests.attention.dense import dense_attention
-from tests.attention.views import View, random_slab
+from tests.attention.views import View, random_kv
 
 HEAD_DIM, SCALE, NUM_LAYERS = 16, 0.3, 2
 
-Write = Callable[[KVShape, Sequence[tuple[Slab, int]], int, torch.Tensor, torch.Tensor], None]
+Write = Callable[[KVShape, Sequence[tuple[KV, int]], int, torch.Tensor, torch.Tensor], None]
 """Writes keys and values `[T, Hkv, D]` of a layer to the places of the tokens."""
 
 
 def write_one_by_one(
-    _shape: KVShape, places: Sequence[tuple[Slab, int]], layer: int, keys: torch.Tensor, values: torch.Tensor
+    _shape: KVShape, places: Sequence[tuple[KV, int]], layer: int, keys: torch.Tensor, values: torch.Tensor
 ) -> None:
     """Write without a kernel."""
     for token, (memory, index) in enumerate(places):
@@ -78,7 +78,7 @@ class PassPlan:
 
     def _view(self, placed: tuple[int, ...]) -> View:
         before = self._chance.choice([0, 3])
-        return View(random_slab(self.shape, before + len(placed) + 2, self.generator), before, placed)
+        return View(random_kv(self.shape, before + len(placed) + 2, self.generator), before, placed)
 
     def _row(self, shared: list[View], gaps: list[list[int]], last: int) -> PlannedRow:
         chance = self._chance
@@ -130,11 +130,11 @@ class PassPlan:
 
     def _tokens(
         self, rows: Sequence[PlannedRow], own: Sequence[tuple[torch.Tensor, ...]], starts: Sequence[int]
-    ) -> tuple[PassTokens, list[tuple[Slab, int]]]:
+    ) -> tuple[PassTokens, list[tuple[KV, int]]]:
         """Return the tokens with their older own KV in tails, and the places of the new ones."""
         tails = Tails(self.shape)
-        taken = [tails.take(len(row.own)) for row in rows]  # a slab may grow, so memory is read afterwards
-        groups, chunks, places = list[TailGroup](), list[RowChunk](), list[tuple[Slab, int]]()
+        taken = [tails.take(len(row.own)) for row in rows]  # memory may grow, so memory is read afterwards
+        groups, chunks, places = list[TailGroup](), list[RowChunk](), list[tuple[KV, int]]()
         for index, (row, kv, tail) in enumerate(zip(rows, own, taken, strict=True)):
             memory, old = tails.memory(tail), len(row.own) - row.new
             for states, mine in zip((memory.keys, memory.values), kv, strict=True):

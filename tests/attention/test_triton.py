@@ -27,7 +27,7 @@ from promptcache.rows import tails
 from promptcache.testing.cached import distance
 from tests.attention.plans import PassPlan
 from tests.attention.triton_interpreter import InterpretedBackend, interpreted
-from tests.attention.views import View, random_slab
+from tests.attention.views import View, random_kv
 from tests.conftest import law_examples
 from tests.families import FAMILIES, random_model
 from tests.model.test_families import PROMPT, cached_logits, plan_for
@@ -118,8 +118,8 @@ def _noting(function: Callable[..., Any], used: list[str]) -> Callable[..., Any]
 def test_memory_is_held_while_its_addresses_are_in_use() -> None:
     """Lists hold the segments that they have addresses of."""
     plan = PassPlan(1)
-    segment = View(random_slab(plan.shape, 4, plan.generator), 0, (0, 1, 2, 3))
-    known = weakref.ref(segment.slab)
+    segment = View(random_kv(plan.shape, 4, plan.generator), 0, (0, 1, 2, 3))
+    known = weakref.ref(segment.kv)
     tokens = PassTokens(
         segments=(segment,),
         users=np.ones((1, 1), dtype=np.bool_),

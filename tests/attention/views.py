@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from promptcache.attention import PositionArray
-from promptcache.kv import KVShape, LayerViews, Slab
+from promptcache.kv import KV, KVShape, LayerViews
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Tokens `[start, stop)` of a slab, at the positions `placed`."""
+    """Tokens `[start, stop)` of KV, at the positions `placed`."""
 
-    slab: Slab
+    kv: KV
     start: int
     placed: tuple[int, ...]
 
@@ -45,12 +45,12 @@ class View:
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
         """Keys and values of every layer."""
-        return self.slab.layers(self.start + start, self.stop if stop is None else self.start + stop)
+        return self.kv.layers(self.start + start, self.stop if stop is None else self.start + stop)
 
 
-def random_slab(shape: KVShape, num_tokens: int, generator: torch.Generator) -> Slab:
-    """A slab of random KV, drawn in float64 so that every dtype gets the same."""
-    slab = Slab.empty(shape, num_tokens)
-    for states in (slab.keys, slab.values):
+def random_kv(shape: KVShape, num_tokens: int, generator: torch.Generator) -> KV:
+    """Random KV, drawn in float64 so that every dtype gets the same."""
+    made = KV.empty(shape, num_tokens)
+    for states in (made.keys, made.values):
         states.copy_(torch.randn(states.shape, generator=generator, dtype=torch.float64))
-    return slab
+    return made

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from promptcache.encode import encode as encode_module
 from promptcache.encode.encode import batches, chains, missing_encodings
 from promptcache.encode.executor import Executor
-from promptcache.kv import KVHandle, MemoryStore
+from promptcache.kv import KV, MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
 from promptcache.planning.catalog import schema_state
@@ -104,7 +104,7 @@ def executor() -> Executor:
     return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "model")
 
 
-def assert_alike(first: Mapping[Encoding, KVHandle], second: Mapping[Encoding, KVHandle]) -> None:
+def assert_alike(first: Mapping[Encoding, KV], second: Mapping[Encoding, KV]) -> None:
     """The same encodings have the same KV."""
     assert first.keys() == second.keys()
     for each, run in first.items():

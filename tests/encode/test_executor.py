@@ -17,7 +17,7 @@ from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
 from promptcache.encode.encode import Chain, compute
 from promptcache.encode.executor import Executor, Fetched
-from promptcache.kv import FileTier, KVHandle, MemoryStore, TieredStore
+from promptcache.kv import KV, FileTier, MemoryStore, TieredStore
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model.model import Model
@@ -196,7 +196,7 @@ def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypat
     computed: list[tuple[str, Encoding]] = []
     begun, second_done = threading.Event(), threading.Event()
 
-    def paused(model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KVHandle]) -> Iterator[tuple[Any, Any]]:
+    def paused(model: Model, batch: Sequence[Chain], held: Mapping[Encoding, KV]) -> Iterator[tuple[Any, Any]]:
         name = threading.current_thread().name
         if name == "first":
             begun.set()
@@ -229,7 +229,7 @@ def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypat
     }
 
 
-def _starts_chain(encoding: Encoding, computed: Mapping[Encoding, KVHandle]) -> bool:
+def _starts_chain(encoding: Encoding, computed: Mapping[Encoding, KV]) -> bool:
     return not encoding.context or encoding.context[-1].encoding not in computed
 
 

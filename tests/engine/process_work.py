@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from promptcache import Engine, StoreConfig
-from promptcache.kv import BlobTier, KVHandle, KVShape, MemoryStore, Recipe, TieredStore
+from promptcache.kv import KV, BlobTier, KVShape, MemoryStore, Recipe, TieredStore
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -61,7 +61,7 @@ class RecordingStore(TieredStore):
         super().__init__(MemoryStore(shape), (tier,))
         self._record = record
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Record and store."""
         if persist:
             self._record(recipe.key)

@@ -27,7 +27,7 @@ from promptcache.diagnostics import (
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import KVHandle, MemoryStore, Recipe
+from promptcache.kv import KV, MemoryStore, Recipe
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -47,7 +47,7 @@ class CountingStore(MemoryStore):
 
     puts = 0
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Put and count."""
         self.puts += 1
         return super().put(recipe, keys, values, persist=persist)

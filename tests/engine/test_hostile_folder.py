@@ -17,7 +17,7 @@ import torch
 
 from promptcache import Engine
 from promptcache.diagnostics import StoreError
-from promptcache.kv import FileTier, KVHandle, MemoryStore, Recipe, TieredStore
+from promptcache.kv import KV, FileTier, MemoryStore, Recipe, TieredStore
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -46,7 +46,7 @@ def answer(store: TieredStore) -> str:
     return engine.generate(PROMPT, max_new_tokens=4).text
 
 
-Kept = dict[Recipe, KVHandle]
+Kept = dict[Recipe, KV]
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.kv import (
+    KV,
     BlobTier,
     Codec,
     FileTier,
-    KVHandle,
     KVShape,
     MemoryStore,
     Recipe,
@@ -105,7 +105,7 @@ class Agreement(RuleBasedStateMachine):
         self.plain = MemoryStore(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
         self.on_remote: set[str] = set()  # only a fault can lose these
-        self.held: list[tuple[str, KVHandle]] = []
+        self.held: list[tuple[str, KV]] = []
         self.restart()
 
     def teardown(self) -> None:
@@ -220,7 +220,7 @@ class Agreement(RuleBasedStateMachine):
         assert self.store.host is not None
         return [set(tier.keys()) for tier in (self.store.host, self.disk, self.remote)]
 
-    def check(self, name: str, run: KVHandle) -> None:
+    def check(self, name: str, run: KV) -> None:
         """Check that KV is what was put under its name."""
         keys, values = kv(name)
         assert torch.equal(run.keys, keys)

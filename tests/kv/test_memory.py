@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, KVShape, MemoryStore, Slab, Store, StoreConfig, memory, open_store, size_class
+from promptcache.kv import KV, KVShape, MemoryStore, Store, StoreConfig, memory, open_store
+from promptcache.kv.types import room_for
 from tests.conftest import law_examples
 from tests.kv.stored import recipe
 
@@ -49,7 +50,7 @@ def store_of(num_tokens: int, shape: KVShape = SHAPE) -> MemoryStore:
     return MemoryStore(shape, budget_bytes=num_tokens * SHAPE.token_bytes)
 
 
-def put(store: MemoryStore, name: str, value: float = 1.0) -> KVHandle:
+def put(store: MemoryStore, name: str, value: float = 1.0) -> KV:
     """Put an encoding."""
     return store.put(RECIPES[name], *kv(SIZES[name], value))
 
@@ -70,11 +71,11 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.store = store_of(self.budget_tokens, self.shape)
         self.expected: dict[object, float] = {}  # the content of each key that is kept
-        self.held: list[tuple[KVHandle, float]] = []
+        self.held: list[tuple[KV, float]] = []
         self.evicted: deque[object] = deque()
         self.counter = 0.0
 
-    def added(self, key: object, run: KVHandle | None, size: int, *, hold: bool) -> None:
+    def added(self, key: object, run: KV | None, size: int, *, hold: bool) -> None:
         """Compare with the dict after content was given to the store. New content may evict others."""
         nbytes = size * SHAPE.token_bytes
         if run is not None and hold:
@@ -164,7 +165,7 @@ class Agreement(RuleBasedStateMachine):
     def stays_within_its_budget(self) -> None:
         """The bytes of all entries are within the budget."""
         kept = [run for key in self.expected if (run := self.store.find(key)) is not None]
-        assert self.store.nbytes() == sum(run.slab.nbytes for run in kept) <= self.store.budget_bytes
+        assert self.store.nbytes() == sum(run.nbytes for run in kept) <= self.store.budget_bytes
 
 
 class SmallBudget(Agreement):
@@ -221,13 +222,13 @@ def test_memory_is_free_when_nothing_refers_to_it() -> None:
     """Evicted KV stays while a request holds it, and no longer."""
     store = store_of(5)
     held = put(store, "e")
-    slab = weakref.ref(held.slab)
+    kept = weakref.ref(held)
 
     put(store, "c", 2.0)
     assert (held.keys == 1.0).all()
 
     del held
-    assert slab() is None
+    assert kept() is None
 
 
 def test_an_entry_is_evicted_when_it_is_worth_least() -> None:
@@ -266,7 +267,7 @@ def test_a_failed_allocation_leaves_the_store_usable(monkeypatch: pytest.MonkeyP
     """A failed memory allocation leaves the store empty and usable."""
     store = store_of(SIZES["c"])
     with monkeypatch.context() as patch:
-        patch.setattr(Slab, "empty", Mock(side_effect=MemoryError("no memory")))
+        patch.setattr(KV, "empty", Mock(side_effect=MemoryError("no memory")))
         with pytest.raises(MemoryError, match="no memory"):
             put(store, "c")
 
@@ -303,12 +304,11 @@ def test_the_memory_store_is_a_store() -> None:
 
 def test_few_sizes_are_allocated() -> None:
     """There are eight sizes between a power of two and the next one, and each size is its own class."""
-    sizes = {size_class(each) for each in range(513, 1025)}
+    sizes = {room_for(GPU_SHAPE, each) for each in range(513, 1025)}
 
     assert sorted(sizes) == [576, 640, 704, 768, 832, 896, 960, 1024]
-    assert {each: size_class(each) for each in (*range(1, 17), *sizes)} == {
-        each: each for each in (*range(1, 17), *sizes)
-    }
+    assert all(room_for(GPU_SHAPE, each) == each for each in (*range(1, 17), *sizes))
+    assert room_for(SHAPE, 70) == 70
 
 
 def test_memory_on_a_gpu_has_few_sizes() -> None:
@@ -316,26 +316,26 @@ def test_memory_on_a_gpu_has_few_sizes() -> None:
     store = MemoryStore(GPU_SHAPE)
     run = store.put(recipe("long", 70), *kv(70, 1.0))
 
-    assert (run.num_tokens, run.slab.capacity) == (70, size_class(70))
-    assert store.nbytes() == size_class(70) * SHAPE.token_bytes
+    assert run.num_tokens == 70 < room_for(GPU_SHAPE, 70)
+    assert store.nbytes() == run.keys.untyped_storage().nbytes() * 2 == room_for(GPU_SHAPE, 70) * SHAPE.token_bytes
 
 
 class Device:
     """A device with memory for some tokens."""
 
     def __init__(self, num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make slabs of stores take its memory."""
-        self._num_tokens, self._empty = num_tokens, Slab.empty
-        self._slabs = weakref.WeakSet[Slab]()
-        monkeypatch.setattr(Slab, "empty", self.allocate)
+        """Make stores take its memory."""
+        self._num_tokens, self._empty = num_tokens, KV.empty
+        self._taken = weakref.WeakSet[KV]()
+        monkeypatch.setattr(KV, "empty", self.allocate)
 
-    def allocate(self, shape: KVShape, capacity: int) -> Slab:
-        """Return a slab, or raise as PyTorch does."""
-        if sum(slab.capacity for slab in self._slabs) + capacity > self._num_tokens:
+    def allocate(self, shape: KVShape, num_tokens: int) -> KV:
+        """Return memory, or raise as PyTorch does."""
+        if sum(each.num_tokens for each in self._taken) + num_tokens > self._num_tokens:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        slab = self._empty(shape, capacity)
-        self._slabs.add(slab)
-        return slab
+        taken = self._empty(shape, num_tokens)
+        self._taken.add(taken)
+        return taken
 
 
 def test_entries_make_room_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

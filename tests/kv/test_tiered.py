@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import Codec, FileTier, KVHandle, KVShape, MemoryStore, Recipe, Tier, TieredStore
+from promptcache.kv import KV, Codec, FileTier, KVShape, MemoryStore, Recipe, Tier, TieredStore
 from tests.kv.stored import DictTier
 from tests.kv.stored import recipe as recipe_of
 
@@ -86,7 +86,8 @@ def test_four_methods_make_a_tier() -> None:
     assert found.handle is not None
     assert (found.tier, torch.equal(found.handle.keys, keys)) == (Tier.REMOTE, True)
     assert (set(store.keys()), store.lacking([made.key])) == ({made.key}, {})
-    tier.files[made.key] = tier.files[made.key][:-1] + b"?"
+    *head, last = tier.files[made.key]
+    tier.files[made.key] = bytes([*head, last ^ 1])
     (fault,) = TieredStore(memory(), (tier,)).get(made.key).faults
     assert fault == f"remote: DictTier/{made.key}: does not match its checksum"
     assert tier.files == {}
@@ -165,7 +166,7 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
             return super().read(key)
 
     class Watching(MemoryStore):
-        def offer(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KVHandle | None:
+        def offer(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV | None:
             waiting.append(len(started) - len(waiting))
             return super().offer(made, keys, values)
 

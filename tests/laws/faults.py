@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KVHandle, KVMemory, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import KV, KVMemory, Lookup, OnWait, Recipe, Store, Tier, go_on
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -61,7 +61,7 @@ class FaultyStore(Store):
         """As the wrapped store."""
         return self._store.get(key)
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """As the wrapped store."""
         return self._store.put(recipe, keys, values, persist=persist)
 
@@ -118,7 +118,7 @@ class LosingStore(FaultyStore):
 class CorruptingStore(FaultyStore):
     """Stores wrong numbers of the right shape for the chosen keys."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Put the KV, or wrong numbers if the key is hit."""
         if self._hit(recipe.key):
             keys, values = keys.flip(2) + 1, values.flip(2) - 1
@@ -142,7 +142,7 @@ class DelayingStore(FaultyStore):
 class RefusingStore(FaultyStore):
     """Fails for the chosen keys, like a full disk."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KVHandle:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
         """Put, or refuse.
 
         Raises:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from promptcache.encode import Executor
-from promptcache.kv import KVHandle
+from promptcache.kv import KV
 from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.testing.cached import distance
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -47,7 +47,7 @@ class _Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[str, tuple[KVHandle, torch.Tensor]] = {}
+        self.held: dict[str, tuple[KV, torch.Tensor]] = {}
         self.restart()
 
     @rule()

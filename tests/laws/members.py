@@ -74,5 +74,3 @@ def _modules(items: Iterable[CheckedItem]) -> Iterator[CheckedModule]:
             yield from _modules(item.children)
         elif isinstance(item, CheckedUnion):
             yield from _modules(item.members)
-
-

@@ -589,7 +589,7 @@ def test_gradients_do_not_reach_the_cache() -> None:
             check(prefixes, [row], [True], ENGINE.model)
 
     segments = prefixes.get(torch.tensor([row])).inputs["past_key_values"].layers[0]._step.tokens.segments
-    assert [each.slab.keys.requires_grad for each in segments] == [False]
+    assert [each.kv.keys.requires_grad for each in segments] == [False]
 
 
 def test_hits_are_freed_without_the_garbage_collector() -> None:

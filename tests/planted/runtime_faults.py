@@ -91,23 +91,6 @@ def _change_masks(patch: Patch, change: Callable[[SegmentMask, int], SegmentMask
     patch.setattr(PassTokens, "stored", stored)
 
 
-@fault("views are joined across a gap in memory", law=REFERENCE)
-def _joined_across_gap(patch: Patch) -> None:
-    original = segments._joined
-
-    patch.setattr(segments, "_joined", lambda views, new_positions: original(_shifted(views), new_positions))
-
-
-def _shifted(views: Any) -> Any:
-    """Move every view except the first of a slab to the end of the previous one, without a gap."""
-    slab, stop = None, 0
-    for run, part in views:
-        start = run.start + part.start
-        shift = stop - start if run.slab is slab and stop < start else 0
-        yield replace(run, start=run.start + shift, stop=run.stop + shift), part
-        slab, stop = run.slab, run.start + shift + part.stop
-
-
 @fault("a context misses a run while a module is encoded", law=REFERENCE)
 def _context_missing(patch: Patch) -> None:
     original = encode.Chain.tokens.fget

@@ -222,4 +222,4 @@ def part(whole, start: int, stop: int):  # type: ignore[no-untyped-def] # segmen
     from promptcache.rows.segments import Segment
 
     view = KVPart(whole.parts[0].encoding, start, stop)
-    return Segment(handles=whole.handles, start=start, stop=stop, parts=(view,))
+    return Segment(kv=whole.kv, start=start, stop=stop, parts=(view,))

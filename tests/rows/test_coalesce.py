@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import KVHandle, MemoryStore, Slab, size_class
+from promptcache.kv import KV, MemoryStore
 from promptcache.layout import Encoding
 from promptcache.rows import coalesce
 from promptcache.rows.coalesce import Pool, open_pool
@@ -26,12 +26,12 @@ SHAPE = MODEL.shape
 
 def segment(start: int, size: int, token_id: int = 0) -> Segment:
     """Return a segment in its own memory, at positions from `start` on; its KV encodes its place."""
-    slab = Slab.empty(SHAPE, size)
+    kv = KV.empty(SHAPE, size)
     places = tuple(range(start, start + size))
-    for tensor in (slab.keys, slab.values):
+    for tensor in (kv.keys, kv.values):
         tensor.copy_(torch.tensor(places, dtype=torch.float32)[:, None].expand_as(tensor))
     source = Encoding(token_ids=(token_id,) * size, position_ids=places)
-    return Segment(handles=(KVHandle(slab=slab, start=0, stop=size),), start=0, stop=size, parts=(source.whole,))
+    return Segment(kv=kv, start=0, stop=size, parts=(source.whole,))
 
 
 def segments(sizes: list[int], token_id: int = 0) -> list[Segment]:
@@ -94,9 +94,9 @@ def used(pool: Pool, given_segments: Sequence[Segment], new_starts: Sequence[int
     return pool.coalesce(given_segments, new_starts)
 
 
-def place(one: Segment) -> tuple[Slab, int, int]:
+def place(one: Segment) -> tuple[KV, int, int]:
     """Return where the KV of a segment is."""
-    return one.slab, one.start, one.stop
+    return one.kv, one.start, one.stop
 
 
 def test_what_was_coalesced_before_is_not_copied_again() -> None:
@@ -247,13 +247,3 @@ def test_requests_of_one_time_share_a_copy_without_room() -> None:
 
     del first, second
     assert pool.coalesce(parts, [])[1] == 7
-
-
-def test_copies_without_room_have_few_sizes_on_a_gpu() -> None:
-    """There, memory of sizes that repeat is used again."""
-    on_gpu = replace(SHAPE, device=torch.device("meta"))
-    parts = segments([30, 40])
-    for shape, expected in ((SHAPE, 70), (on_gpu, size_class(70))):
-        (found,), copied = Pool(Mock(shape=shape)).coalesce(parts, [])
-        assert (found.num_tokens, copied, found.slab.capacity) == (70, 70, expected)
-    assert expected > 70

@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.attention import PassTokens, pass_attention
 from promptcache.attention.kernel_calls import KernelAttention
 from promptcache.attention.portable import PortableBackend
-from promptcache.kv import KVHandle, LayerViews, MemoryStore, Slab
+from promptcache.kv import KV, LayerViews, MemoryStore
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
@@ -129,7 +129,7 @@ def largest_distance_of_steps(
     )
 
 
-def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KVHandle]) -> Recalled:
+def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KV]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
     history, batch = History(MemoryStore(model.shape)), Batch(model)
     row = batch.join(tokens, handles)
@@ -217,7 +217,7 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
     model = default_model()
     plans = [plan_for(prompt) for prompt in PROMPTS[:2]]
     executor = serve(plans[0].layout.schema, model).executor
-    layers, found, alive = Slab.layers, [], weakref.WeakSet[LayerViews]()
+    layers, found, alive = KV.layers, [], weakref.WeakSet[LayerViews]()
 
     def recorded(*args: Any) -> LayerViews:
         views = layers(*args)
@@ -225,7 +225,7 @@ def test_views_of_stored_kv_are_held_until_the_rows_change(monkeypatch: pytest.M
         alive.add(views)
         return views
 
-    monkeypatch.setattr(Slab, "layers", recorded)
+    monkeypatch.setattr(KV, "layers", recorded)
     batch = Batch(model)
     rows = [
         batch.join(each.tokens, executor.fetch(part.encoding for part in each.tokens.parts).handles) for each in plans

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from promptcache.encode.executor import Fetched
@@ -44,7 +42,7 @@ def test_segments_are_views_of_the_store() -> None:
     """Linking copies no KV: every segment reads the store's own memory."""
     batch, row, fetched = joined("<a/><c/>")
 
-    memory = {run.slab.keys.untyped_storage().data_ptr() for run in fetched.handles.values()}
+    memory = {run.keys.untyped_storage().data_ptr() for run in fetched.handles.values()}
     assert {segment.layers().by_layer[0][0].untyped_storage().data_ptr() for segment in batch.segments(row)} <= memory
     assert row.num_copied == 0
 
@@ -62,7 +60,7 @@ def test_every_reused_token_is_in_one_segment() -> None:
 def test_generation_does_not_write_into_stored_kv() -> None:
     """Generation does not change stored KV."""
     batch, row, fetched = joined("<a/><b/>")
-    before = {index: replace(run, slab=run.slab).keys.clone() for index, run in fetched.handles.items()}
+    before = {index: run.keys.clone() for index, run in fetched.handles.items()}
 
     batch.step([(row, row.tokens.token_ids)])
     for token_id in range(5, 80):

@@ -216,12 +216,12 @@ def test_graphs_hold_no_kv() -> None:
         graphs.record_all()
     requests = Requests(model, "llama", graphs, PROMPTS[:1])
     requests.step([1])
-    slabs = [weakref.ref(segment.slab) for segment in requests.rows[0][0].stored]
-    assert slabs
+    held = [weakref.ref(segment.kv) for segment in requests.rows[0][0].stored]
+    assert held
 
     del requests
     gc.collect()
-    assert [each() for each in slabs] == [None] * len(slabs)
+    assert [each() for each in held] == [None] * len(held)
 
 
 @pytest.mark.parametrize(
