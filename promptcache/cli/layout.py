@@ -119,7 +119,7 @@ class LayoutView:
     Attributes:
         num_positions: Of all modules and whole slots, without the text of a prompt.
         num_tokens: All encoded tokens, those of scaffolds included.
-        num_combinations: Valid sets of modules; at least that many where `combinations_exact` is false.
+        num_combinations: Valid sets of modules; more than that where `combinations_exact` is false.
         shortest, longest: Tokens of the shortest and of the longest prompt, without text that it adds.
         tree: The schema, or the prompt if there is one.
         prompt: None where no prompt was given.

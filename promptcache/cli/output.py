@@ -47,8 +47,8 @@ def slot_name(module: str, parameter: str) -> str:
 
 
 def number_text(number: int, *, exact: bool) -> str:
-    """Return a number of combinations; one that is not exact is a lower limit."""
-    return f"{'' if exact else 'at least '}{number:,}"
+    """Return a number of combinations; one that is not exact is exceeded."""
+    return f"{'' if exact else 'more than '}{number:,}"
 
 
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -38,9 +38,14 @@ from promptcache.language.prompt import Prompt, parse_prompt, split_question
 from promptcache.language.prompt_grammar import module_docs, prompt_grammar
 from promptcache.language.read_schema import read_schema, read_schema_file
 from promptcache.language.resolve import declared_members, new_member, resolve_prompt
-from promptcache.language.rules.combinations import Combinations, Extreme
-from promptcache.language.rules.count import Count, count_combinations, list_selections, open_solver
-from promptcache.language.rules.explain import describe
+from promptcache.language.rules.combinations import (
+    Combinations,
+    Count,
+    Extreme,
+    count_combinations,
+    list_selections,
+    open_solver,
+)
 from promptcache.language.rules.rules import RuleKind
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
@@ -181,7 +186,6 @@ __all__ = [
     "count_combinations",
     "declared_members",
     "decode",
-    "describe",
     "document_grammar",
     "example_prompt",
     "finish",

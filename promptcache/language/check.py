@@ -31,19 +31,19 @@ from promptcache.language.examples import check_examples
 from promptcache.language.lint import lint_schema
 from promptcache.language.normalize import normalize_schema
 from promptcache.language.outside_turns import text_outside_turns, texts_outside_turns
-from promptcache.language.rules.backbone import UndecidedError, find_backbone
+from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules, scaffold_members
 from promptcache.language.rules.explain import (
     MAX_EXPLAINED,
     explain_dead,
-    explain_default,
+    explain_impossible,
     explain_open,
-    explain_scaffold,
     explain_undecided,
     explain_unsatisfiable,
     idle_scaffolds,
 )
 from promptcache.language.rules.rules import Default, Rules
+from promptcache.language.rules.solver import TooHardError
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 from promptcache.language.syntax.nodes import Scaffold, place
@@ -75,27 +75,29 @@ def check_schema(schema: Schema) -> CheckedSchema:
         warnings += text_outside_turns(outside, [*modules])
     try:
         backbone = find_backbone(rules, members)
-    except UndecidedError as error:
-        raise SchemaError([explain_undecided(error.rules, schema)]) from None
+    except TooHardError:
+        raise SchemaError([explain_undecided(rules, schema)]) from None
     if backbone is None:
         _refuse([explain_unsatisfiable(rules, schema)], warnings)
     assert backbone is not None, "such a schema is refused"
     dead_defaults = tuple(_dead_defaults(rules, backbone.dead))
-    warnings += explain_open(backbone.open, schema)
+    warnings += explain_open(backbone.open, rules, schema)
     warnings += explain_dead(rules, backbone.dead, index, {default.member for default in dead_defaults})
     declared = [scaffold for _, scaffold in index.scaffolds]
     scaffolds: list[CheckedScaffold] = []
     for scaffold, paths, together in zip(declared, members, backbone.together, strict=True):
         faults += _uncached(scaffold, paths, modules)
         if together is None:
-            faults.append(explain_scaffold(rules, paths, scaffold.span, with_reason=len(faults) < MAX_EXPLAINED))
+            message, fix = "the members of this scaffold cannot be present together", "remove one of the members"
+            given = paths if len(faults) < MAX_EXPLAINED else None
+            faults.append(explain_impossible("PC305", message, scaffold.span, fix, rules, given))
         else:
             scaffolds.append(_scaffold(scaffold, paths, together))
     warnings += idle_scaffolds(scaffolds, modules, backbone.guaranteed)
-    faults += (
-        explain_default(rules, default, with_reason=number < MAX_EXPLAINED)
-        for number, default in enumerate(dead_defaults)
-    )
+    for number, default in enumerate(dead_defaults):
+        message, fix = f"the default '{default.member}' can never be used", "choose another default"
+        given = (default.member,) if number < MAX_EXPLAINED else None
+        faults.append(explain_impossible("PC303", message, default.span, fix, rules, given))
     _refuse(faults, warnings)
     checked = CheckedSchema(
         name=schema.name,
@@ -163,7 +165,7 @@ def _follows(rules: Rules, schema: Schema, index: Index) -> Iterator[Diagnostic]
     """Yield the diagnostics implied by the rules without faults; the faulty rules could only forbid more."""
     try:
         backbone = find_backbone(rules)
-    except UndecidedError:
+    except TooHardError:
         return
     if backbone is None:
         yield explain_unsatisfiable(rules, schema)

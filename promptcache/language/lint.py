@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from promptcache.diagnostics import Diagnostic, Severity, Span
 from promptcache.language.normalize import blocks
-from promptcache.language.rules.rules import Check, Implication, RuleKind, Rules
+from promptcache.language.rules.rules import Implication, RuleKind, Rules
 from promptcache.language.schema import Schema
 from promptcache.language.syntax.files import is_template
 from promptcache.language.syntax.index import Index
@@ -174,10 +174,8 @@ def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
     """Yield a warning for each module without content, unless it is an alternative, documented, or part of a rule."""
     ruled: set[str] = set()
     for rule in rules.rules:
-        if isinstance(rule, Check):
+        if rule.kind not in _OF_STRUCTURE:
             ruled |= rule.modules
-        elif isinstance(rule, Implication) and rule.kind in _ABOUT_OTHERS:
-            ruled |= {*rule.when, *rule.then}
     for path, entry in index.modules.items():
         is_member = any(member == path for _, member in entry.choices)
         if is_member or path in ruled or path in index.collections or not all(map(_is_nothing, entry.module.children)):
@@ -188,7 +186,7 @@ def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
         yield _warning("PC112", message, place(entry.module, "name"), fix)
 
 
-_ABOUT_OTHERS = frozenset({RuleKind.REQUIRES, RuleKind.EXCLUDES, RuleKind.AFTER})
+_OF_STRUCTURE = frozenset({RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, RuleKind.REQUIRED})
 
 
 def _is_nothing(item: Item) -> bool:

@@ -86,7 +86,7 @@ def resolve_prompt(
         faults += explain_broken(schema.rules, schema.parameters, broken, places, present)
     members = {path: resolver.member(path) for path in named_members}
     by_members = tuple(schema.rules.broken_by_members(present.keys() | members.keys()))
-    faults += explain_members(by_members, schema.parameters, {"": prompt.span, **named})
+    faults += explain_members(schema.rules, by_members, schema.parameters, {"": prompt.span, **named})
     if faults:
         raise PromptError(in_order(faults))
     order = schema.rules.order

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
-from promptcache.language import Prompt, Schema, count_combinations
-from promptcache.language.rules import count
+from promptcache.language import Prompt, Schema
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
 from promptcache.language.syntax.patterns import MAX_TEXT, Pattern
 from tests.language.documents import checked, codes, selected
@@ -55,17 +54,6 @@ def test_suggestions_end_where_nobody_reads_them():
     found = caught.value.diagnostics
     assert set(codes(found)) == {"PC208"}
     assert sum(each.help is not None for each in found) == MAX_SUGGESTIONS
-
-
-@pytest.mark.parametrize(("limit", "least"), [("_MAX_DEPTH", 39), ("_MAX_STEPS", 1)])
-def test_what_is_hard_to_count_is_listed(limit, least, monkeypatch):
-    """If exact counting exceeds the budget, combinations are listed, and the count is a lower bound."""
-    members = "".join(f'<module name="m{number}"/>' for number in range(20))
-    union = f'<union required="true">{members}</union><rules><exclude modules="a m3"/></rules>'
-    rules = checked(f'<schema name="s">{MODULE}{union}</schema>').rules
-    assert count_combinations(rules) == (39, True)
-    monkeypatch.setattr(count, limit, -1 if limit == "_MAX_DEPTH" else 0)
-    assert count_combinations(rules) == (least, False)
 
 
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path):

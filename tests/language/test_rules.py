@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.diagnostics import Diagnostic, SchemaError
-from promptcache.language import Schema, check_schema, count_combinations, parse_schema
+from promptcache.language import Schema, check_schema, count_combinations, limited_solver, list_selections, parse_schema
 from promptcache.language.rules.backbone import find_backbone
 from promptcache.language.rules.compile import compile_rules
-from promptcache.language.rules.explain import smallest_conflict
+from promptcache.language.rules.explain import find_conflict
 from promptcache.language.rules.rules import Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.index import index_schema
 from tests.conftest import law_examples
@@ -63,11 +61,29 @@ def test_a_set_of_modules_implies_what_its_selections_share(schema, data):
 
 
 @settings(max_examples=law_examples())
-@given(schema=declared_schemas())
-def test_combinations_are_counted_exactly(schema):
-    """The number of combinations is the number of sets that keep the rules."""
+@given(schema=declared_schemas(), limit=st.integers(0, 300))
+def test_combinations_are_counted_up_to_a_limit(schema, limit):
+    """Combinations are the sets that keep the rules; beyond the limit there are more, and they are not listed."""
     rules = rules_of(schema)
-    assert count_combinations(rules) == (len(all_selections(rules)), True)
+    selections = all_selections(rules)
+    assert count_combinations(rules, limit) == (min(len(selections), limit), len(selections) <= limit)
+    listed = list_selections(rules, limit)
+    assert (None if listed is None else {*listed}) == ({*selections} if len(selections) <= limit else None)
+
+
+FREE = "".join(f'<module name="m{number}">M</module>' for number in range(30))
+TWO = f'<rules><choose modules="{" ".join(f"m{number}" for number in range(30))}" min="2" max="2"/></rules>'
+
+
+def test_few_of_many_combinations_are_counted():
+    """The count does not depend on the number of sets that break the rules; a lack of steps makes it a lower bound."""
+    free, two = (checked(f'<schema name="s">{FREE}{rules}</schema>').rules for rules in ("", TWO))
+    assert count_combinations(free) == (10_000, False)
+    assert count_combinations(two) == (435, True)
+    with limited_solver(10_000):
+        number, exact = count_combinations(two, 100)
+    assert number < 435
+    assert not exact
 
 
 def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> bool:
@@ -78,23 +94,22 @@ def _keeps(rules: Rules, kept: tuple[Rule, ...], wanted: tuple[str, ...]) -> boo
 
 @settings(max_examples=law_examples())
 @given(schema=declared_schemas(max_modules=5), data=st.data())
-def test_conflicts_are_smallest(schema, data):
-    """A conflict cannot hold, and no smaller set of rules and modules is a conflict."""
+def test_every_part_of_a_conflict_is_needed(schema, data):
+    """A conflict cannot hold, and without any one of its rules and modules it can."""
     rules = rules_of(schema)
     modules = [module for module in rules.order if module]
     wanted = tuple(data.draw(st.lists(st.sampled_from(modules), max_size=3, unique=True))) if modules else ()
-    soft = tuple(rule for rule in rules.rules if rule.kind is not RuleKind.NESTING)
 
-    conflict = smallest_conflict(rules, wanted)
+    conflict = find_conflict(rules, wanted)
 
     if conflict is None:
-        assert _keeps(rules, soft, wanted)
+        assert _keeps(rules, tuple(rule for rule in rules.rules if rule.kind is not RuleKind.NESTING), wanted)
         return
     assert not _keeps(rules, conflict.rules, conflict.modules)
-    size = len(conflict.rules) + len(conflict.modules) - 1
-    for smaller in combinations((*soft, *wanted), size):
-        few = tuple(thing for thing in smaller if not isinstance(thing, str))
-        assert _keeps(rules, few, tuple(thing for thing in smaller if isinstance(thing, str)))
+    for number in range(len(conflict.rules)):
+        assert _keeps(rules, conflict.rules[:number] + conflict.rules[number + 1 :], conflict.modules)
+    for number in range(len(conflict.modules)):
+        assert _keeps(rules, conflict.rules, conflict.modules[:number] + conflict.modules[number + 1 :])
 
 
 REQUIRED = '<union required="true"><module name="a" requires="{}"/><module name="b" requires="{}"/></union>'

@@ -16,12 +16,12 @@ from promptcache.language import (
     CheckedSchema,
     check_schema,
     count_combinations,
+    limited_solver,
     parse_prompt,
     parse_schema,
     resolve_prompt,
 )
 from promptcache.language.examples import MAX_EXAMPLES
-from promptcache.language.rules import backbone, explain
 from promptcache.language.syntax.attributes import MAX_SEPARATOR
 from promptcache.language.syntax.names import MAX_NAME
 from promptcache.language.syntax.patterns import MAX_PATTERN
@@ -197,32 +197,31 @@ def test_hard_rules_are_answered_within_the_budget(content: str) -> None:
 OPEN = {
     "an undecided schema": (pigeons(12), "any prompt can satisfy this schema: 23 rules", 0, "at least 1 of 'p0h0', 'p0h1'"),
     "an undecided module": ('<module name="x"/>' + pigeons(12, "x"), "are always present with 'x': 23 rules", 0, "if x then p0h0"),
-    "what follows": (HARD["chains of requires"], "are always present with 'm", 1, "'m1' requires 'm2'"),
+    "what follows": (HARD["chains of requires"], "are always present with 'm", 0, "' requires 'm"),
     "what is in every prompt": (
         '<module name="x"/><module name="y"/>' + pigeons(12, "x") + asserted(["x or y"]), "in every prompt and with 'x'", 0, "if x"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("content", "question", "place", "rule"), cases(OPEN))
-def test_open_questions_are_named(
-    content: str, question: str, place: int, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A question that exceeds the budget is reported with its hard rules, and the report is deterministic."""
-    monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
-
-    found = [_open_questions(schema_of(content)) for _ in range(2)]
+def test_open_questions_are_named(content: str, question: str, place: int, rule: str) -> None:
+    """A question that exceeds the limit of work is reported with its rules, and the report is deterministic."""
+    found = []
+    for _ in range(2):
+        with limited_solver(600_000):
+            found.append(_open_questions(schema_of(content)))
 
     assert found[0] == found[1]
     assert question in found[0].message
     assert rule in found[0].related[place][1]
 
 
-def test_what_is_not_known_to_be_guaranteed_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_to_be_guaranteed_is_not() -> None:
     """Modules of open questions count as usable and independent; the reported guarantees are correct and closed."""
-    monkeypatch.setattr(backbone, "MAX_STEPS", 3_000_000)
-    schema = _checked(
-        schema_of('<module name="x"/><module name="y" requires="x z"/><module name="z"/>' + pigeons(12, "x"))
-    )
+    with limited_solver(600_000):
+        schema = _checked(
+            schema_of('<module name="x"/><module name="y" requires="x z"/><module name="z"/>' + pigeons(12, "x"))
+        )
     guaranteed = schema.guaranteed
     assert [each.code for each in schema.warnings] == ["PC314"]
     assert (guaranteed["x"], guaranteed["z"]) == ({"x"}, {"z"})
@@ -269,19 +268,21 @@ def test_limits_say_their_number(words: str, content: str) -> None:
         check_schema(parse_schema(schema_of(content)))
 
 
-def test_what_is_too_hard_to_explain_is_reported_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the search for reasons and fixes exceeds the budget, the faults are still reported."""
+def test_what_is_too_hard_to_explain_is_reported_without_a_reason() -> None:
+    """The more steps there are, the more is known: first nothing, then the fault, then its reason."""
     impossible = schema_of('<module name="a" required="true" excludes="b"/><module name="b" required="true"/>')
-    open_choice = schema_of('<union required="true"><module name="a"/><module name="b"/></union>')
-    prompt = parse_prompt('<prompt schema="s"/>')
-    (explained,) = _faults(lambda: _checked(impossible))
-    (helped,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
-    monkeypatch.setattr(explain, "_MAX_STEPS", 0)
-    (fault,) = _faults(lambda: _checked(impossible))
-    (missing,) = _faults(lambda: resolve_prompt(prompt, _checked(open_choice)))
+    open_choice = _checked(schema_of('<union required="true"><module name="a"/><module name="b"/></union>'))
+    found: dict[tuple[str, bool], None] = {}
+    for steps in range(0, 1_000, 10):
+        with limited_solver(steps):
+            (fault,) = _faults(lambda: _checked(impossible))
+        found[fault.code, bool(fault.related)] = None
+    assert [*found] == [("PC314", True), ("PC301", False), ("PC301", True)]
 
-    assert explained.message.startswith(f"{fault.message}: ")
-    assert (fault.message, fault.related) == ("no prompt can satisfy this schema", ())
+    prompt = parse_prompt('<prompt schema="s"/>')
+    (helped,) = _faults(lambda: resolve_prompt(prompt, open_choice))
+    with limited_solver(0):
+        (missing,) = _faults(lambda: resolve_prompt(prompt, open_choice))
     assert (missing.message, helped.help, missing.help) == (helped.message, "add <a/> or <b/>", None)
 
 

@@ -22,7 +22,7 @@ from promptcache.language import (
     resolve_prompt,
 )
 from promptcache.language.prompt_grammar import MAX_EXACT
-from promptcache.language.rules.rules import Check, Exclusive, Rule
+from promptcache.language.rules.rules import Check, Rule
 from tests.laws.laws import BrokenLaw, hold, shape
 from tests.laws.subject import Subject, published_grammar
 from tests.strategies import InvalidPrompt, SchemaFiles
@@ -90,8 +90,6 @@ def content(schema: CheckedSchema) -> tuple[object, ...]:
 
 
 def _clause(rule: Rule) -> tuple[object, ...]:
-    if isinstance(rule, Exclusive):
-        return (rule.kind, rule.parent, rule.members)
     if isinstance(rule, Check):
         return (rule.kind, rule.test)
     return (rule.kind, frozenset(rule.when), rule.then)

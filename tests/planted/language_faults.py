@@ -15,7 +15,7 @@ import pytest
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import CheckedSchema
-from promptcache.language.rules.rules import Exclusive, RuleKind, Rules
+from promptcache.language.rules.rules import RuleKind, Rules
 from promptcache.testing import subject
 from tests.laws import laws
 from tests.planted.registry import Plant, fault
@@ -81,7 +81,10 @@ def _no_default(patch: Patch) -> None:
 
 def _first_default(schema: CheckedSchema) -> CheckedSchema:
     first = {
-        member: rule.members[0] for rule in schema.rules.rules if isinstance(rule, Exclusive) for member in rule.members
+        member: rule.test.modules[0]  # type: ignore[union-attr]
+        for rule in schema.rules.rules
+        if rule.kind is RuleKind.UNION
+        for member in rule.modules
     }
     defaults = {
         parent: tuple(replace(each, member=first.get(each.member, each.member)) for each in found)

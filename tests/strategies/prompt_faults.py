@@ -20,7 +20,7 @@ from lxml import etree
 
 from promptcache.language import join_path
 from promptcache.language.checked import CheckedSchema
-from promptcache.language.rules.rules import BrokenRule, Default, Exclusive, RuleKind
+from promptcache.language.rules.rules import Default, Implication, RuleKind
 from promptcache.language.syntax.names import ancestors
 from promptcache.language.syntax.values import refusal
 from promptcache.testing.cases import prompt_trees
@@ -390,7 +390,7 @@ def incompatible_pairs(
     for one, other in islice(pairs, _MAX_PAIRS):
         named = frozenset(path for inner in (one, other) for path in (inner, *ancestors(inner)))
         present = schema.rules.complete(named).keys()
-        clashes = (rule for rule in schema.rules.broken(present) if isinstance(rule, Exclusive) or not rule.then)
+        clashes = (rule for rule in schema.rules.broken(present) if not rule.then)
         if any(True for _ in clashes) or can_be_completed(schema, named):
             continue
         if not _lacks_arguments(schema, named, present):
@@ -425,13 +425,13 @@ def _lacks_arguments(schema: CheckedSchema, named: Set[str], present: Set[str]) 
 
 
 def _judged(
-    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: BrokenRule
+    schema: CheckedSchema, named: frozenset[str], present: Mapping[str, Default | None], rule: Implication
 ) -> BrokenSelection | None:
     """Return the diagnostic; None if the named modules cannot be used together anyhow (PC417)."""
     mutation, code = _OF_RULES[rule.kind]
-    subjects = [path for path in rule.members if path in present] if isinstance(rule, Exclusive) else list(rule.when)
-    if (isinstance(rule, Exclusive) or not rule.then) and named.issuperset(subjects):
-        return BrokenSelection(named=named, mutation=mutation, code=code, places=tuple(subjects))
+    subjects = rule.when
+    if not rule.then and named.issuperset(subjects):
+        return BrokenSelection(named=named, mutation=mutation, code=code, places=subjects)
     if not can_be_completed(schema, named):
         return None
     default = next((found for path in subjects if (found := present[path])), None)

@@ -1,30 +1,24 @@
 """Find the modules that the rules of a schema imply: always present, never present, or present with another module.
 
-Unit propagation from the root finds the modules that are always or never present. The remaining modules form
-components that share no rule. A module only implies modules of its own component. There are two cases:
+Unit propagation from a module finds modules that it implies. Two valid selections that have nothing else in common
+show that these are all. Such selections are mostly near known ones: a few modules change, and only the rules of these
+modules can break. Where none is found near, the solver searches.
 
-- Unit propagation from the module may find a set that keeps all rules of the component. Then this set is the answer.
-  Nearly all modules of real schemas are of this kind.
-- Otherwise the solver searches the component.
-
-A question that exceeds its budget stays open. The module then counts as implying nothing.
+A question that exceeds the limit of work stays open. The module then counts as implying nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
-from dataclasses import replace
-from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias
 
-from promptcache.language.rules.rules import Check, Exclusive, Implication, Rule, Rules
-from promptcache.language.rules.solver import MAX_STEPS, Budget, RuleSolver, TooHardError, new_budget
-from promptcache.language.syntax.conditions import Cardinality, simplify
+from promptcache.language.rules.rules import Check, Implication, Rule, Rules
+from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver
+from promptcache.language.syntax.conditions import Cardinality
 
-_STEPS_OF_RULE = 50
-_T = TypeVar("_T")
+_MAX_GUESSES = 30
+
+_Settled: TypeAlias = tuple[set[str], set[str]]  # present and absent
 
 
 class Guarantees(Mapping[str, frozenset[str]]):
@@ -45,13 +39,6 @@ class Guarantees(Mapping[str, frozenset[str]]):
         return len(self._more)
 
 
-class OpenQuestions(NamedTuple):
-    """Modules whose implications exceed the budget ("" means every prompt), and the rules that make them hard."""
-
-    modules: tuple[str, ...]
-    rules: tuple[Rule, ...]
-
-
 class Backbone(NamedTuple):
     """Result of the analysis: the modules that the rules imply or forbid.
 
@@ -59,272 +46,191 @@ class Backbone(NamedTuple):
         guaranteed: For each module, the modules that are present with it; for "", those of every valid prompt.
         dead: The modules that no valid prompt has.
         together: For each requested set, the modules that are present with all of it; None if that is impossible.
-        open: The open questions. A module in `open` counts as usable, and as present without any other.
+        open: The modules whose implications exceed the limit of work; "" means every prompt. They count as usable, and
+            as present without any other.
     """
 
     guaranteed: Guarantees
     dead: frozenset[str]
     together: tuple[frozenset[str] | None, ...]
-    open: OpenQuestions
+    open: tuple[str, ...]
 
 
-class UndecidedError(Exception):
-    """Error for rules whose satisfiability exceeds the budget; `rules` are the rules that make it hard."""
+class _Change(NamedTuple):
+    """Difference of a selection from a known one."""
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
-        super().__init__(rules)
-        self.rules = rules
+    added: Set[str]
+    removed: Set[str]
+
+    def has(self, module: str, known: Set[str]) -> bool:
+        return module in self.added or (module in known and module not in self.removed)
 
 
-def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = (), budget: Budget | None = None) -> Backbone | None:
+@limited_solver(MAX_STEPS)
+def find_backbone(rules: Rules, sets: Sequence[Iterable[str]] = ()) -> Backbone | None:
     """Return the modules implied by each module and by each of `sets`, or None if no selection keeps the rules.
 
     Raises:
-        UndecidedError: finding a selection takes more work than the budget allows.
+        TooHardError: finding a selection takes more work than the limit allows.
     """
-    with ExitStack() as stack:
-        try:
-            budget = budget or new_budget(MAX_STEPS)
-            residual = _reduce(rules, budget)
-            analysis = None if residual is None else _Analysis(rules, residual, budget, stack)
-        except TooHardError:
-            raise UndecidedError(rules.rules) from None
-        return None if analysis is None else analysis.backbone(sets)
-
-
-class _Residual(NamedTuple):
-    """Rules over the undecided modules, by number; rules that always hold are left out."""
-
-    always: frozenset[str]
-    never: frozenset[str]
-    rules: dict[int, Rule]
-
-
-def _reduce(rules: Rules, budget: Budget) -> _Residual | None:
-    """Remove the modules that unit propagation from the root decides; return None for a contradiction."""
-    with RuleSolver(rules.order, budget) as solver:
+    with RuleSolver(rules.order) as solver, RuleSolver(rules.order) as closure:
         solver.add(rules.rules)
         settled = solver.propagate([""])
-    if settled is None:
-        return None
-    always, never = frozenset(settled[0]) | {""}, frozenset(settled[1])
-    left = ((number, residual_rule(rule, always, never)) for number, rule in enumerate(rules.rules))
-    return _Residual(always, never, {number: rule for number, rule in left if rule is not None})
-
-
-def residual_rule(rule: Rule, always: Set[str], never: Set[str]) -> Rule | None:
-    """Return a rule without the modules that unit propagation decided, or None if it always holds."""
-    if isinstance(rule, Implication):
-        if not rule.then.isdisjoint(always) or not never.isdisjoint(rule.when):
+        solver.demand([""])
+        first = None if settled is None else solver.selection()
+        if settled is None or first is None:
             return None
-        if always.isdisjoint(rule.when) and never.isdisjoint(rule.then):
-            return rule
-        return replace(rule, when=tuple(m for m in rule.when if m not in always), then=rule.then - never)
-    if isinstance(rule, Exclusive):
-        members = tuple(module for module in rule.members if module not in never and module not in always)
-        return None if len(members) < 2 else replace(rule, members=members)
-    if isinstance(rule.test, Cardinality):
-        return _residual_count(rule, rule.test, always, never)
-    test = simplify(rule.test, lambda module: True if module in always else False if module in never else None)
-    assert test is not False  # unit propagation finds this contradiction before
-    return None if isinstance(test, bool) else replace(rule, test=test)
-
-
-def _residual_count(rule: Check, count: Cardinality, always: Set[str], never: Set[str]) -> Check | None:
-    modules = tuple(module for module in count.modules if module not in always and module not in never)
-    num_always = sum(module in always for module in count.modules)
-    low, high = max(count.low - num_always, 0), None if count.high is None else count.high - num_always
-    if low == 0 and (high is None or high >= len(modules)):
-        return None
-    return replace(rule, test=Cardinality(modules, low, high))
-
-
-def modules_in(rule: Rule) -> Iterable[str]:
-    if isinstance(rule, Implication):
-        return (*rule.when, *rule.then)
-    return rule.members if isinstance(rule, Exclusive) else rule.modules
-
-
-def _stands(rule: Rule) -> bool:
-    """Return whether the empty selection breaks a rule."""
-    return not rule.when if isinstance(rule, Implication) else isinstance(rule, Check) and not rule.holds(set(), 0)
+        closure.add(rule for rule in rules.rules if not _is_counted(rule))
+        closure.demand(*settled)
+        analysis = _Analysis(rules, solver, closure, *settled, {"", *first})
+        more, dead = analysis.each()
+        guaranteed = Guarantees(more[""], more)
+        together = tuple(analysis.together(frozenset(modules), guaranteed) for modules in sets)
+        return Backbone(guaranteed, dead, together, tuple(analysis.open))
 
 
 class _Analysis:
-    """Components of the residual rules, and the searches in them."""
+    """Search for implied modules: by propagation in `closure`, in which no rule counts, or else by `solver`."""
 
-    def __init__(self, rules: Rules, residual: _Residual, budget: Budget, stack: ExitStack) -> None:
-        self._order = rules.order
-        self._originals = rules.rules
-        self._residual = residual
-        self._budget = budget
-        self._stack = stack
-        left = [module for module in rules.order if module not in residual.always and module not in residual.never]
-        self._component = components(left, map(modules_in, residual.rules.values()))
-        self._members = _grouped((component, module) for module, component in self._component.items())
-        of_component = {
-            number: self._component[next(iter(modules_in(rule)))] for number, rule in residual.rules.items()
-        }
-        self._rules_of = _grouped((component, number) for number, component in of_component.items())
-        self._standing = _grouped(
-            (component, number) for number, component in of_component.items() if _stands(residual.rules[number])
-        )
-        self._choices = _grouped(
-            (module, number)
-            for number, rule in residual.rules.items()
-            if _leaves_choice(rule)
-            for module in (rule.when if isinstance(rule, Implication) else modules_in(rule))
-        )
-        self._always = residual.always
-        self._searches: dict[str, RuleSolver] = {}
-        self._closure = stack.enter_context(RuleSolver(left, budget))
-        self._closure.add(rule for rule in residual.rules.values() if not _is_counted(rule))
+    def __init__(
+        self,
+        rules: Rules,
+        solver: RuleSolver,
+        closure: RuleSolver,
+        always: set[str],
+        never: set[str],
+        first: set[str],
+    ) -> None:
+        self._rules, self._solver, self._closure = rules, solver, closure
+        self._always, self._never = always, never
+        self._known = [first]
+        self.open: list[str] = []
+        self._choices: dict[str, list[int]] = {}
+        for number, rule in enumerate(rules.rules):
+            for module in rule.modules if _leaves_choice(rule) else ():
+                self._choices.setdefault(module, []).append(number)
 
-    def backbone(self, sets: Sequence[Iterable[str]]) -> Backbone | None:
-        """Return the implied modules, or None if no selection keeps the rules."""
-        opened: dict[str, None] = {}
-        for component in self._standing:
-            try:
-                found = self._alternatives(component)
-            except TooHardError:
-                opened[""] = None
-                continue
-            if found is None:
-                return None
-            self._always |= found
-        more, dead = self._each(opened)
-        guaranteed = Guarantees(self._always - {""}, more)
-        together = tuple(self._together(frozenset(modules), guaranteed) for modules in sets)
-        return Backbone(guaranteed, dead, together, OpenQuestions(tuple(opened), self._hard_rules(opened)))
+    def each(self) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+        """Return the modules that each module implies, and the dead modules; "" implies those always present.
 
-    def _alternatives(self, component: str) -> frozenset[str] | None:
-        """Return the modules always present in a component with alternatives, or None if its rules contradict.
-
-        Raises:
-            UndecidedError: finding a selection takes more work than the budget allows.
-            TooHardError: there is a selection, but the modules of every selection exceed the budget.
+        The other ones imply those too, which are left out.
         """
-        search = self._whole(component)
-        search.budget = self._budget.share(2)
-        try:
-            if search.selection() is None:
-                return None
-        except TooHardError:
-            raise UndecidedError(self._hard_rules(self._members[component])) from None
-        search.budget = self._budget.share(4)
-        return search.implied(())
-
-    def _each(self, opened: dict[str, None]) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
-        """Return the modules that each module implies besides those always present, and the dead modules."""
-        more = {module: frozenset((module,)) - self._always for module in self._order}
-        dead = set(self._residual.never)
-        self._closure.budget = self._budget.share(2)
-        for module in (module for module in self._component if module not in self._always):
+        more, dead = {}, set()
+        for module in self._rules.order:
+            more[module] = frozenset((module,)) - self._always
             try:
-                found = self._implied(frozenset((module,)))
+                found = self._implied(more[module]) if more[module] or not module else frozenset()
             except TooHardError:
-                opened[module] = None
+                self.open.append(module)
                 continue
             if found is None:
                 dead.add(module)
+            elif module:
+                more[module] = found
             else:
-                more[module] = found - self._always
+                self._always |= found
+                self._closure.demand(found)
+        more[""] = frozenset(self._always) - {""}
         return more, frozenset(dead)
 
-    def _together(self, modules: frozenset[str], guaranteed: Guarantees) -> frozenset[str] | None:
+    def together(self, modules: frozenset[str], guaranteed: Guarantees) -> frozenset[str] | None:
         """Return the modules that are present with several modules, or None if these exclude each other."""
-        if not modules.isdisjoint(self._residual.never):
-            return None
-        by_component: dict[str, set[str]] = {}
-        for module in modules - self._residual.always:
-            by_component.setdefault(self._component[module], set()).add(module)
-        result = self._always
-        for start in map(frozenset, by_component.values()):
-            try:
-                self._closure.budget = self._budget.share(4)
-                found = self._implied(start)
-            except TooHardError:
-                found = start.union(*(guaranteed[module] for module in start))
-            if found is None:
-                return None
-            result |= found
-        return result - {""}
+        try:
+            found = self._implied(modules)
+        except TooHardError:
+            found = modules.union(*(guaranteed[module] for module in modules))
+        return None if found is None else (found | self._always) - {""}
 
-    def _implied(self, start: frozenset[str]) -> frozenset[str] | None:
-        """Return all modules that `start` implies, or None if `start` cannot be present together.
-
-        All modules of `start` are in one component.
-        """
-        found = self._propagated(start)
-        if found is not None:
-            return found
-        search = self._whole(self._component[next(iter(start))])
-        search.budget = self._budget.share(4)
-        return search.implied(start)
-
-    def _propagated(self, start: frozenset[str]) -> frozenset[str] | None:
-        """Return all modules that `start` implies if unit propagation alone can find them, else None."""
-        settled = self._closure.propagate(start)
+    def _implied(self, wanted: frozenset[str]) -> frozenset[str] | None:
+        """Return the modules that some modules imply besides those always present, or None if these are impossible."""
+        settled = self._closure.propagate(wanted)
         if settled is None:
             return None
-        reached = start.union(settled[0])
-        touched = Counter(number for module in reached for number in self._choices.get(module, ()))
-        standing = self._standing.get(self._component[next(iter(start))], ())
-        self._closure.budget.spend(_STEPS_OF_RULE * len(touched) + len(standing))
-        rules = self._residual.rules
-        kept = all(_keeps(reached, rules[number], touched[number]) for number in chain(standing, touched))
-        return reached if kept else None
+        implied = wanted | settled[0]
+        doubted = self._doubted(wanted, settled, implied)
+        if doubted is None:
+            return None
+        while doubted:
+            doubt = self._first(doubted)
+            found = self._without(wanted, doubt, doubted)
+            implied, doubted = (implied | {doubt}, doubted - {doubt}) if found is None else (implied, found)
+        return implied
 
-    def _whole(self, component: str) -> RuleSolver:
-        if component not in self._searches:
-            search = self._stack.enter_context(RuleSolver(self._members[component], self._budget))
-            search.add(self._residual.rules[number] for number in self._rules_of[component])
-            self._searches[component] = search
-        return self._searches[component]
+    def _doubted(self, wanted: frozenset[str], settled: _Settled, implied: frozenset[str]) -> Set[str] | None:
+        """Return what else the found selections with the wanted modules have in common, or None if there is none."""
+        if not wanted:
+            return self._known[0] - self._always
+        changes = [(self._near(known, settled, wanted), known) for known in self._known]
+        near = [(change, known) for change, known in changes if change is not None]
+        if len(near) < len(changes):
+            found = self._solver.selection(wanted)
+            return None if found is None else found - implied - self._always
+        added = {module for change, _ in near for module in change.added} - implied
+        return {module for module in added if all(change.has(module, known) for change, known in near)}
 
-    def _hard_rules(self, modules: Iterable[str]) -> tuple[Rule, ...]:
-        """Return the rules of the components of `modules`; if some of these rules leave a choice, only those."""
-        components = {self._component[module] for module in modules if module} or self._standing.keys()
-        numbers = sorted(number for component in components for number in self._rules_of.get(component, ()))
-        choices = [number for number in numbers if _leaves_choice(self._residual.rules[number])]
-        return tuple(self._originals[number] for number in choices or numbers)
+    def _without(self, wanted: frozenset[str], doubt: str, doubted: Set[str]) -> Set[str] | None:
+        """Return the doubted modules of a selection with the wanted ones and without one, or None if there is none."""
+        known = self._known[0]
+        settled = self._closure.propagate(wanted, [doubt]) if wanted else None
+        change = self._near(known, settled, wanted, [doubt])
+        if change is not None:
+            return {module for module in doubted if change.has(module, known)}
+        self._solver.prefer(self._rules.order.keys() - doubted)
+        found = self._solver.selection(wanted, [doubt])
+        self._solver.prefer(())
+        if found is not None and not wanted:
+            self._known.append({"", *found})
+        return None if found is None else doubted & found
 
+    def _near(
+        self, known: set[str], settled: _Settled | None, wanted: Iterable[str], unwanted: Iterable[str] = ()
+    ) -> _Change | None:
+        """Return a selection near a known one, or None if a few guesses lead to none.
 
-def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
-    """Return the second item of each pair, by its first item."""
-    found: dict[str, list[_T]] = {}
-    for key, item in pairs:
-        found.setdefault(key, []).append(item)
-    return found
+        `settled` are the modules that propagation decides. A rule that the changes so far break is repaired by a
+        guess: one more module is added or removed.
+        """
+        present, absent = list(wanted), list(unwanted)
+        for _ in range(_MAX_GUESSES):
+            if settled is None:
+                return None
+            change = _Change(settled[0] - known, settled[1] & known)
+            broken = self._broken(known, change)
+            if broken is None:
+                return change
+            if addable := broken.then - settled[1] - self._never:
+                present.append(self._first(addable))
+            elif removable := {*broken.when} - settled[0] - self._always:
+                absent.append(self._first(removable))
+            else:
+                return None
+            settled = self._closure.propagate(present, absent)
+        return None
+
+    def _broken(self, known: set[str], change: _Change) -> Implication | None:
+        """Return a rule that a known selection breaks after a change."""
+        known |= change.added
+        known -= change.removed
+        try:
+            touched = {number for module in change.added | change.removed for number in self._choices.get(module, ())}
+            self._closure.spend(len(touched))
+            for number in sorted(touched):
+                if rule := self._rules.broken_rule(number, known):
+                    return rule
+            return None
+        finally:
+            known -= change.added
+            known |= change.removed
+
+    def _first(self, modules: Iterable[str]) -> str:
+        return min(modules, key=self._rules.order.__getitem__)
 
 
 def _is_counted(rule: Rule) -> bool:
     """Return whether a rule counts modules. Such a rule mostly propagates absences, and many of them."""
-    return isinstance(rule, Exclusive) or (isinstance(rule, Check) and isinstance(rule.test, Cardinality))
+    return isinstance(rule, Check) and isinstance(rule.test, Cardinality)
 
 
 def _leaves_choice(rule: Rule) -> bool:
-    return not isinstance(rule, Implication) or len(rule.then) > 1
-
-
-def _keeps(present: frozenset[str], rule: Rule, num_touched: int) -> bool:
-    """Return whether a selection keeps a rule; `num_touched` modules of the rule are present."""
-    if isinstance(rule, Implication):
-        return not rule.then.isdisjoint(present) or not present.issuperset(rule.when)
-    return num_touched <= 1 if isinstance(rule, Exclusive) else rule.holds(present, num_touched)
-
-
-def components(modules: Iterable[str], links: Iterable[Iterable[str]]) -> dict[str, str]:
-    """Return the representative of each module's component; linked modules share one representative."""
-    parent = {module: module for module in modules}
-
-    def root(module: str) -> str:
-        while parent[module] != module:
-            parent[module] = parent[parent[module]]
-            module = parent[module]
-        return module
-
-    for first, *others in links:
-        for other in others:
-            parent[root(other)] = root(first)
-    return {module: root(module) for module in parent}
+    """Return whether propagation without counted rules can break a rule."""
+    return isinstance(rule, Check) or len(rule.when) + len(rule.then) > 2

@@ -1,15 +1,29 @@
-"""Find the valid combinations of a schema's modules that have the least and the greatest weight.
+"""Count the valid combinations of a schema's modules, list them if there are few, and find extreme ones.
 
 A combination is the set of modules of a valid prompt. It includes union defaults and excludes the root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
-from promptcache.language.rules.count import list_selections, open_solver
 from promptcache.language.rules.rules import Rules
+from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver
+
+MAX_COUNTED = 10_000
+"""Number of combinations up to which they are counted and listed."""
+
+_FEW = 100
+
+
+class Count(NamedTuple):
+    """Number of combinations; if it is not `exact`, there are more."""
+
+    number: int
+    exact: bool
 
 
 class Extreme(NamedTuple):
@@ -20,11 +34,90 @@ class Extreme(NamedTuple):
     exact: bool
 
 
+@contextmanager
+def open_solver(rules: Rules) -> Iterator[RuleSolver]:
+    """Open a solver for the valid combinations of a schema. Each question has a limit of its own.
+
+    Raises:
+        TooHardError: a question takes more work than its limit allows.
+    """
+    with RuleSolver(rules.order) as solver:
+        solver.add(rules.rules)
+        solver.demand([""])
+        yield solver
+
+
+def count_combinations(rules: Rules, limit: int = MAX_COUNTED) -> Count:
+    """Count the sets of modules that keep all rules, up to `limit`; a union default is one choice among others."""
+    found = _find(rules, limit)
+    return Count(found, exact=False) if isinstance(found, int) else Count(len(found), exact=True)
+
+
+def list_selections(rules: Rules, limit: int = MAX_COUNTED) -> tuple[frozenset[str], ...] | None:
+    """Return every valid combination, the smallest first, or None if there are more than `limit`."""
+    found = _find(rules, limit)
+    if isinstance(found, int):
+        return None
+    place = rules.order.__getitem__
+    return tuple(sorted(found, key=lambda modules: (len(modules), sorted(map(place, modules), reverse=True))))
+
+
+@limited_solver(MAX_STEPS)
+def _find(rules: Rules, limit: int) -> list[frozenset[str]] | int:
+    """Return all valid combinations, or a number that they exceed.
+
+    Modules are decided in document order, and each rule is checked at its last module. When the beginnings of
+    combinations have doubled, those that lead to no combination are removed. Each of the others leads to another one.
+    """
+    modules = [*rules.order]
+    last: list[list[int]] = [[] for _ in modules]
+    for number, rule in enumerate(rules.rules):
+        last[max(rules.order[module] for module in rule.modules)].append(number)
+    found, num_sure = [frozenset({""})], 0
+    with open_solver(rules) as solver:
+        try:
+            for place, module in enumerate(modules):
+                if module:
+                    found = [more for each in found for more in (each, each | {module})]
+                solver.spend(len(found) * (1 + len(last[place])))
+                found = [each for each in found if not any(rules.broken_rule(number, each) for number in last[place])]
+                if len(found) > min(limit, 2 * num_sure + _FEW):
+                    open_rules = [number for numbers in last[place + 1 :] for number in numbers]
+                    possible = _possible(found, frozenset(modules[1 : place + 1]), open_rules, rules, solver)
+                    found = [*islice(possible, limit + 1)]
+                    num_sure = len(found)
+                    if num_sure > limit:
+                        return limit
+        except TooHardError:
+            return max(num_sure - 1, 0)
+    return [each - {""} for each in found]
+
+
+def _possible(
+    found: list[frozenset[str]], decided: frozenset[str], open_rules: list[int], rules: Rules, solver: RuleSolver
+) -> Iterator[frozenset[str]]:
+    """Yield the beginnings of combinations: the modules that are present of those `decided`.
+
+    Most go on as another one does, which only the rules of both parts can forbid. For the others the solver is asked.
+    """
+    of_both = [number for number in open_rules if not decided.isdisjoint(rules.rules[number].modules)]
+    ends: list[frozenset[str]] = []
+    for each in found:
+        solver.spend(1 + len(of_both))
+        if not any(not any(rules.broken_rule(number, each | end) for number in of_both) for end in ends):
+            selection = solver.selection(each, decided - each)
+            if selection is None:
+                continue
+            ends.append(selection - decided)
+        yield each
+
+
 class Combinations:
     """Valid combinations of a schema that has at least one."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._listed = list_selections(rules)
 
     def least(self, weights: Mapping[str, int]) -> Extreme:
         """Return a combination with the smallest total weight."""
@@ -38,14 +131,13 @@ class Combinations:
         def weight(modules: Iterable[str]) -> int:
             return sum(weights.get(module, 0) for module in modules)
 
-        listed = list_selections(self._rules)
-        if listed is not None:
-            best = max(listed, key=lambda modules: sign * weight(modules))
+        if self._listed is not None:
+            best = max(self._listed, key=lambda modules: sign * weight(modules))
             return Extreme(best, weight(best), exact=True)
-        modules, exact = self._greedy([module for module in weights if module and weights[module]], weights, sign)
+        modules, exact = self._greedy(weights, sign)
         return Extreme(modules, weight(modules), exact)
 
-    def _greedy(self, wanted: list[str], weights: Mapping[str, int], sign: int) -> tuple[frozenset[str], bool]:
+    def _greedy(self, weights: Mapping[str, int], sign: int) -> tuple[frozenset[str], bool]:
         """Add (or remove) modules in order of weight, heaviest first.
 
         The result is exact if each module that failed is impossible (or unavoidable) on its own.
@@ -53,7 +145,7 @@ class Combinations:
         granted: list[str] = []
         exact = True
         with open_solver(self._rules) as solver:
-            for module in sorted(wanted, key=lambda module: -weights[module]):
+            for module in sorted((m for m in weights if m and weights[m]), key=lambda module: -weights[module]):
                 present, absent = ((*granted, module), ()) if sign > 0 else ((), (*granted, module))
                 if solver.is_possible(present, absent):
                     granted.append(module)

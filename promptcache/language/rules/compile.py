@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from promptcache.diagnostics import Diagnostic, Span, did_you_mean
-from promptcache.language.rules.rules import Check, Default, Exclusive, Implication, Rule, RuleKind, Rules, index_rules
+from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
 from promptcache.language.syntax.names import MAX_SUGGESTIONS, absolute, is_path, listed, nowhere, path_help, quoted
@@ -76,7 +76,8 @@ class _Compiler:
 
     def of_union(self, entry: UnionEntry) -> Iterator[Rule]:
         union = entry.union
-        yield Exclusive(kind=RuleKind.UNION, parent=entry.parent, members=entry.members, span=union.span)
+        test, words = Cardinality(entry.members, 0, 1), f"{listed(entry.members)} are members of one union"
+        yield Check(kind=RuleKind.UNION, test=test, words=words, message=None, span=union.span)
         if union.required or union.default is not None:
             span = place(union, "required" if union.required else "default")
             yield _implication(RuleKind.CHOICE, (entry.parent,), entry.members, span)

@@ -1,8 +1,7 @@
 """Rules of a schema as propositions over module paths.
 
-A prompt's selection is checked by plain evaluation, in time linear in the selection. The solver computes the
-implications of all rules together (`solver`, `backbone`). The root is a module with the path "", and always
-present.
+A prompt's selection is checked by plain evaluation of the rules that its modules can break. The solver computes the
+implications of all rules together (`solver`, `backbone`). The root is a module with the path "", and always present.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class RuleKind(StrEnum):
 class Implication:
     """Rule that demands one of `then` if all of `when` are present; with an empty `then`, it forbids `when` together.
 
-    `declared` is the rule of a `rules` element that this implication follows from, else None.
+    `declared` is the check that this implication follows from, else None.
     """
 
     kind: RuleKind
@@ -46,20 +45,15 @@ class Implication:
     span: Span
     declared: Check | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusive:
-    """Rule that allows at most one of the members. A module is a member of at most one such rule."""
-
-    kind: RuleKind
-    parent: str
-    members: tuple[str, ...]
-    span: Span
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules that occur in the rule."""
+        return self.then.union(self.when)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Rule of a `rules` element: `words` describe its demand, `message` is the author's text for a broken rule."""
+    """Rule of a union or of a `rules` element: its demand in words, and the author's message for a broken rule."""
 
     kind: RuleKind
     test: Test | Cardinality
@@ -79,10 +73,7 @@ class Check:
         return holds(self.test, present)
 
 
-Rule: TypeAlias = Implication | Exclusive | Check
-
-BrokenRule: TypeAlias = Implication | Exclusive
-"""A broken rule. A broken `Check` is given as an implication of it."""
+Rule: TypeAlias = Implication | Check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,24 +93,20 @@ class Rules:
     Attributes:
         order: Every module path with its index in document order; "" comes first.
         rules: In document order; rules of `rules` elements come last.
-        triggers: For each module, the implications that its presence can break.
-        union_of: For each member of a union, the rule that says "at most one".
-        defaults: For each module (or ""), the unions directly under it that have a default.
-        checks: The rules of `rules` elements.
-        touching: For each module, the indices of the checks that it occurs in.
+        members: The modules of each `Check`, by its index.
+        touching: For each module, the indices of the rules that its presence can break, nesting left out.
         standing: The indices of the checks that the empty selection breaks.
+        defaults: For each module (or ""), the unions directly under it that have a default.
         of_members: The rules of `rules` elements that name members of collections. They are no part of `rules`: the
             solver does not know members, which come and go.
     """
 
     order: Mapping[str, int] = field(repr=False)
     rules: tuple[Rule, ...] = field(repr=False)
-    triggers: Mapping[str, tuple[Implication, ...]] = field(repr=False)
-    union_of: Mapping[str, Exclusive] = field(repr=False)
-    defaults: Mapping[str, tuple[Default, ...]] = field(repr=False)
-    checks: tuple[Check, ...] = field(repr=False)
+    members: Mapping[int, frozenset[str]] = field(repr=False)
     touching: Mapping[str, tuple[int, ...]] = field(repr=False)
     standing: tuple[int, ...] = field(repr=False)
+    defaults: Mapping[str, tuple[Default, ...]] = field(repr=False)
     of_members: tuple[Check, ...] = field(default=(), repr=False)
 
     def complete(self, named: Set[str]) -> dict[str, Default | None]:
@@ -137,50 +124,38 @@ class Rules:
                     waiting.append(default.member)
         return present
 
-    def broken(self, present: Set[str]) -> Iterator[BrokenRule]:
-        """Yield the rules that a complete set of modules ("" included) breaks, in time linear in the set.
+    def broken(self, present: Set[str]) -> Iterator[Implication]:
+        """Yield the rules that a complete set of modules ("" included) breaks, a `Check` as an implication of it."""
+        touched = {number for module in present for number in self.touching.get(module, ())}
+        found = (self.broken_rule(number, present) for number in sorted(touched.union(self.standing)))
+        return (rule for rule in found if rule is not None)
 
-        A broken rule of a `rules` element is given as a broken implication of it.
-        """
-        members: dict[str, int] = {}
-        for module in present:
-            for rule in self.triggers.get(module, ()):
-                if present.isdisjoint(rule.then) and all(other in present for other in rule.when):
-                    yield rule
-            union = self.union_of.get(module)
-            if union is not None:
-                members[union.members[0]] = members.get(union.members[0], 0) + 1
-                if members[union.members[0]] == 2:
-                    yield union
-        touched = dict.fromkeys(self.standing, 0)
-        if self.checks:
-            for module in present:
-                for number in self.touching.get(module, ()):
-                    touched[number] = touched.get(number, 0) + 1
-        for number in sorted(touched):
-            if not self.checks[number].holds(present, touched[number]):
-                yield self._implication(self.checks[number], present)
+    def broken_rule(self, number: int, present: Set[str]) -> Implication | None:
+        """Return the rule with an index if a complete set of modules breaks it, as `broken` does."""
+        rule = self.rules[number]
+        if isinstance(rule, Check):
+            return self._broken(rule, self.members[number], present)
+        return rule if rule.then.isdisjoint(present) and all(module in present for module in rule.when) else None
 
     def broken_by_members(self, present: Set[str]) -> Iterator[Implication]:
         """Yield the broken rules over members, as `broken` does; `present` has modules, members and ""."""
-        for check in self.of_members:
-            if not check.holds(present, len(check.modules & present)):
-                yield self._implication(check, present)
+        return filter(None, (self._broken(check, check.modules, present) for check in self.of_members))
 
-    def _implication(self, check: Check, present: Set[str]) -> Implication:
-        """Return an implication of a broken check that is broken too."""
-        if isinstance(check.test, Cardinality):
-            used = [module for module in check.test.modules if module in present]
-            if len(used) < check.test.low:
-                absent = (module for module in check.test.modules if module not in present)
-                needed = islice(absent, len(check.test.modules) - check.test.low + 1)
-                when, then = frozenset[str](), frozenset(needed)
-            else:
-                when, then = frozenset(used[: (check.test.high or 0) + 1]), frozenset[str]()
-        else:
+    def _broken(self, check: Check, modules: frozenset[str], present: Set[str]) -> Implication | None:
+        """Return an implication of a check over some modules that is broken if the check is."""
+        used = modules & present
+        if check.holds(present, len(used)):
+            return None
+        when, then = used, frozenset[str]()
+        if not isinstance(check.test, Cardinality):
             when, then = broken_clause(check.test, present)
-        ordered = tuple(sorted(when, key=lambda module: self.order.get(module, len(self.order)))) or ("",)
-        return Implication(kind=check.kind, when=ordered, then=then, span=check.span, declared=check)
+        elif len(used) < check.test.low:
+            absent = (module for module in check.test.modules if module not in present)
+            when, then = then, frozenset(islice(absent, len(modules) - check.test.low + 1))
+        ordered = sorted(when, key=lambda module: self.order.get(module, len(self.order))) or [""]
+        if isinstance(check.test, Cardinality) and check.test.high is not None:
+            ordered = ordered[: check.test.high + 1]
+        return Implication(kind=check.kind, when=tuple(ordered), then=then, span=check.span, declared=check)
 
 
 def index_rules(
@@ -190,29 +165,25 @@ def index_rules(
 
     An implication is indexed by the last module of `when`: it can only be broken if that module is present.
     """
-    checks = tuple(rule for rule in rules if isinstance(rule, Check))
+    members: dict[int, frozenset[str]] = {}
     touching: dict[str, list[int]] = {}
-    for number, check in enumerate(checks):
-        for module in check.modules:
-            touching.setdefault(module, []).append(number)
-    triggers: dict[str, list[Implication]] = {}
-    union_of: dict[str, Exclusive] = {}
-    for rule in rules:
-        if isinstance(rule, Implication) and rule.kind is not RuleKind.NESTING:
-            triggers.setdefault(rule.when[-1], []).append(rule)
-        elif isinstance(rule, Exclusive):
-            union_of.update(dict.fromkeys(rule.members, rule))
+    for number, rule in enumerate(rules):
+        if isinstance(rule, Check):
+            members[number] = rule.modules
+        if rule.kind is not RuleKind.NESTING:
+            for module in rule.when[-1:] if isinstance(rule, Implication) else members[number]:
+                touching.setdefault(module, []).append(number)
     by_parent: dict[str, list[Default]] = {}
     for default in defaults:
         by_parent.setdefault(default.parent, []).append(default)
     return Rules(
         order={module: index for index, module in enumerate(("", *modules))},
         rules=rules,
-        triggers={module: tuple(found) for module, found in triggers.items()},
-        union_of=union_of,
-        defaults={parent: tuple(found) for parent, found in by_parent.items()},
-        checks=checks,
+        members=members,
         touching={module: tuple(found) for module, found in touching.items()},
-        standing=tuple(number for number, check in enumerate(checks) if not check.holds(frozenset({""}), 0)),
+        standing=tuple(
+            number for number in members if isinstance(rule := rules[number], Check) and not rule.holds(frozenset(), 0)
+        ),
+        defaults={parent: tuple(found) for parent, found in by_parent.items()},
         of_members=of_members,
     )

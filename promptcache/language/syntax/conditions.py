@@ -177,29 +177,6 @@ def modules_of(test: Test) -> frozenset[str]:
             return frozenset().union(*map(modules_of, tests))
 
 
-def simplify(test: Test, value: Callable[[str], bool | None]) -> Test | bool:
-    """Return a test without the modules whose presence is known, or a boolean if these modules decide the test.
-
-    Args:
-        test: The test to simplify.
-        value: Function that returns whether a module is present, or None if that is unknown.
-    """
-    match test:
-        case Present(module):
-            known = value(module)
-            return test if known is None else known
-        case Not(inner):
-            rest = simplify(inner, value)
-            return not rest if isinstance(rest, bool) else Not(rest)
-        case And(tests) | Or(tests):
-            settles = isinstance(test, Or)
-            rests = [simplify(part, value) for part in tests]
-            open_parts = tuple(rest for rest in rests if not isinstance(rest, bool))
-            if settles in rests or not open_parts:
-                return settles if settles in rests else not settles
-            return open_parts[0] if len(open_parts) == 1 else type(test)(open_parts)
-
-
 def broken_clause(test: Test, present: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
     """Return two sets of modules that explain why a test fails.
 
