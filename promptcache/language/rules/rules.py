@@ -152,10 +152,10 @@ class Rules:
         elif len(used) < check.test.low:
             absent = (module for module in check.test.modules if module not in present)
             when, then = then, frozenset(islice(absent, len(modules) - check.test.low + 1))
-        ordered = sorted(when, key=lambda module: self.order.get(module, len(self.order))) or [""]
-        if isinstance(check.test, Cardinality) and check.test.high is not None:
-            ordered = ordered[: check.test.high + 1]
-        return Implication(kind=check.kind, when=tuple(ordered), then=then, span=check.span, declared=check)
+        elif check.test.high is not None and len(used) > check.test.high + 1:
+            when = frozenset([module for module in check.test.modules if module in used][: check.test.high + 1])
+        ordered = tuple(sorted(when, key=lambda module: self.order.get(module, len(self.order)))) or ("",)
+        return Implication(kind=check.kind, when=ordered, then=then, span=check.span, declared=check)
 
 
 def index_rules(
