@@ -14,6 +14,7 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from promptcache.declared import declared
 from promptcache.decode import (
     AsyncService,
     AsyncStream,
@@ -44,8 +45,8 @@ from promptcache.diagnostics import (
     whole,
 )
 from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits
-from promptcache.kv import Codec, Store, StoreSource, checked_source, codec_named, open_store
-from promptcache.language import DEFAULT_REPAIR, CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
+from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
+from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Encoding, Layout, Plan, render
 from promptcache.loops import dynamic_cache_inputs, linked_inputs
 from promptcache.model import Model, adapt_tokenizer, as_model, load_model, reference_logits, tell_unused
@@ -63,6 +64,7 @@ from promptcache.planning import (
 )
 from promptcache.rows import History, open_graphs, open_pool
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
+from promptcache.settings import EngineKeywords, EngineSettings
 from promptcache.tokenizer import Tokenizer
 
 DEFAULT_BATCH_BYTES = 2**30
@@ -76,7 +78,6 @@ _CHOICES = Kind(
     lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
 )
 _PLACES = whole(1, unit="tokens")
-_PACK = FLAG | None
 
 
 class Engine(Unpicklable):
@@ -94,8 +95,9 @@ class Engine(Unpicklable):
     Attributes:
         model: The model; the engine changes it in place.
         tokenizer: Turns text into token IDs.
+        settings: All settings, with those that were not given.
         store: Holds the KV of all encodings.
-        repair, positions: The settings of schemas that state none.
+        positions: Where cached text stands, if a schema does not state it.
     """
 
     _instead = "make one in each process; processes share a folder, Engine(…, store=…)"
@@ -104,60 +106,32 @@ class Engine(Unpicklable):
         self,
         model: PreTrainedModel | Model,
         tokenizer: PreTrainedTokenizerBase | Tokenizer,
-        *,
-        store: StoreSource | None = None,
-        context_length: int | None = None,
-        repair: str = str(DEFAULT_REPAIR),
-        positions: str | None = None,
-        history: bool = True,
-        pack: bool | None = False,
-        strict_template: bool = False,
-        promote: str = "off",
+        **settings: Unpack[EngineKeywords],
     ) -> None:
         """Create an engine for a loaded model and its tokenizer.
 
         Args:
             model: A causal language model of transformers, on its device and in its dtype. It is changed in place.
             tokenizer: Its tokenizer, of transformers or any `Tokenizer`.
-            store: A folder, a URL, a `StoreConfig` or a `Store`; None keeps KV in memory only.
-            context_length: Number of positions to use; None uses all that the model declares.
-            repair: What requests compute again of cached text that was encoded in another context, if neither the call
-                nor the schema states it: "none", "slots" (next to changed slots), "first-16" (also the first 16 tokens
-                of each run), "first-20%", or "all".
-            positions: Where cached text stands in a request, if the schema does not state it: "closed" (directly
-                behind the text before it) or "fixed" (at its place in the schema). None means closed, or fixed if the
-                keys of the model cannot be moved.
-            history: Whether to keep history: the KV of tokens that requests added themselves, which later requests with
-                the same beginning reuse. It is part of the memory budget of the store.
-            pack: Reorder the weights of linear layers for the kernels of a CPU: True all of them, None those for which
-                it pays, False none. Packed layers have no gradients.
-            strict_template: Refuse a prompt whose text is not what the chat template writes for its conversation
-                (PC513, PC514). Otherwise the answer has warnings.
-            promote: "auto" promotes combinations of modules that come again, in idle time, so that later requests with
-                them are `exact`. The answer to a prompt then depends on earlier requests: it is the modular or the
-                exact one. "off" promotes only what a call of `promote` names.
+            settings: The fields of `promptcache.settings.EngineSettings`; docs/settings.md lists them.
 
         Raises:
-            InvalidValue: There is no such repair; `history`, `pack` or `promote` has a value that is not allowed.
+            InvalidValue: A setting has a value that is not allowed.
             UnsupportedModel: Linked KV does not reproduce the computation of the model, or one of the two is not
                 usable.
             StoreError: `store` does not name a store, or is a `Store` for KV of another shape.
         """
-        self.repair = Repair.parse(repair)
-        FLAG.check("history", history, InvalidValue)
-        _PACK.check("pack", pack, InvalidValue)
-        FLAG.check("strict_template", strict_template, InvalidValue)
-        self.model = own_model = as_model(model, context_length)
+        self.settings = chosen = EngineSettings(**settings)
+        self.model = own_model = as_model(model, chosen.context_length)
         tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
-        self.model.pack_weights(pack)
+        self.model.pack_weights(chosen.pack)
         self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer
         check_linking(self.model)
-        self.positions = choose_placement(self.model, positions)
-        self._place = store
-        self.store: Store = open_store(store, self.model.shape)
+        self.positions = choose_placement(self.model, chosen.positions)
+        self.store: Store = open_store(chosen.store, self.model.shape)
         memory = self.store.memory
-        self._history = History(memory) if history else None
+        self._history = History(memory) if chosen.history else None
         # The threads of services have no reference to the engine, so an engine that is dropped ends.
         self._executor = Executor(
             self.model,
@@ -172,10 +146,10 @@ class Engine(Unpicklable):
             self._catalog,
             self.tokenizer,
             self.model.context_length,
-            self.repair,
-            strict_template=strict_template,
+            Repair.parse(chosen.repair),
+            strict_template=chosen.strict_template,
         )
-        self._repetition = Repetition(self._executor, promote)
+        self._repetition = Repetition(self._executor, chosen.promote)
         self._requests = RequestBuilder(
             self._planner,
             self._executor,
@@ -193,14 +167,6 @@ class Engine(Unpicklable):
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
-        store: StoreSource | None = None,
-        context_length: int | None = None,
-        repair: str = str(DEFAULT_REPAIR),
-        positions: str | None = None,
-        history: bool = True,
-        pack: bool | None = None,
-        strict_template: bool = False,
-        promote: str = "off",
         **options: Any,
     ) -> Engine:
         """Load a model with its tokenizer and create an engine for it.
@@ -209,34 +175,20 @@ class Engine(Unpicklable):
             model: "demo" (part of this package), a folder, or a hub id.
             device: For example "cpu" or "cuda"; None chooses a GPU if there is one.
             dtype: Dtype of the weights. "auto" is the checkpoint's own dtype, or float32 for float16 on a CPU.
-            store: As for `Engine`.
-            context_length: Number of positions to use; None uses all that the model declares.
-            repair, positions: As for `Engine`.
-            history: As for `Engine`.
-            pack: As for `Engine`; by default the layers for which it pays.
-            strict_template: As for `Engine`.
-            promote: As for `Engine`.
-            options: Passed on to transformers' `from_pretrained`.
+            options: Settings, as for `Engine`, with another default: `pack=None`. Others are passed on to transformers'
+                `from_pretrained`.
 
         Raises:
             ModelNotFound: There is no such folder or hub id, or files are missing in it.
             UnsupportedModel: The model or tokenizer cannot be cached by modules.
         """
-        source, _ = checked_source(store), Repair.parse(repair)  # before a large model is loaded
-        _PACK.check("pack", pack, InvalidValue)
+        own = {"pack": None, **{name: options.pop(name) for name in declared(EngineSettings) if name in options}}
+        own["store"] = checked_source(own.get("store"))  # all before a large model is loaded
+        checked = EngineSettings(**own)
         loaded, tokenizer = load_model(
-            model, device=device, dtype=dtype, context_length=context_length, pack=pack, **options
+            model, device=device, dtype=dtype, context_length=checked.context_length, pack=checked.pack, **options
         )
-        return cls(
-            loaded,
-            tokenizer,
-            store=source,
-            repair=repair,
-            positions=positions,
-            history=history,
-            strict_template=strict_template,
-            promote=promote,
-        )
+        return cls(loaded, tokenizer, **own)
 
     def close(self) -> None:
         """End the services and the work in idle time, remove all schemas, and free their KV and history.
@@ -250,7 +202,7 @@ class Engine(Unpicklable):
         for service in tuple(self._services):
             service.close()
         self.clear_history()
-        if self.store is not self._place:
+        if self.store is not self.settings.store:
             self.store.memory.clear()
 
     def __enter__(self) -> Self:
@@ -278,7 +230,7 @@ class Engine(Unpicklable):
         source: str | Path | Schema | CheckedSchema,
         *,
         context: Mapping[str, object] | None = None,
-        keep: Codec | str = Codec.FULL,
+        keep: Codec | str | None = None,
     ) -> CheckedSchema:
         """Add a schema. A schema of the same name is replaced; requests in flight keep the old one.
 
@@ -287,13 +239,14 @@ class Engine(Unpicklable):
         Args:
             source: XML text (starting with "<"), a path, a `Schema` or a `CheckedSchema`.
             context: Variables of a template (`*.xml.j2`), as plain data like JSON.
-            keep: "full", or quantized: "int8", "int4". Answers from quantized KV have `Completion.lossy` set.
+            keep: "full", or quantized: "int8", "int4"; None means the setting of the engine. Answers from quantized KV
+                have `Completion.lossy` set.
 
         Raises:
             SchemaError: The schema is not valid (lists every fault with its place), or it needs more positions than the
                 model has.
         """
-        codec = codec_named(keep)
+        codec = codec_named(self.settings.keep if keep is None else keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
         placement = self.positions if schema.positions is None else choose_placement(self.model, schema.positions)
         self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))

@@ -8,10 +8,11 @@ and options of commands are made from the fields of `Options`. A new option is a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypedDict, get_args, get_type_hints
+from typing import Any, TypedDict
 
+from promptcache.declared import Declared, declare, declared, defaults
 from promptcache.diagnostics import (
     FLAG,
     FUNCTION,
@@ -42,28 +43,22 @@ class Body(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """What is known of an option besides its name, type and default.
+class Option(Declared):
+    """An option. A caller may give None, which means the default. `run` and `chat` are the commands that have options.
 
     Attributes:
-        kind: Its values. A caller may also give None, which means the default.
-        words: What it does, in a line.
         body: The part of a body that has it; None if none has, or in a form of its own.
         wire: Its name there, if that is another one.
         unset: A number that some clients write for "not set".
-        on_command_line: Whether `run` and `chat` have it.
         is_configured: Whether a generation configuration of transformers may set it.
         is_sampled: Whether rows are sampled by it.
         needs_sampling: Whether it has an effect only if the answer is sampled.
         is_processed: Whether logits processors of transformers implement it.
     """
 
-    kind: Kind
-    words: str
     body: Body | None = None
     wire: str = ""
     unset: float | None = None
-    on_command_line: bool = False
     is_configured: bool = False
     is_sampled: bool = False
     needs_sampling: bool = False
@@ -71,7 +66,7 @@ class Option:
 
 
 def _option(kind: Kind, words: str, default: Any = None, **more: Any) -> Any:
-    return field(default=default, metadata={"option": Option(kind=kind, words=words, **more)})
+    return declare(Option(kind=kind, words=words, **more), default)
 
 
 def _row(kind: Kind, words: str, default: Any = None, **more: Any) -> Any:
@@ -104,7 +99,9 @@ _LOGIT_BIAS = Kind(
     ),
 )
 _TEMPERATURE = Kind(
-    "0, or a finite number from 1e-05 on,", lambda value: number(0, 0).takes(value) or number(1e-5).takes(value)
+    "0, or a finite number from 1e-05 on,",
+    lambda value: number(0, 0).takes(value) or number(1e-5).takes(value),
+    base=float,
 )
 _STREAMER = Kind("a streamer, with put and end,", lambda value: all(hasattr(value, name) for name in ("put", "end")))
 _FUNCTIONS = Kind(
@@ -341,10 +338,10 @@ class Options:
             )
 
 
-OPTIONS: Mapping[str, Option] = {each.name: each.metadata["option"] for each in fields(Options)}
+OPTIONS: Mapping[str, Option] = declared(Options)
 """What is known of each option, by name."""
 
-DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Options)}
+DEFAULTS: Mapping[str, Any] = defaults(Options)
 """The value of each option that has no effect."""
 
 _SAMPLED = tuple(name for name, option in OPTIONS.items() if option.is_sampled)
@@ -457,9 +454,3 @@ def with_sampling(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     asks = any(OPTIONS[name].needs_sampling for name in given)
     return {**given, **({"do_sample": given.get("temperature") != 0} if asks else {})}
-
-
-def type_of(name: str) -> type:
-    """Return the type of a plain value of an option: int, float, bool or str."""
-    hint = get_type_hints(OptionKeywords)[name]
-    return next(each for each in (bool, int, float, str) if each in get_args(hint))

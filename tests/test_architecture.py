@@ -23,26 +23,31 @@ OUTSIDE = {name: TESTS.parent / name for name in ("benchmarks", "tools")}
 
 MAY_IMPORT = {
     "atomic": set(),
+    "codecs": set(),
     "diagnostics": set(),
     "lazy": set(),
     "locks": set(),
     "progress": set(),
     "timing": set(),
+    "declared": {"diagnostics"},
     "structured": {"diagnostics", "locks"},
     "language": {"diagnostics", "lazy", "locks", "structured"},
-    "options": {"diagnostics", "language"},
+    "options": {"declared", "diagnostics", "language"},
     "tokenizer": {"diagnostics", "language"},
     "layout": {"diagnostics", "language", "tokenizer"},
-    "kv": {"atomic", "diagnostics", "lazy", "locks"},
+    "kv": {"atomic", "codecs", "declared", "diagnostics", "lazy", "locks"},
+    "settings": {"codecs", "declared", "diagnostics", "kv", "language"},
     "attention": {"diagnostics", "kv"},
     "model": {"atomic", "diagnostics", "locks", "options", "tokenizer", "layout", "kv", "attention"},
     "rows": {"diagnostics", "locks", "layout", "kv", "attention", "model"},
-    "encode": {"diagnostics", "language", "locks", "tokenizer", "layout", "kv", "attention", "model", "rows"},
+    "encode": {
+        *("diagnostics", "language", "locks", "settings", "tokenizer", "layout", "kv", "attention", "model", "rows"),
+    },
     "loops": {"diagnostics", "locks", "layout", "kv", "attention", "model", "rows", "encode"},
     "answers": {"diagnostics", "structured", "tokenizer", "layout", "attention"},
     "planning": {"diagnostics", "language", "locks", "options", "structured", "tokenizer", "layout", "kv", "model"},
     "decode": {
-        *("diagnostics", "language", "locks", "options", "structured", "tokenizer", "layout", "kv"),
+        *("diagnostics", "language", "locks", "options", "settings", "structured", "tokenizer", "layout", "kv"),
         *("attention", "model", "rows", "encode", "answers", "planning"),
     },
     "session": {
@@ -50,7 +55,7 @@ MAY_IMPORT = {
         *("encode", "answers", "planning", "decode"),
     },
     "engine": {
-        *("diagnostics", "language", "options", "tokenizer", "layout", "kv"),
+        *("declared", "diagnostics", "language", "options", "settings", "tokenizer", "layout", "kv"),
         *("model", "rows", "encode", "loops", "planning", "decode", "session"),
     },
 }
@@ -219,7 +224,7 @@ def test_only_the_server_imports_web_frameworks() -> None:
 _BELOW_STORES = "diagnostics locks kv.codec kv.eviction kv.keys kv.store kv.types"
 SUB_ROOMS = {
     "kv/memory": _BELOW_STORES,
-    "kv/files": f"{_BELOW_STORES} atomic",
+    "kv/files": f"{_BELOW_STORES} atomic codecs",
     "language/syntax": "diagnostics structured",
     "language/rules": "diagnostics locks language.checked language.syntax",
     "language/format": "diagnostics language.check language.prompt language.schema language.syntax",
@@ -266,7 +271,8 @@ def imported_modules(path: Path) -> set[str]:
     [
         "promptcache",
         "promptcache.language",
-        "promptcache.options",
+        "promptcache.settings",
+        "promptcache.cli.serve",
         "promptcache.layout",
         "promptcache.cli",
         "promptcache.scale.ray_proxy",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from promptcache.cli.options import answer_option
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
-from promptcache.options import DEFAULTS, OPTIONS, Body, OptionKeywords, Options, type_of, with_sampling
+from promptcache.options import DEFAULTS, OPTIONS, Body, OptionKeywords, Options, with_sampling
 from promptcache.server.bodies import checked_body
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, PromptBody, given_options
@@ -131,34 +128,15 @@ def test_bodies_have_the_options(kind: Any, name: str, wire: str) -> None:
         made = checked_body(kind, {**BODIES[kind], **({"prompt_cache": field} if nested else field)})
         return given_options(made.prompt_cache if nested else made, part)
 
-    good = {str: "all", bool: True, int: 3, float: 1.0}[type_of(name)]
+    good = {str: "all", bool: True, int: 3, float: 1.0}[option.kind.base]
     assert given(good) == {name: good}
     assert given(None) == given(option.unset) == {}
-    assert type_of(name) is not int or given(3.0) == {name: 3}
+    assert option.kind.base is not int or given(3.0) == {name: 3}
     for value in WRONG[name]:
         with pytest.raises(ApiError) as caught:
             given(value)
         assert caught.value.param == (f"prompt_cache.{wire}" if nested else wire)
         assert str(caught.value).endswith(f"{option.kind.words} is expected")
-
-
-@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.on_command_line])
-def test_commands_have_the_options(name: str) -> None:
-    """A command takes the values of an option, and refuses others with what is expected."""
-
-    @click.command()
-    @answer_option(name)
-    def command(**values: Any) -> None:
-        click.echo(repr(values[name]))
-
-    word, good = f"--{name.replace('_', '-')}", {str: "first-3", int: 3, float: 0.5}[type_of(name)]
-    assert CliRunner().invoke(command, [word, str(good)]).output == f"{good!r}\n"
-    assert CliRunner().invoke(command, []).output == "None\n"
-    assert OPTIONS[name].words.split()[0] in CliRunner().invoke(command, ["--help"]).output
-    for value in ("x", "-3", "nan"):
-        refused = CliRunner().invoke(command, [word, value])
-        assert refused.exit_code == 2
-        assert f"'{value}' is not allowed: {OPTIONS[name].kind.words} is expected" in refused.output
 
 
 @pytest.mark.parametrize(

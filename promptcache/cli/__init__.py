@@ -1,9 +1,9 @@
 """The command line. `app` lists the commands; each command is one file: its options, its work, its text and JSON.
 
-Shared files: `options`, `answer_options`, `exits` (exit codes and errors), `output` (plain text),
-`console` (styled text), `plan_counts`, `files` and `sources` (documents and written files), `request` (a prompt with
-its schema, and the tokenizer that measures both), `engine` (model and store). `against` and `prompt_lengths` belong
-to `layout`.
+Shared files: `groups` (of commands), `options` (with `--json`), `settings` (declared options, and the engine that they
+make), `exits` (exit codes and errors), `output` (plain text and JSON), `console` (styled text and progress),
+`documents` (that are read and written), `request` (a prompt with its schema, and the tokenizer that measures both),
+`plan_counts`. `against` and `prompt_lengths` belong to `layout`.
 """
 
 import atexit

@@ -14,32 +14,42 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
-from promptcache.cli.options import HELP, CommandGroup
+from promptcache.cli.groups import HELP, CommandGroup
 from promptcache.diagnostics import did_you_mean
 
 NAME = "promptcache"
 COMPLETE = "_PROMPTCACHE_COMPLETE"
 """The environment variable in which the script of a shell asks for completions."""
 
-COMMANDS = {
-    "new": "Write a schema to start from, and a prompt beside it.",
-    "check": "Find mistakes in schemas and prompts, without loading a model.",
-    "why": "Explain a diagnostic code: what it means, an example, and how to fix it.",
-    "fmt": "Format schemas and prompts; their tokens never change.",
-    "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
-    "render": "Show exactly what the model will see of a prompt, without loading the model.",
-    "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
-    "test": "Test schemas: their examples, every pair of choices, and your own tests.",
-    "collect": "Put files into a collection of a schema, or take members out.",
-    "run": "Answer a prompt, and say what was reused.",
-    "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
-    "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.",
-    "serve": "Answer prompts over HTTP, with the API of OpenAI.",
-    "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
-    "cache": "Look into a store of KV: list, verify, remove, clean up.",
-    "bench": "Compare Prompt Cache with the alternatives on your machine.",
+GROUPS = {
+    "Write schemas and prompts": {
+        "new": "Write a schema to start from, and a prompt beside it.",
+        "check": "Find mistakes in schemas and prompts, without loading a model.",
+        "why": "Explain a diagnostic code: what it means, an example, and how to fix it.",
+        "fmt": "Format schemas and prompts; their tokens never change.",
+        "grammar": "Write the RELAX NG grammar of a schema's prompts, for editors.",
+        "collect": "Put files into a collection of a schema, or take members out.",
+    },
+    "Run prompts": {
+        "render": "Show exactly what the model will see of a prompt, without loading the model.",
+        "run": "Answer a prompt, and say what was reused.",
+        "chat": "Hold a conversation in the terminal, over a schema, a prompt or a saved chat.",
+    },
+    "Measure and test": {
+        "layout": "Show the positions, tokens and KV bytes of a schema, and what each module may see.",
+        "test": "Test schemas: their examples, every pair of choices, and your own tests.",
+        "fidelity": "Show how far a schema's cached requests are from plain prefill, and which settings to use.",
+        "bench": "Compare Prompt Cache with the alternatives on your machine.",
+    },
+    "Serve": {"serve": "Answer prompts over HTTP, with the API of OpenAI."},
+    "Keep KV": {
+        "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
+        "cache": "Look into a store of KV: list, verify, remove, clean up.",
+    },
 }
-"""Each command with the first line of its help. The file of that name has it as `command`."""
+"""Each command with the first line of its help, by its group. The file of that name has it as `command`."""
+
+COMMANDS = {name: words for commands in GROUPS.values() for name, words in commands.items()}
 
 
 class _Commands(CommandGroup):
@@ -48,8 +58,10 @@ class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
-        return list(COMMANDS.items())
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:8}", words) for name, words in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -15,7 +15,8 @@ import click
 
 from promptcache.cli.console import progress, show_loading
 from promptcache.cli.exits import ending
-from promptcache.cli.options import CommandGroup, json_option, model_option
+from promptcache.cli.groups import CommandGroup
+from promptcache.cli.options import json_option, model_option
 from promptcache.cli.output import write_text
 from promptcache.progress import Progress
 from promptcache.timing import Samples, hardware, interleave
@@ -39,22 +40,15 @@ class BenchTable(NamedTuple):
 
 
 def load_chosen(model: str, dtype: str, device: str, threads: int | None, pack: str) -> Model:
-    """Load the model that options name.
-
-    Raises:
-        UsageMistake: The kind of device does not exist.
-        EnvironmentMissing: This machine has no such device.
-    """
+    """Load the model that options name."""
     import torch
 
-    from promptcache.cli.engine import device_named
     from promptcache.model import load_model
 
     if threads is not None:
         torch.set_num_threads(threads)
     packed = {"auto": None, "all": True, "none": False}[pack]
-    on = device_named(device) or torch.device("cpu")
-    return load_model(model, device=on, dtype=getattr(torch, dtype), pack=packed)[0]
+    return load_model(model, device=device, dtype=getattr(torch, dtype), pack=packed)[0]
 
 
 def benchmark(command: Callable[..., BenchTable]) -> Callable[..., None]:

@@ -9,25 +9,21 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from promptcache.cli.console import progress
-from promptcache.cli.engine import open_folder
-from promptcache.cli.exits import ExitCode, UsageMistake
-from promptcache.cli.options import (
-    CommandGroup,
-    Output,
-    limit_option,
-    store_option,
-    with_json,
-)
+from promptcache.cli.documents import Sources
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.groups import CommandGroup
+from promptcache.cli.options import Output, store_option, with_json
 from promptcache.cli.output import columns, fact_text
-from promptcache.cli.sources import Sources
+from promptcache.cli.settings import limit_option
 from promptcache.cli.warm import loss_facts, loss_text
 from promptcache.diagnostics import CorruptEncoding, counted, did_you_mean, size_text
+from promptcache.progress import tracked
 
 if TYPE_CHECKING:
     from promptcache.kv import FileTier, StoredEncoding, VerifyResult
@@ -84,9 +80,9 @@ def ls(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    found = _entries(open_folder(store))
+    found = _entries(_open(store))
     found = _chosen(found, what) if what else found
-    return Output(data=[asdict(each) for each in found], text=_table(found))
+    return Output(data=found, text=_table(found))
 
 
 @command.command("info")
@@ -98,11 +94,11 @@ def info(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    tier = open_folder(store)
+    tier = _open(store)
     found = _entries(tier)
     if what:
         found = _chosen(found, what)
-        return Output(data=[asdict(each) for each in found], text="\n".join(map(_entry_text, found)))
+        return Output(data=found, text="\n".join(map(_entry_text, found)))
     totals = _totals(tier, found)
     return Output(data=totals, text=_totals_text(totals))
 
@@ -112,16 +108,13 @@ def info(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 @with_json
 def verify(_sources: Sources, store: str) -> Output:
     """Read every file, and report those that are damaged; nothing is removed."""
-    tier = open_folder(store)
+    tier = _open(store)
     total = len(tuple(tier.keys()))
-    verdicts = []
     with progress() as show:
-        for verdict in tier.verify_all():
-            verdicts.append(verdict)
-            show("files", len(verdicts), total)
+        verdicts = [*tracked(tier.verify_all(), show, "files", total)]
     bad = any(each.fault is not None for each in verdicts)
     return Output(
-        data=[each._asdict() for each in verdicts],
+        data=verdicts,
         text=_verdicts_text(verdicts),
         code=ExitCode.FINDINGS if bad else ExitCode.OK,
     )
@@ -133,11 +126,11 @@ def verify(_sources: Sources, store: str) -> Output:
 @with_json
 def gc(_sources: Sources, store: str, limit: int | None) -> Output:
     """Remove what killed processes left, and with --limit evict down to that size."""
-    tier = open_folder(store)
+    tier = _open(store)
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()
     if limit is not None:
-        open_folder(store, limit).gc()
+        _open(store, limit).gc()
     evicted = sorted(there - set(tier.keys()))
     freed = before - tier.nbytes()
     text = (
@@ -156,13 +149,33 @@ def rm(_sources: Sources, what: tuple[str, ...], store: str) -> Output:
 
     WHAT is SCHEMA, SCHEMA/MODULE, or the first digits of a key.
     """
-    tier = open_folder(store)
+    tier = _open(store)
     found = _chosen(_entries(tier), what)
     for each in found:
         tier.delete(each.key)
     nbytes = sum(each.nbytes for each in found)
     text = f"removed {counted(len(found), 'encoding')}, {size_text(nbytes)}\n"
     return Output(data={"removed": [each.key for each in found], "nbytes": nbytes}, text=text)
+
+
+def _open(place: str, limit: int | None = None) -> FileTier:
+    """Open the folder of an existing store.
+
+    Raises:
+        EnvironmentMissing: There is no such folder, or it is no store.
+    """
+    from promptcache.kv import FileTier, config_of, expand_home
+
+    if config_of(place).folder is None:
+        raise UsageMistake(f"--store {place}: only folders can be looked into")
+    folder = expand_home(place)
+    if not (folder / "encodings").is_dir():
+        if folder.exists():
+            what = "is no store: it has no folder 'encodings'" if folder.is_dir() else "is not a folder"
+        else:
+            what = "does not exist"
+        raise EnvironmentMissing(f"store '{place}' {what}; `promptcache warm SCHEMA --store {place}` makes one")
+    return FileTier(folder, budget_bytes=limit)
 
 
 def _entries(tier: FileTier) -> tuple[Entry, ...]:

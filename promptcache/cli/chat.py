@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.answer_options import AnswerOptions, answer_options
+from promptcache.cli.documents import Sources, check_target, files_read
 from promptcache.cli.exits import (
     EnvironmentMissing,
     ExitCode,
@@ -26,11 +26,10 @@ from promptcache.cli.exits import (
     show_error,
     system_message,
 )
-from promptcache.cli.files import check_target, files_read
 from promptcache.cli.options import DOCUMENT, FILE, context_option, schemas_option
 from promptcache.cli.output import tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_chat_request, with_schema
-from promptcache.cli.sources import Sources
+from promptcache.cli.settings import AnswerOptions, answer_options
 from promptcache.diagnostics import ROOT, InvalidValue, PromptCacheError, counted, did_you_mean
 from promptcache.language import CHAT_SCHEMA, split_question
 
@@ -69,7 +68,8 @@ def command(
 
     /help shows the commands of a chat. Questions from a pipe are one line each.
     """
-    with ending(as_json=False, context=context) as sources:
+    with ending(as_json=False):
+        sources = Sources(context)
         generation = dict(options.answer)
         repair = generation.pop("repair", None)
         options.read_tools(())  # before anything else is read
@@ -83,11 +83,11 @@ def command(
         sources.check_context()
         if request is not None and prompt is not None:
             asked = replace(request, prompt=prompt.user(question or "?"))
-            check_lengths(asked, options.model, options.answer)
-        engine = options.load_engine()
+            check_lengths(asked, options.engine.model, options.answer)
+        engine = options.engine.load()
         read = files_read(sources)
         if request is not None:
-            engine.add_schema(request.schema.source, keep=options.keep)
+            engine.add_schema(request.schema.source)
             read = files_read(sources, request.schema)
         tools = options.read_tools(() if request is None else request.tools)
         chat = engine.load_chat(load, tools=tools) if load else engine.chat(prompt, repair=repair, tools=tools)

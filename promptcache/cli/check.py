@@ -9,25 +9,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.exceptions import Exit
 
-from promptcache.cli.exits import UsageMistake, ending, findings_code
-from promptcache.cli.files import (
+from promptcache.cli.documents import (
     DocumentKind,
     InputDocument,
+    Sources,
     checked_schema,
     documents_in,
     find_schema,
     parsed_prompt,
     read,
 )
+from promptcache.cli.exits import UsageMistake, ending, findings_code
 from promptcache.cli.options import DOCUMENT, context_option, model_option, schemas_option
 from promptcache.cli.output import write_json, write_text
-from promptcache.cli.sources import Sources
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, as_data, counted
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, LanguageError, Severity, counted
 from promptcache.language import CheckedSchema, Selection, resolve_prompt
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ class DocumentReport:
     """A document and its diagnostics.
 
     Attributes:
-        name: As in its spans: the path as given, or "<stdin>".
+        file: As in its spans: the path as given, or "<stdin>".
         schema: For a prompt, the file of the schema that it was checked against.
         note: Why the check is not complete.
     """
 
-    name: str
+    file: str
     kind: DocumentKind
-    diagnostics: tuple[Diagnostic, ...]
     schema: str | None = None
     note: str | None = None
+    diagnostics: tuple[Diagnostic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,8 @@ def command(
 
     FILE is a schema or a prompt, or a folder: all *.xml and *.xml.j2 files in it and below; - is standard input.
     """
-    with ending(as_json=as_json or form == "json", context=context) as sources:
+    with ending(as_json=as_json or form == "json"):
+        sources = Sources(context)
         if as_json and form not in {None, "json"}:
             raise UsageMistake(f"--json and --format {form} ask for different forms")
         report = check_files(documents_in(files), schema, sources, model)
@@ -102,7 +103,8 @@ def command(
         if not failed:
             sources.check_context()
         if as_json or form == "json":
-            write_json(_data(report))
+            totals = {"num_errors": report.num_errors, "num_warnings": report.num_warnings}
+            write_json({"documents": report.documents, **totals})
         elif form == "github":
             write_text("".join(f"{line}\n" for line in _github_lines(report)))
         else:
@@ -161,7 +163,7 @@ class _Checker:
                 found.append(read(name, self._sources))
                 self.reports[found[-1].name] = None
             except LanguageError as error:
-                self.reports[name] = DocumentReport(name=name, kind=DocumentKind.FILE, diagnostics=error.diagnostics)
+                self.reports[name] = DocumentReport(file=name, kind=DocumentKind.FILE, diagnostics=error.diagnostics)
         return found
 
     def schema(self, document: InputDocument) -> CheckedSchema | None:
@@ -176,7 +178,7 @@ class _Checker:
             except LanguageError as error:
                 schema, diagnostics = None, error.diagnostics
             self._schemas[document.name] = schema
-            report = DocumentReport(name=document.name, kind=DocumentKind.SCHEMA, diagnostics=diagnostics)
+            report = DocumentReport(file=document.name, kind=DocumentKind.SCHEMA, diagnostics=diagnostics)
             self.reports[document.name] = report
         return self._schemas[document.name]
 
@@ -197,7 +199,7 @@ class _Checker:
         except LanguageError as error:
             diagnostics = (*error.diagnostics, *diagnostics)
         self.reports[document.name] = DocumentReport(
-            name=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
+            file=document.name, kind=DocumentKind.PROMPT, diagnostics=diagnostics, schema=file, note=note
         )
 
     def _check_length(self, selection: Selection, schema: InputDocument) -> tuple[Diagnostic, ...]:
@@ -217,7 +219,7 @@ def _print(report: CheckReport) -> None:
         from promptcache.cli.console import print_diagnostics
 
         print_diagnostics(report.diagnostics)
-    notes = [f"note: {each.name}: {each.note}" for each in report.documents if each.note]
+    notes = [f"note: {each.file}: {each.note}" for each in report.documents if each.note]
     write_text("".join(f"{line}\n" for line in (*notes, _summary(report))))
 
 
@@ -229,20 +231,6 @@ def _summary(report: CheckReport) -> str:
     totals = [(report.num_errors, "error"), (report.num_warnings, "warning")]
     findings = [counted(number, noun) for number, noun in totals if number]
     return f"{', '.join(parts)}: {', '.join(findings) or 'no findings'}"
-
-
-def _data(report: CheckReport) -> dict[str, Any]:
-    documents = [
-        {
-            "file": document.name,
-            "kind": document.kind,
-            "schema": document.schema,
-            "note": document.note,
-            "diagnostics": [as_data(each) for each in document.diagnostics],
-        }
-        for document in report.documents
-    ]
-    return {"documents": documents, "num_errors": report.num_errors, "num_warnings": report.num_warnings}
 
 
 def _github_lines(report: CheckReport) -> Iterator[str]:
@@ -257,7 +245,7 @@ def _github_lines(report: CheckReport) -> Iterator[str]:
             properties = {"title": diagnostic.code, **_github_place(diagnostic)}
             yield _workflow_command(diagnostic.severity, "\n".join(lines), properties)
         if document.note:
-            yield _workflow_command("notice", document.note, {"file": document.name})
+            yield _workflow_command("notice", document.note, {"file": document.file})
 
 
 def _github_place(diagnostic: Diagnostic) -> dict[str, str | int]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from promptcache.cli.console import progress
+from promptcache.cli.documents import Sources, checked_schema, read, write_made
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import checked_schema, read, write_made
 from promptcache.cli.options import DOCUMENT, Output, context_option, schema_argument, with_json
 from promptcache.cli.output import tell
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import LanguageError, did_you_mean
 from promptcache.language import (
     MAX_BYTES,
@@ -23,6 +23,7 @@ from promptcache.language import (
     walk,
     write_members,
 )
+from promptcache.progress import tracked
 
 
 @click.command("collect")
@@ -41,7 +42,8 @@ def command(sources: Sources, schema: str, collection: str, files: Sequence[str]
     """
     target, found = _target(schema, collection, sources)
     before = {name: member.text for name, member in found.listed.items()}
-    given = _texts(files)
+    with progress() as show:
+        given = _texts(tracked(_files(files), show, "reading files"))
     if clash := next((each.name for each in found.members if each.name in given), None):
         raise UsageMistake(f"the schema itself has a member '{clash}': give the file another name")
     for name in remove:
@@ -82,7 +84,7 @@ def _target(schema: str, path: str, sources: Sources) -> tuple[Path, Collection]
     return document.folder / found.src, found
 
 
-def _texts(names: Iterable[str]) -> dict[str, str]:
+def _texts(paths: Iterable[Path]) -> dict[str, str]:
     """Return the texts of files by the names that their members have.
 
     Raises:
@@ -92,7 +94,7 @@ def _texts(names: Iterable[str]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     origin: dict[str, Path] = {}
-    for path in _files(names):
+    for path in paths:
         if path.suffix == ".jsonl":
             with path.open("rb") as lines:
                 members = parse_members(lines, str(path))

@@ -84,8 +84,8 @@ def diagnostic_text(diagnostic: Diagnostic) -> Text:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Yield a function that shows a progress bar if stderr is a terminal; the bar is removed at the end."""
-    if not sys.stderr.isatty():
+    """Yield a function that shows a progress bar if stdout and stderr are a terminal; it is removed at the end."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield lambda _task, _done, _total: None
         return
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -10,12 +10,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from pathlib import Path
 
 from click.exceptions import Exit, UsageError
 
 from promptcache.cli.output import tell, write_json
-from promptcache.cli.sources import Sources, read_context
 from promptcache.diagnostics import (
     ContextLengthExceeded,
     Diagnostic,
@@ -24,7 +22,6 @@ from promptcache.diagnostics import (
     PromptCacheError,
     StoreError,
     UnknownSchema,
-    as_data,
 )
 
 _UNREADABLE = "PC010"
@@ -70,21 +67,10 @@ def findings_code(diagnostics: Iterable[Diagnostic], *, failed: bool) -> ExitCod
 
 
 @contextmanager
-def ending(*, as_json: bool, context: Path | None = None) -> Iterator[Sources]:
-    """Run a command; turn each expected error into a message and an exit code.
-
-    Args:
-        as_json: Write messages to stdout as JSON.
-        context: The file of `--context`.
-
-    Yields:
-        The record of the documents that the command reads.
-    """
-    sources = Sources()
+def ending(*, as_json: bool) -> Iterator[None]:
+    """Run a command; turn each expected error into a message and an exit code. With `as_json`, both are on stdout."""
     try:
-        if context is not None:
-            sources.context = read_context(context)
-        yield sources
+        yield
         sys.stdout.flush()
     except PromptCacheError as error:
         show_error(error, as_json=as_json)
@@ -113,7 +99,7 @@ def show_error(error: PromptCacheError, *, as_json: bool = False) -> None:
     if not isinstance(error, LanguageError):
         _report(str(error), as_json=as_json)
     elif as_json:
-        write_json({"diagnostics": [as_data(each) for each in error.diagnostics]})
+        write_json({"diagnostics": error.diagnostics})
     else:
         from promptcache.cli.console import print_diagnostics
 

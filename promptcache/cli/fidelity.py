@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,29 +11,20 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from promptcache.cli.console import print_lines, progress, show_loading, stdout
-from promptcache.cli.engine import load_engine
-from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
-from promptcache.cli.files import (
+from promptcache.cli.console import print_lines, progress, stdout
+from promptcache.cli.documents import (
     InputDocument,
+    Sources,
     check_target,
     checked_schema,
     files_read,
     read,
     replace_file,
 )
-from promptcache.cli.options import (
-    Output,
-    context_option,
-    device_option,
-    dtype_option,
-    keep_option,
-    model_option,
-    output_file,
-    schema_argument,
-    with_json,
-)
-from promptcache.cli.sources import Sources
+from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake
+from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
+from promptcache.cli.output import plain
+from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
 from promptcache.cli.test import find_hypothesis
 from promptcache.diagnostics import counted, millinats_text, size_text
 from promptcache.language import is_template, with_root_attribute
@@ -46,9 +36,7 @@ if TYPE_CHECKING:
 
 @click.command("fidelity")
 @schema_argument
-@model_option()
-@device_option
-@dtype_option
+@collected("engine", engine_options(has_store=False, only=OF_ENCODINGS), EngineOptions.of)
 @click.option(
     "--prompts",
     metavar="N",
@@ -67,7 +55,6 @@ if TYPE_CHECKING:
     multiple=True,
     help="Compare only this, such as context=guaranteed, repair=first-8 or promoted; repeat it for more.",
 )
-@keep_option
 @click.option(
     "--max-kl",
     metavar="MILLINATS",
@@ -81,19 +68,16 @@ if TYPE_CHECKING:
 def command(
     sources: Sources,
     schema: str,
-    model: str,
-    device: str | None,
-    dtype: str,
+    engine: EngineOptions,
     prompts: int,
     seed: int,
     max_new_tokens: int,
     settings: tuple[str, ...],
-    keep: str,
     max_kl: float | None,
     write: bool,
     svg: Path | None,
 ) -> Output:
-    """Show how far a schema's cached requests are from plain prefill, and which settings bring them nearer.
+    """Show how far a schema's cached requests are from plain prefill, and which settings to use.
 
     SCHEMA is a schema file; - is standard input.
     """
@@ -106,29 +90,27 @@ def command(
         _find_matplotlib()
     if prompts:
         find_hypothesis("random prompts need Hypothesis", "--prompts 0 to take the examples only")
-    with progress() as show:
-        show_loading(show, model)
-        from promptcache.fidelity import SETTINGS, Setting, measure_fidelity
+    loaded = engine.load()
+    from promptcache.fidelity import SETTINGS, Setting, measure_fidelity
 
-        chosen = tuple(map(Setting.named, dict.fromkeys(settings))) or SETTINGS
-        engine = load_engine(model, device, dtype)
+    with progress() as show:
         fidelity = measure_fidelity(
-            engine,
+            loaded,
             checked,
             num_prompts=prompts,
             seed=seed,
             max_new_tokens=max_new_tokens,
-            settings=chosen,
-            keep=keep,
+            settings=tuple(map(Setting.named, dict.fromkeys(settings))) or SETTINGS,
+            keep=engine.keep,
             progress=show,
         )
     limit = None if max_kl is None else max_kl / 1000
     recommended = fidelity.recommend(limit)
     written = write and _write(document, recommended)
     if svg is not None:
-        _draw(fidelity, svg, model, engine)
+        _draw(fidelity, svg, engine.model, loaded)
     failed = limit is not None and fidelity.as_it_is.divergence.value > limit and not written
-    place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": model}
+    place: dict[str, Any] = {"schema": {"name": fidelity.schema, "file": document.name}, "model": engine.model}
     verdict = {
         "recommended": recommended and recommended.name,
         "max_kl": limit,
@@ -188,8 +170,8 @@ def _draw(fidelity: Fidelity, svg: Path, model: str, engine: Engine) -> None:
 
 def _data(fidelity: Fidelity) -> dict[str, Any]:
     return {
-        **asdict(fidelity),
-        "settings": [{**asdict(each), "setting": each.name} for each in fidelity.settings],
+        **plain(fidelity),
+        "settings": [{**plain(each), "setting": each.name} for each in fidelity.settings],
         "refused": [{"setting": name, "reason": reason} for name, reason in fidelity.refused],
     }
 

@@ -17,12 +17,11 @@ from typing import Any
 
 import click
 
+from promptcache.cli.documents import DocumentKind, InputDocument, Sources, read, replace_file, source_name
 from promptcache.cli.exits import ExitCode, UsageMistake, findings_code, system_message
-from promptcache.cli.files import DocumentKind, InputDocument, read, replace_file, source_name
 from promptcache.cli.options import DOCUMENT, Output, context_option, with_json
 from promptcache.cli.output import tell, write_text
-from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, LanguageError, as_data
+from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import format_document, read_schema
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -72,8 +71,8 @@ def format_files(names: Sequence[str], sources: Sources, *, write: bool) -> list
     All documents are read before the first one is written. A file that cannot be written does not stop the others.
 
     Raises:
-        UsageMistake: One is a template, which is not a document before it is rendered.
-        ContextMistake: There are values for templates, and no document includes a template.
+        UsageMistake: One is a template, which is not a document before it is rendered; or there are values for
+            templates, and no document includes one.
     """
     for name in names:
         if name.endswith(".j2"):
@@ -132,7 +131,7 @@ def _data(found: Sequence[Formatted]) -> dict[str, Any]:
     """Return the result for each document as data; standard input comes with its new text."""
     documents = []
     for each in found:
-        data = {"file": each.name, "changed": each.changed, "diagnostics": [as_data(item) for item in each.diagnostics]}
+        data = {"file": each.name, "changed": each.changed, "diagnostics": each.diagnostics}
         data |= {} if each.fault is None else {"error": each.fault}
         documents.append(data if each.path else {**data, "text": each.after})
     return {"documents": documents}

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from promptcache.cli.files import checked_schema, files_read, read, write_made
+from promptcache.cli.documents import Sources, checked_schema, files_read, read, write_made
 from promptcache.cli.options import Output, context_option, output_file, schema_argument, with_json
-from promptcache.cli.sources import Sources
 from promptcache.language import prompt_grammar
 
 

@@ -16,15 +16,14 @@ from rich.tree import Tree
 
 from promptcache.cli.against import compare_layouts
 from promptcache.cli.console import print_diagnostics, print_lines, stdout
+from promptcache.cli.documents import Sources, checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.exits import ExitCode, UsageMistake
-from promptcache.cli.files import checked_schema, files_read, parsed_prompt, read, write_made
 from promptcache.cli.options import (
     DOCUMENT,
     Output,
     context_option,
     model_option,
     output_file,
-    repair_option,
     schema_argument,
     with_json,
 )
@@ -32,7 +31,7 @@ from promptcache.cli.output import number_text, tell
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.prompt_lengths import PromptLength, prompt_lengths
 from promptcache.cli.request import LaidOut, TokenLimits
-from promptcache.cli.sources import Sources
+from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import SchemaError, as_data, counted, size_text
 from promptcache.language import Repair, count_combinations, resolve_prompt
 from promptcache.layout import Plan, make_plan

@@ -12,11 +12,10 @@ from xml.sax.saxutils import quoteattr
 
 import click
 
+from promptcache.cli.documents import Sources, shipped_schemas, write_new
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import shipped_schemas, write_new
 from promptcache.cli.options import Output, output_option, with_json
 from promptcache.cli.output import tell
-from promptcache.cli.sources import Sources
 from promptcache.language import example_prompt, format_document, parse_schema
 
 _STARTER = Path(__file__).with_name("starter.xml")

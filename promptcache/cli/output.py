@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from promptcache.diagnostics import shown
+from promptcache.diagnostics import Diagnostic, as_data, shown
 
 if TYPE_CHECKING:
     from promptcache.structured import ToolCall
@@ -82,4 +84,19 @@ def write_calls(calls: Iterable[ToolCall]) -> None:
 
 def write_json(data: object) -> None:
     """Write one JSON value to stdout, indented."""
-    write_text(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    write_text(json.dumps(plain(data), ensure_ascii=False, indent=2) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON has it: a record is an object of its fields, and a diagnostic has its place."""
+    if isinstance(value, Diagnostic):
+        return plain(as_data(value))
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

@@ -11,20 +11,20 @@ from rich.console import Console
 from rich.text import Text
 
 from promptcache.cli.console import print_lines, stderr, stdout
+from promptcache.cli.documents import Sources
 from promptcache.cli.options import (
     Output,
     arguments_option,
     context_option,
     model_option,
     prompt_argument,
-    repair_option,
     schemas_option,
     with_json,
 )
 from promptcache.cli.output import columns, slot_name, warn, write_text
 from promptcache.cli.plan_counts import NEW, REUSED, PlanCounts
 from promptcache.cli.request import CheckedRequest, TokenLimits, plan_request, read_request
-from promptcache.cli.sources import Sources
+from promptcache.cli.settings import repair_option
 from promptcache.diagnostics import ROOT, as_data, counted, printable
 from promptcache.layout import Piece, Plan, render
 from promptcache.tokenizer import HubTokenizer

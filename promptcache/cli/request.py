@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from promptcache.cli.documents import (
+    DocumentKind,
+    InputDocument,
+    Sources,
+    checked_schema,
+    find_schema,
+    parsed_prompt,
+    read,
+)
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.files import DocumentKind, InputDocument, checked_schema, find_schema, parsed_prompt, read
 from promptcache.cli.output import slot_name
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import PromptError, did_you_mean
 from promptcache.language import (
     Argument,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from promptcache.cli.answer_options import AnswerOptions, answer_options
+from promptcache.cli.console import progress
+from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
-from promptcache.cli.output import repaired_text, tell, warn, write_calls, write_text
+from promptcache.cli.output import plain, repaired_text, tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_request
-from promptcache.cli.sources import Sources
-from promptcache.diagnostics import InvalidGeneration, as_data, counted
+from promptcache.cli.settings import AnswerOptions, answer_options
+from promptcache.diagnostics import InvalidGeneration, counted
 from promptcache.structured import JSONSchema, OutputFormat, check_format
 
 if TYPE_CHECKING:
@@ -50,12 +50,13 @@ def command(
     """
     generation = {**options.answer, "output": _output(json_schema)}
     request = read_request(prompt, schema, options.arg, sources)
-    check_lengths(request, options.model, options.answer)
+    check_lengths(request, options.engine.model, options.answer)
     generation["tools"] = options.read_tools(request.tools)
-    engine = options.load_engine()
-    engine.add_schema(request.schema.source, keep=options.keep)
-    # the first request encodes what the prompt needs, and nothing else
-    warmed = engine.generate(request.prompt, **generation | {"max_new_tokens": 1}).usage if warm else None
+    engine = options.engine.load()
+    engine.add_schema(request.schema.source)
+    with progress() as show:
+        show("encoding the modules of the prompt", 0, None)  # the first request encodes these, and nothing else
+        warmed = engine.generate(request.prompt, **generation | {"max_new_tokens": 1}).usage if warm else None
     engine.clear_history()
 
     def answer(write: Callable[[str], object]) -> Completion:
@@ -66,7 +67,7 @@ def command(
         return stream.completion
 
     return Output(
-        data=lambda: _data(answer(lambda _: None), warmed, request, options.model),
+        data=lambda: _data(answer(lambda _: None), warmed, request, options.engine.model),
         text=lambda: _print_end(answer(write_text), warmed),
     )
 
@@ -123,14 +124,14 @@ def _data(completion: Completion, warmed: Usage | None, request: CheckedRequest,
     num_warmed = 0 if warmed is None else warmed.num_encoded_tokens
     return {
         "text": completion.text,
-        "tool_calls": [each._asdict() for each in completion.tool_calls],
+        "tool_calls": completion.tool_calls,
         "finish_reason": completion.finish_reason,
         "level": completion.level,
         "repair": completion.repair,
         "lossy": completion.lossy,
-        "warnings": [as_data(each) for each in completion.warnings],
+        "warnings": completion.warnings,
         **request.data(model),
-        "usage": {**asdict(completion.usage), "num_warmed_tokens": num_warmed},
-        "warmed": None if warmed is None else asdict(warmed),
-        "timing": {**asdict(completion.timing), "ttft_s": completion.timing.ttft_s},
+        "usage": {**plain(completion.usage), "num_warmed_tokens": num_warmed},
+        "warmed": warmed,
+        "timing": {**plain(completion.timing), "ttft_s": completion.timing.ttft_s},
     }

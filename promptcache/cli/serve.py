@@ -1,6 +1,7 @@
 """`promptcache serve`: an OpenAI-compatible HTTP server over one model.
 
-An option is taken from the command line, else from `PROMPTCACHE_NAME`, else from the file of `--config`.
+An option is taken from the command line, else from `PROMPTCACHE_NAME`, else from the file of `--config`. Most are made
+from the fields of `EngineSettings` and `ServerSettings`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import asyncio
 import ipaddress
 import os
 import tomllib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,71 +20,65 @@ import click
 from click.core import ParameterSource
 from click.exceptions import Exit
 
-from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, optional_store
+from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
-from promptcache.cli.files import read_schemas
-from promptcache.cli.options import (
-    FILE,
-    Decorated,
-    Size,
-    context_option,
-    device_option,
-    dtype_option,
-    keep_option,
-    limit_option,
-    model_option,
-    store_option,
-)
+from promptcache.cli.options import FILE, context_option
 from promptcache.cli.output import tell
-from promptcache.cli.sources import Sources, read_context
-from promptcache.diagnostics import BYTES_ABOVE_0, SECONDS, InvalidValue
+from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
+from promptcache.diagnostics import BYTES, InvalidValue
 from promptcache.language import CheckedSchema
+from promptcache.settings import ServerSettings
 from promptcache.tokenizer import local_folder
 
 if TYPE_CHECKING:
     from ray.serve import Application
 
     from promptcache.engine import Engine
-    from promptcache.server import ApiKeys, ServerSettings
+    from promptcache.server import ApiKeys, SchemaFolder
 
 _MAX_CONFIG_BYTES = 2**20
-_SEVERAL = ("schema", "allow_host", "allow_origin")
 _OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
 """Options that an application of Ray Serve has no use for."""
-_CONFIG = f"{__name__}.config"
-"""The path of `--config` in the data of a context."""
+_PLACE = f"{__name__}.place"
+"""The place of defaults in the data of a context, for messages."""
 
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
     """Make the values of a TOML file the defaults of all options."""
     if path is None or ctx.resilient_parsing:
         return
+    place = ctx.meta[_PLACE] = f"--config {path}"
     try:
         with path.open("rb") as file:
             values = tomllib.loads(file.read(_MAX_CONFIG_BYTES).decode("utf-8-sig"))
     except OSError as error:
-        raise EnvironmentMissing(f"--config {path}: {error.strerror}") from None
+        raise EnvironmentMissing(f"{place}: {error.strerror}") from None
     except ValueError as error:
-        raise UsageMistake(f"--config {path} is not TOML: {error}") from None
-    known = {parameter.name for parameter in ctx.command.params if parameter.name not in ("config", "help")}
+        raise UsageMistake(f"{place} is not TOML: {error}") from None
+    ctx.default_map = _as_defaults(values, ctx.command, place)
+
+
+def _as_defaults(values: Mapping[str, Any], of: click.Command, place: str) -> dict[str, Any]:
+    """Return values of options, as click reads defaults.
+
+    Raises:
+        UsageMistake: There is no such option, or its value is not one; names the place.
+    """
+    several = {each.name: each.multiple for each in of.params if isinstance(each, click.Option)}
     named = {name.replace("-", "_"): value for name, value in values.items()}
     if len(named) < len(values):
-        raise UsageMistake(f"--config {path}: an option is there twice, with - and with _")
-    if unknown := sorted(named.keys() - known):
-        raise UsageMistake(f"--config {path}: there is no option '{unknown[0]}'")
-    lists = {name: _as_list(named.pop(name)) for name in _SEVERAL if name in named}
-    for name, value in [*named.items(), *((name, each) for name, values in lists.items() for each in values)]:
-        if isinstance(value, list | dict):
-            kind = "list" if isinstance(value, list) else "table"
-            raise UsageMistake(f"--config {path}: '{name}' is a {kind}; text, a number, true or false is expected")
-    several = {name: [*map(str, values)] for name, values in lists.items()}
-    ctx.default_map = {name: str(value) for name, value in named.items()} | several
-    ctx.meta[_CONFIG] = path
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+        raise UsageMistake(f"{place}: an option is there twice, with - and with _")
+    if unknown := sorted(named.keys() - (several.keys() - {"config"})):
+        raise UsageMistake(f"{place}: there is no option '{unknown[0]}'")
+    made = dict[str, Any]()
+    for name, value in named.items():
+        texts = value if several[name] and isinstance(value, list) else [value]
+        for each in texts:
+            if isinstance(each, list | dict):
+                kind = "list" if isinstance(each, list) else "table"
+                raise UsageMistake(f"{place}: '{name}' is a {kind}; text, a number, true or false is expected")
+        made[name] = [*map(str, texts)] if several[name] else str(value)
+    return made
 
 
 class _ServeCommand(click.Command):
@@ -104,33 +99,134 @@ def _place(ctx: click.Context, name: str) -> str | None:
         case ParameterSource.ENVIRONMENT:
             return f"{ctx.auto_envvar_prefix}_{name.upper()}"
         case ParameterSource.DEFAULT_MAP:
-            return f"--config {ctx.meta[_CONFIG]}"
+            return ctx.meta.get(_PLACE)
         case _:
             return None
 
 
-class _Seconds(click.ParamType[float]):
-    """A time that timers can wait for."""
+_FILES = (
+    click.option(
+        "--schema",
+        metavar="FILE",
+        type=click.Path(),  # in the environment, files are separated as in PATH
+        multiple=True,
+        help="A schema to serve; may be given several times.",
+    ),
+    context_option,
+    click.option(
+        "--schema-folder",
+        metavar="FOLDER",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Keep schemas that clients add over HTTP in this folder, and serve those that it has.",
+    ),
+    click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line."),
+    click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line."),
+    click.option("--metrics-key-file", metavar="FILE", type=FILE, help="Keys that may read metrics only, one a line."),
+)
+_MEMORY = click.option(
+    "--memory", type=Value(BYTES, "memory"), help="Maximum KV in memory; default: a quarter of the memory."
+)
 
-    name = "SECONDS"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = click.FLOAT.convert(value, param, ctx)
-        if not SECONDS.takes(seconds):
-            self.fail(f"{value} is not allowed: {SECONDS.words} is expected", param, ctx)
-        return seconds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of a server. A replica makes its application from them.
 
+    Attributes:
+        server: Those of `ServerSettings` that commands have.
+    """
 
-def _seconds(name: str, default: float, words: str) -> Callable[[Decorated], Decorated]:
-    return click.option(name, metavar="SECONDS", type=_Seconds(), default=default, help=words)
+    schema: tuple[str, ...]
+    context: Path | None
+    schema_folder: Path | None
+    api_key_file: Path | None
+    admin_key_file: Path | None
+    metrics_key_file: Path | None
+    engine: EngineOptions
+    server: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> ServeOptions:
+        """Take the options out of the values of the command."""
+        server, engine = take_declared(ServerSettings, values), EngineOptions.of(values)
+        names = ("schema", "context", "schema_folder", "api_key_file", "admin_key_file", "metrics_key_file")
+        return cls(engine=engine, server=server, **{name: values.pop(name) for name in names})
 
-def _count(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
-    return click.option(name, metavar="N", type=click.IntRange(min=1), default=default, help=words)
+    def read_schemas(self) -> tuple[CheckedSchema, ...]:
+        """Read the files of `--schema`.
 
+        Raises:
+            SchemaError: All faults of the first schema that has any.
+            UsageMistake: There are two of one name; the message has the second file.
+        """
+        schemas = read_schemas(self.schema, Sources(self.context))
+        names = [each.name for each in schemas]
+        for number, (file, name) in enumerate(zip(self.schema, names, strict=True)):
+            if name in names[:number]:
+                raise UsageMistake(f"--schema {file}: another file has the schema '{name}' too")
+        return schemas
 
-def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorated]:
-    return click.option(name, metavar="SIZE", type=Size(BYTES_ABOVE_0), default=default, help=words)
+    def read_keys(self) -> ApiKeys:
+        """Read the files of keys.
+
+        Raises:
+            UsageMistake: One is not a file of keys.
+            OSError: One cannot be read.
+        """
+        from promptcache.server import ApiKeys, read_keys
+
+        files = {"api": self.api_key_file, "admin": self.admin_key_file, "metrics": self.metrics_key_file}
+        found = {}
+        for kind, path in files.items():
+            try:
+                found[kind] = frozenset[str]() if path is None else read_keys(path)
+            except InvalidValue as error:
+                raise UsageMistake(f"--{kind}-key-file {error}") from None
+        return ApiKeys(clients=found["api"], admins=found["admin"], metrics=found["metrics"])
+
+    def open_folder(self) -> SchemaFolder | None:
+        """Open the folder of schemas, if there is one. Errors are those of `SchemaFolder`."""
+        from promptcache.server import SchemaFolder
+
+        return None if self.schema_folder is None else SchemaFolder(self.schema_folder)
+
+    def settings(self) -> ServerSettings:
+        """Return the settings of the server."""
+        model = self.engine.model
+        name = model if model == "demo" or local_folder(model) is None else Path(model).resolve().name
+        return ServerSettings(model=name, **self.server)
+
+    def load(self, schemas: tuple[CheckedSchema, ...]) -> Engine:
+        """Load the model and add the schemas.
+
+        Raises:
+            PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model. A
+                store that cannot be written is refused: every start of the server would encode all schemas.
+        """
+        engine = self.engine.load()
+        engine.store.probe()
+        for each in schemas:
+            engine.add_schema(each.source)
+        return engine
+
+    def make_app(self) -> Any:
+        """Return the application of the server, with an engine of its own: a replica."""
+        from promptcache.server import create_app
+
+        engine = self.load(self.read_schemas())
+        return create_app(engine, self.settings(), keys=self.read_keys(), schema_folder=self.open_folder())
+
+    def check_ray(self) -> None:
+        """Refuse what several replicas cannot do.
+
+        Raises:
+            EnvironmentMissing: Ray is not installed.
+            UsageMistake: A schema that a client adds would reach one replica only.
+        """
+        if self.admin_key_file is not None and self.schema_folder is None:
+            raise UsageMistake("--admin-key-file with --ray needs --schema-folder, so that schemas reach all replicas")
+        if find_spec("ray") is None:
+            raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
 
 
 @click.command("serve", cls=_ServeCommand, context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
@@ -141,84 +237,40 @@ def _size(name: str, default: int, words: str) -> Callable[[Decorated], Decorate
     is_eager=True,
     expose_value=False,
     callback=_read_config,
-    help="TOML file with values of these options, such as: max_rows = 16.",
+    help="TOML file with values of these options: max_rows = 16.",
 )
-@click.option(
-    "--schema",
-    metavar="FILE",
-    type=click.Path(),  # in the environment, files are separated as in PATH
-    multiple=True,
-    help="A schema to serve; may be given several times.",
+@collected(
+    "options",
+    (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings)),
+    ServeOptions.of,
 )
-@click.option(
-    "--schema-folder",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep schemas that clients add over HTTP in this folder, and serve those that it has.",
-)
-@model_option()
-@device_option
-@dtype_option
-@store_option("Keep KV in this folder or under this URL; default: in memory only.", default=None)
-@limit_option
-@click.option("--memory", metavar="SIZE", type=Size(), help="Maximum KV in memory; default: a quarter of the memory.")
-@click.option(
-    "--promote",
-    type=click.Choice(["auto", "off"]),
-    default="auto",
-    help="In idle time, prefill modules together that are used together again.",
-)
-@keep_option
-@context_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port.")
-@click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line.")
-@click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line.")
-@click.option("--metrics-key-file", metavar="FILE", type=FILE, help="Keys that may read metrics only, one a line.")
-@click.option(
-    "--allow-host",
-    metavar="NAME",
-    multiple=True,
-    help="A name under which a server without keys answers, beside localhost; may be given several times.",
-)
-@click.option(
-    "--allow-origin",
-    metavar="ORIGIN",
-    multiple=True,
-    help="Let pages of this origin read answers in a browser (CORS), or of all with *; may be given several times.",
-)
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
-@_count("--max-rows", 32, "Requests that are computed together.")
-@_count("--step-tokens", 64, "Tokens of prompts in one forward pass.")
-@_size("--tail-bytes", 2**30, "Maximum KV of running requests.")
-@_count("--max-waiting", 256, "Requests that may wait.")
-@_count("--max-waiting-tokens", 65536, "Tokens of waiting requests, prompt and answer.")
-@_count("--max-new-tokens", 1024, "Maximum tokens of one answer.")
-@_count("--max-connections", 512, "Connections above which waiting ones are closed, and requests refused.")
-@_size("--max-body", 2**20, "Maximum size of a request.")
-@_seconds("--queue-timeout", 30.0, "Time that a request may wait.")
-@_seconds("--request-timeout", 600.0, "Time that a request may take.")
-@_seconds("--drain", 30.0, "Time that running requests have after SIGTERM.")
 @click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
-@_count("--replicas", 1, "Replicas, with --ray.")
-def command(host: str, port: int, insecure: bool, ray: bool, replicas: int, **options: Any) -> None:
+@click.option("--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray.")
+def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bool, replicas: int) -> None:
     """Answer prompts over HTTP, with the API of OpenAI.
 
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
+
+    Each option can also be set in the environment, as PROMPTCACHE_MAX_ROWS=16, or in the file of --config.
     """
-    with ending(as_json=False, context=options["context"]) as sources:
-        checked = _read_schemas(options, sources)
+    with ending(as_json=False):
+        schemas = options.read_schemas()
         check_server_installed()
         if ray:
-            _check_ray(port, options)
+            if not port:
+                raise UsageMistake("--port 0: with --ray, name a port")
+            options.check_ray()
         elif replicas > 1:
             raise UsageMistake("--replicas is for --ray; without Ray, start several servers behind a balancer")
         from promptcache.server import ServedFiles, create_app, log_event, raise_file_limit, serve, start_log
 
-        settings = _settings(options)
-        if settings.keys.metrics and not settings.keys.clients:
+        settings, keys, folder = options.settings(), options.read_keys(), options.open_folder()
+        if keys.metrics and not keys.clients:
             raise UsageMistake("--metrics-key-file needs --api-key-file: without it everyone may read the metrics")
-        if not (insecure or settings.keys.clients or _is_loopback(host)):
+        if not (insecure or keys.clients or _is_loopback(host)):
             raise UsageMistake(
                 f"--host {host} without --api-key-file: everyone could use the model; --insecure allows it"
             )
@@ -230,11 +282,11 @@ def command(host: str, port: int, insecure: bool, ray: bool, replicas: int, **op
         if ray:
             _serve_ray(settings, host, port, replicas, options)
             return
-        app = create_app(_load(checked, options), settings)
+        app = create_app(options.load(schemas), settings, keys=keys, schema_folder=folder)
         start_log()
 
         def files() -> ServedFiles:
-            return ServedFiles(schemas=_read_schemas(options, _sources(options)), keys=_api_keys(options))
+            return ServedFiles(schemas=options.read_schemas(), keys=options.read_keys())
 
         def started(url: str) -> None:
             log_event("listening", url=url)
@@ -254,57 +306,24 @@ def ray_application(args: dict[str, Any]) -> Application:
 
     if found := sorted(_OF_RAY & args.keys()):
         raise UsageMistake(f"args.{found[0]}: Ray's own configuration has this")
-    words = [f"--{name.replace('_', '-')}={each}" for name, value in args.items() for each in _as_list(value)]
+    made = _as_defaults(args, command, "args")
     try:
-        options = command.make_context("promptcache serve", words).params
+        options = ServeOptions.of(command.make_context("promptcache serve", [], default_map=made).params)
     except click.UsageError as error:
         raise UsageMistake(f"args: {error.format_message()}") from None
-    _check_ray(options["port"], options)
-    return application(partial(_make_app, options), _settings(options))
+    options.check_ray()
+    return application(options.make_app, options.settings())
 
 
-def _make_app(options: dict[str, Any]) -> Any:
-    """Return the application of the server, with an engine of its own: a replica."""
-    from promptcache.server import create_app
-
-    schemas = _read_schemas(options, _sources(options))
-    return create_app(_load(schemas, options), _settings(options))
-
-
-def _serve_ray(settings: ServerSettings, host: str, port: int, replicas: int, options: dict[str, Any]) -> None:
+def _serve_ray(settings: ServerSettings, host: str, port: int, replicas: int, options: ServeOptions) -> None:
     from promptcache.scale.ray_app import application, serve_here
 
     num_cpus = max(1, (os.cpu_count() or 1) // replicas)
-    made = application(partial(_make_app, options), settings, num_replicas=replicas, num_cpus=num_cpus)
+    made = application(options.make_app, settings, num_replicas=replicas, num_cpus=num_cpus)
     tell(f"starting Ray, which takes half a minute; replicas: {replicas}")
     serve_here(
         made, host=host, port=port, num_cpus=num_cpus * replicas, started=lambda url: tell(f"listening on {url}")
     )
-
-
-def _sources(options: dict[str, Any]) -> Sources:
-    sources = Sources()
-    sources.context = None if options["context"] is None else read_context(options["context"])
-    return sources
-
-
-def _read_schemas(options: dict[str, Any], sources: Sources) -> tuple[CheckedSchema, ...]:
-    """Read the files of `--schema`. Errors are those of `read_schemas` and `_check_names`."""
-    schemas = read_schemas(options["schema"], sources)
-    _check_names(options["schema"], schemas)
-    return schemas
-
-
-def _check_names(files: tuple[str, ...], schemas: tuple[CheckedSchema, ...]) -> None:
-    """Refuse two schemas of one name.
-
-    Raises:
-        UsageMistake: There are two; the message has the second file.
-    """
-    names = [each.name for each in schemas]
-    for number, (file, name) in enumerate(zip(files, names, strict=True)):
-        if name in names[:number]:
-            raise UsageMistake(f"--schema {file}: another file has the schema '{name}' too")
 
 
 def check_server_installed() -> None:
@@ -316,79 +335,6 @@ def check_server_installed() -> None:
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise EnvironmentMissing(f"this needs '{package}': pip install 'promptcache[server]' brings it")
-
-
-def _check_ray(port: int, options: dict[str, Any]) -> None:
-    """Refuse what several replicas cannot do.
-
-    Raises:
-        EnvironmentMissing: Ray is not installed.
-        UsageMistake: Ray takes no free port, or a schema that a client adds would reach one replica only.
-    """
-    if not port:
-        raise UsageMistake("--port 0: with --ray, name a port")
-    if options["admin_key_file"] is not None and options["schema_folder"] is None:
-        raise UsageMistake("--admin-key-file with --ray needs --schema-folder, so that schemas reach all replicas")
-    if find_spec("ray") is None:
-        raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
-
-
-def _settings(options: dict[str, Any]) -> ServerSettings:
-    from promptcache.decode import ServiceLimits
-    from promptcache.kv import Codec
-    from promptcache.server import SchemaFolder, ServerSettings
-
-    folder = options["schema_folder"]
-    limits = ServiceLimits(
-        max_rows=options["max_rows"],
-        step_tokens=options["step_tokens"],
-        tail_bytes=options["tail_bytes"],
-        max_waiting=options["max_waiting"],
-        max_waiting_tokens=options["max_waiting_tokens"],
-        queue_timeout_s=options["queue_timeout"],
-    )
-    model = options["model"]
-    return ServerSettings(
-        model=model if model == "demo" or local_folder(model) is None else Path(model).resolve().name,
-        keys=_api_keys(options),
-        hosts=options["allow_host"],
-        origins=options["allow_origin"],
-        schema_folder=None if folder is None else SchemaFolder(folder),
-        keep=Codec(options["keep"]),
-        limits=limits,
-        max_new_tokens=options["max_new_tokens"],
-        request_timeout_s=options["request_timeout"],
-        max_body_bytes=options["max_body"],
-        max_connections=options["max_connections"],
-        drain_s=options["drain"],
-    )
-
-
-def _api_keys(options: dict[str, Any]) -> ApiKeys:
-    """Return the keys of the files of keys. Errors are those of `_keys`."""
-    from promptcache.server import ApiKeys
-
-    return ApiKeys(
-        clients=_keys("api_key_file", options),
-        admins=_keys("admin_key_file", options),
-        metrics=_keys("metrics_key_file", options),
-    )
-
-
-def _keys(name: str, options: dict[str, Any]) -> frozenset[str]:
-    """Return the digests of the keys in the file of an option; without the option, there are none.
-
-    Raises:
-        UsageMistake: The file is not a file of keys.
-        OSError: The file cannot be read.
-    """
-    from promptcache.server import read_keys
-
-    path = options[name]
-    try:
-        return frozenset() if path is None else read_keys(path)
-    except InvalidValue as error:
-        raise UsageMistake(f"--{name.replace('_', '-')} {error}") from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -415,26 +361,3 @@ async def _check_address(host: str, port: int) -> None:
             f"--host {host} --port {port}: {reason}; name an address of this machine and a free port"
         ) from None
     server.close()
-
-
-def _load(schemas: tuple[CheckedSchema, ...], options: dict[str, Any]) -> Engine:
-    """Load the model and add the schemas.
-
-    Raises:
-        PromptCacheError: The model, the device or the store cannot be used, or a schema does not fit the model. A store
-            that cannot be written is refused: every start of the server would encode all schemas.
-    """
-    store = optional_store(options["store"], options["limit"], memory_bytes=options["memory"])
-    with progress() as show:
-        show_loading(show, options["model"])
-        engine = load_engine(
-            options["model"],
-            options["device"],
-            options["dtype"],
-            store,
-            promote=options["promote"],
-        )
-    engine.store.probe()
-    for each in schemas:
-        engine.add_schema(each.source, keep=options["keep"])
-    return engine

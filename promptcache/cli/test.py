@@ -10,24 +10,23 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from promptcache.cli.console import print_diagnostics, progress, show_loading
+from promptcache.cli.documents import DocumentKind, Sources, checked_schema, read
 from promptcache.cli.exits import EnvironmentMissing, UsageMistake, findings_code
-from promptcache.cli.files import DocumentKind, checked_schema, read
 from promptcache.cli.options import Output, context_option, model_option, schemas_argument, with_json
 from promptcache.cli.output import write_text
 from promptcache.cli.request import TokenLimits
-from promptcache.cli.sources import Sources
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, as_data, counted
-from promptcache.progress import Progress
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, counted
+from promptcache.progress import Progress, tracked
 
 if TYPE_CHECKING:
     from promptcache.engine import Engine
@@ -57,22 +56,18 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaTest:
-    """The results for one schema. A schema with errors has only `diagnostics`."""
+    """The results for one schema. A schema with errors has only `diagnostics`, and has not passed."""
 
     file: str
     schema: str | None = None
-    results: tuple[Result, ...] = ()
+    passed: bool = False
+    tests: tuple[Result, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
     def failures(self) -> tuple[Result, ...]:
         """Tests that failed."""
-        return tuple(result for result in self.results if result.failure is not None)
-
-    @property
-    def passed(self) -> bool:
-        """Whether the schema has no errors and no test failed."""
-        return not self.failures and not self.diagnostics
+        return tuple(result for result in self.tests if result.failure is not None)
 
 
 @click.command("test")
@@ -98,11 +93,9 @@ def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, mod
         raise UsageMistake("--prompts is the number of prompts for --model; give that too")
     with progress() as show:
         found = test_files(schemas, sources, show, num_prompts=prompts or _MODEL_PROMPTS, model=model)
-    code = findings_code(
-        (diagnostic for each in found for diagnostic in each.diagnostics),
-        failed=not all(each.passed for each in found),
-    )
-    return Output(data=_data(found), text=partial(_print, found), code=code)
+    passed = all(each.passed for each in found)
+    code = findings_code((diagnostic for each in found for diagnostic in each.diagnostics), failed=not passed)
+    return Output(data={"schemas": found, "passed": passed}, text=partial(_print, found), code=code)
 
 
 def test_files(
@@ -154,11 +147,9 @@ def _test(
     ]
     if engine is not None:
         steps.append(partial(_law, subject, engine, num_prompts))
-    results: list[Result] = []
-    for done, step in enumerate(steps):
-        show(name, done, len(steps))
-        results += step()
-    return SchemaTest(file=document.name, schema=schema.name, results=tuple(results))
+    results = [result for step in tracked(steps, show, name, len(steps)) for result in step()]
+    passed = all(each.failure is None for each in results)
+    return SchemaTest(file=document.name, schema=schema.name, passed=passed, tests=tuple(results))
 
 
 def _examples(subject: Subject) -> Iterator[Result]:
@@ -240,20 +231,6 @@ def find_hypothesis(problem: str, alternative: str) -> None:
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(caches / "promptcache" / "hypothesis"))
 
 
-def _data(found: Sequence[SchemaTest]) -> dict[str, Any]:
-    schemas = [
-        {
-            "file": each.file,
-            "schema": each.schema,
-            "passed": each.passed,
-            "tests": [asdict(result) for result in each.results],
-            "diagnostics": [as_data(diagnostic) for diagnostic in each.diagnostics],
-        }
-        for each in found
-    ]
-    return {"schemas": schemas, "passed": all(each.passed for each in found)}
-
-
 def _print(found: Sequence[SchemaTest]) -> None:
     """Print the failures, then one line for each schema."""
     for each in found:
@@ -267,6 +244,6 @@ def _print(found: Sequence[SchemaTest]) -> None:
 def _summary(each: SchemaTest) -> str:
     if each.diagnostics:
         return f"{counted(len(each.diagnostics), 'error')}, not tested"
-    kinds = Counter(result.kind for result in each.results)
+    kinds = Counter(result.kind for result in each.tests)
     total = ", ".join(counted(number, kind) for kind, number in kinds.items()) or "nothing to test"
     return f"{total}: {len(each.failures)} failed" if each.failures else f"{total}: passed"

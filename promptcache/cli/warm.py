@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from promptcache.cli.console import progress, show_loading
-from promptcache.cli.engine import load_engine, store_config
+from promptcache.cli.console import progress
+from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing
-from promptcache.cli.files import read_schemas
-from promptcache.cli.options import (
-    Output,
-    context_option,
-    device_option,
-    dtype_option,
-    keep_option,
-    limit_option,
-    model_option,
-    schemas_argument,
-    store_option,
-    with_json,
-)
-from promptcache.cli.output import fact_text, warn
+from promptcache.cli.options import DEFAULT_STORE, Output, context_option, schemas_argument, with_json
+from promptcache.cli.output import fact_text, plain, warn
 from promptcache.cli.request import TokenLimits
-from promptcache.cli.sources import Sources
+from promptcache.cli.settings import OF_ENCODINGS, EngineOptions, collected, engine_options
 from promptcache.diagnostics import StoreError, counted, size_text
 from promptcache.language import CheckedSchema, declared_members, example_prompt
 from promptcache.layout import member_encodings, pair_encodings
+from promptcache.progress import Progress, tracked
 from promptcache.tokenizer import Dtype, read_kv_sizes
 
 if TYPE_CHECKING:
@@ -43,24 +32,6 @@ if TYPE_CHECKING:
 _MAX_EXAMPLES = 8
 _ASKED_FILES = 8
 _LOSS = "loss."  # prefix of facts about it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmOptions:
-    """Options of `warm`.
-
-    Attributes:
-        store: A folder or URL.
-        limit: Maximum bytes of the folder.
-        keep: Name of a codec.
-    """
-
-    model: str
-    device: str | None
-    dtype: Dtype
-    store: str
-    limit: int | None
-    keep: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,47 +64,32 @@ class Warmed:
 
 @click.command("warm")
 @schemas_argument
-@model_option()
-@device_option
-@dtype_option
-@store_option("Folder or URL to keep KV in.")
-@limit_option
-@keep_option
+@collected("engine", engine_options(store=DEFAULT_STORE, only=OF_ENCODINGS), EngineOptions.of)
 @click.option("--budget", is_flag=True, help="Only estimate tokens and bytes; loads no model.")
 @context_option
 @with_json
-def command(
-    sources: Sources,
-    schemas: tuple[str, ...],
-    model: str,
-    device: str | None,
-    dtype: str,
-    store: str,
-    limit: int | None,
-    keep: str,
-    budget: bool,
-) -> Output:
+def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, budget: bool) -> Output:
     """Encode schemas ahead of time, and keep their KV for other processes.
 
     SCHEMA is a schema file; - is standard input.
     """
-    options = WarmOptions(model=model, device=device, dtype=Dtype(dtype), store=store, limit=limit, keep=keep)
     checked = read_schemas(schemas, sources)
     if budget:
-        estimates = _estimates(checked, options)
-        data = {"model": model, "keep": keep, "schemas": [asdict(each) for each in estimates]}
-        return Output(data=data, text=_estimate_text(estimates, options))
-    work = _warm_schemas(checked, options)
+        with progress() as show:
+            estimates = _estimates(checked, engine, show)
+        data = {"model": engine.model, "keep": engine.keep, "schemas": estimates}
+        return Output(data=data, text=_estimate_text(estimates, engine.keep))
+    work = _warm_schemas(checked, engine)
     for each in work:
         warn(*each.report.faults)
-    done = [{**asdict(each.report), "loss": dict(each.loss) or None} for each in work]
+    done = [{**plain(each.report), "loss": dict(each.loss) or None} for each in work]
     return Output(
-        data={"model": model, "store": store, "keep": keep, "schemas": done},
-        text="".join(_warmed_text(each, options) for each in work),
+        data={"model": engine.model, "store": engine.store, "keep": engine.keep, "schemas": done},
+        text="".join(_warmed_text(each, engine) for each in work),
     )
 
 
-def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Estimate, ...]:
+def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: Progress) -> tuple[Estimate, ...]:
     """Estimate the work for each schema without loading a model.
 
     Raises:
@@ -147,10 +103,10 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
         layout, states = limits.lay_out(schema)
         members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
         pairs = (pair.encoding for pair in pair_encodings(layout, states))
-        more = chain((encoding for _, encoding in members), pairs)
+        encodings = chain((state.encoding for state in states), (encoding for _, encoding in members), pairs)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
-            for each in chain((state.encoding for state in states), more)
+            for each in tracked(encodings, show, f"{schema.name}, encodings")
         }
         found.append(
             Estimate(
@@ -164,15 +120,16 @@ def _estimates(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[
     return tuple(found)
 
 
-def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
+def _stored_bytes(options: EngineOptions, folder: Path) -> Callable[[int], int]:
     """Return a function from a number of tokens to the bytes that keep their KV."""
     import torch
 
     from promptcache.kv import Codec, KVShape, stored_bytes
 
-    sizes = read_kv_sizes(options.model, folder, options.dtype)
+    dtype = Dtype(options.dtype)
+    sizes = read_kv_sizes(options.model, folder, dtype)
     on_cpu = options.device == "cpu" if options.device else not torch.cuda.is_available()
-    widened = options.dtype is Dtype.AUTO and sizes.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
+    widened = dtype is Dtype.AUTO and sizes.dtype is Dtype.FLOAT16 and on_cpu  # computed in float32 there
     shape = KVShape(
         num_layers=sizes.num_layers,
         num_kv_heads=sizes.num_kv_heads,
@@ -183,10 +140,10 @@ def _stored_bytes(options: WarmOptions, folder: Path) -> Callable[[int], int]:
     return lambda num_tokens: stored_bytes(Codec(options.keep), shape, num_tokens)
 
 
-def _estimate_text(estimates: Sequence[Estimate], options: WarmOptions) -> str:
+def _estimate_text(estimates: Sequence[Estimate], keep: str) -> str:
     lines = [
         f"{each.schema}: {counted(each.num_tokens, 'token')} in {counted(each.num_encodings, 'encoding')} to encode, "
-        f"{size_text(each.nbytes)} kept as {options.keep}"
+        f"{size_text(each.nbytes)} kept as {keep}"
         for each in estimates
     ]
     if len(estimates) > 1:
@@ -195,20 +152,18 @@ def _estimate_text(estimates: Sequence[Estimate], options: WarmOptions) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tuple[Warmed, ...]:
+def _warm_schemas(schemas: Sequence[CheckedSchema], options: EngineOptions) -> tuple[Warmed, ...]:
     """Encode everything of these schemas that the store does not have.
 
     Raises:
         PromptCacheError: The model, the device or the store cannot be used, or something could not be kept.
     """
-    config = store_config(options.store, options.limit, memory_bytes=0)  # KV that is kept need not stay in memory
+    engine = replace(options, memory=0).load()  # KV that is kept need not stay in memory
     done = []
     with progress() as show:
-        show_loading(show, options.model)
-        engine = load_engine(options.model, options.device, options.dtype, config)
         for schema in schemas:
-            engine.add_schema(schema.source, keep=options.keep)
-            loss = _loss(engine, schema, options)
+            engine.add_schema(schema.source)
+            loss = _loss(engine, schema, options, show)
             (report,) = engine.warm(
                 schema.name, members=True, pairs=True, progress=partial(show, f"{schema.name}, tokens")
             )
@@ -218,7 +173,7 @@ def _warm_schemas(schemas: Sequence[CheckedSchema], options: WarmOptions) -> tup
     return tuple(done)
 
 
-def _warmed_text(done: Warmed, options: WarmOptions) -> str:
+def _warmed_text(done: Warmed, options: EngineOptions) -> str:
     report = done.report
     line = (
         f"{report.schema}: {counted(report.num_encodings, 'encoding')}, {size_text(report.nbytes)} as {options.keep} "
@@ -236,20 +191,20 @@ def _warmed_text(done: Warmed, options: WarmOptions) -> str:
     return f"{line}\n"
 
 
-def _loss(engine: Engine, schema: CheckedSchema, options: WarmOptions) -> Mapping[str, str]:
+def _loss(engine: Engine, schema: CheckedSchema, options: EngineOptions, show: Progress) -> Mapping[str, str]:
     """Return the loss of the codec. It is measured before the first file is written, and kept in all files."""
     if options.keep == "full":
         return {}
     keys = engine.keys(schema.name)
     if set(keys) - set(engine.store.keys()):
-        loss = _measured_loss(engine, schema, options.keep)
+        loss = _measured_loss(engine, schema, options.keep, show)
     else:
         loss = _known_loss(options, keys)
     engine.store.note(dict.fromkeys(keys, loss))
     return loss
 
 
-def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str, str]:
+def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str, show: Progress) -> dict[str, str]:
     """Compare logits over KV of a codec with logits over KV as computed, for the schema's valid examples.
 
     The store of `engine` is not used. Without a valid example the result is empty.
@@ -260,7 +215,8 @@ def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str
     exact.add_schema(schema.source)
     lossy.add_schema(schema.source, keep=keep)
     errors, num_same, num_places = list[float](), 0, 0
-    for example in islice((each for each in schema.examples if each.valid), _MAX_EXAMPLES):
+    examples = [each for each in schema.examples if each.valid][:_MAX_EXAMPLES]
+    for example in tracked(examples, show, f"{schema.name}, loss of {keep}", len(examples)):
         prompt = example_prompt(example)
         expected, actual = exact.logits(prompt).double(), lossy.logits(prompt).double()
         errors.append(float((actual - expected).abs().max() / expected.abs().max()))
@@ -276,10 +232,11 @@ def _measured_loss(engine: Engine, schema: CheckedSchema, keep: str) -> dict[str
     }
 
 
-def _known_loss(options: WarmOptions, keys: Sequence[str]) -> dict[str, str]:
+def _known_loss(options: EngineOptions, keys: Sequence[str]) -> dict[str, str]:
     """Return the loss that was measured earlier, from the first file that can be read."""
     from promptcache.kv import FileTier, config_of
 
+    assert options.store is not None, "it has a default"
     place = config_of(options.store)
     tier = FileTier(place.url or str(place.folder))
     for key in keys[:_ASKED_FILES]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -14,9 +14,9 @@ from rich.text import Text
 
 import promptcache
 from promptcache.cli.console import COLOURS, stdout
+from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, with_json
-from promptcache.cli.sources import Sources
 from promptcache.diagnostics import CODES, Severity, num_slips, suggest
 
 _PACKAGE = Path(promptcache.__file__).parent
@@ -66,11 +66,11 @@ def command(_sources: Sources, what: tuple[str, ...]) -> Output:
     words = " ".join(what)
     if not what:
         found = tuple(explanations().values())
-        return Output(data=[asdict(each) for each in found], text=partial(_print_codes, found))
+        return Output(data=found, text=partial(_print_codes, found))
     entry = explanation(words)
     if isinstance(entry, Term):
-        return Output(data=asdict(entry), text=partial(_print_term, entry))
-    return Output(data=asdict(entry), text=partial(_print_explanation, entry))
+        return Output(data=entry, text=partial(_print_term, entry))
+    return Output(data=entry, text=partial(_print_explanation, entry))
 
 
 def explanations() -> Mapping[str, Explanation]:

@@ -1,6 +1,5 @@
 """Answers: requests with their options, decoded one by one, in batches, and by services."""
 
-from promptcache.decode.admission import ServiceLimits
 from promptcache.decode.answer import answer, answer_batch
 from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
@@ -9,6 +8,7 @@ from promptcache.decode.request import Request, RequestBuilder, called_tools
 from promptcache.decode.score import Score, logits_batch, score
 from promptcache.decode.service import Service, ServiceCounts, Ticket
 from promptcache.decode.stream import Stream
+from promptcache.settings import ServiceLimits
 
 __all__ = [
     "AsyncService",

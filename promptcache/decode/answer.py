@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 from promptcache.answers import TokenLogprobs
-from promptcache.decode.admission import ServiceLimits
 from promptcache.decode.completion import Completion
 from promptcache.decode.decoder import Decoder
 from promptcache.decode.job import job_of
@@ -16,6 +15,7 @@ from promptcache.decode.request import Request
 from promptcache.decode.scheduler import Scheduler
 from promptcache.diagnostics import Cancelled
 from promptcache.encode import CHUNK_TOKENS, Executor
+from promptcache.settings import ServiceLimits
 
 
 def answer(

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Self, TypeAlias
 
 from promptcache.answers import TokenLogprobs
-from promptcache.decode.admission import ServiceLimits
 from promptcache.decode.completion import Completion
 from promptcache.decode.job import Listener
 from promptcache.decode.request import RequestBuilder
@@ -23,6 +22,7 @@ from promptcache.diagnostics import Unpicklable
 from promptcache.locks import new_lock
 from promptcache.options import Options
 from promptcache.planning import PromptSource
+from promptcache.settings import ServiceLimits
 
 _LIMITS = ServiceLimits(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize, queue_timeout_s=sys.float_info.max)
 """Tasks wait for each other, as threads that call `Engine.generate` do. None is refused."""

@@ -10,13 +10,14 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 
-from promptcache.decode.admission import ServiceLimits, num_admitted
+from promptcache.decode.admission import num_admitted
 from promptcache.decode.completion import Completion
 from promptcache.decode.decoder import Decoder
 from promptcache.decode.job import Job
 from promptcache.decode.metrics import ServiceObserver
 from promptcache.diagnostics import Cancelled, QueueTimeout
 from promptcache.encode import Executor, Prepared
+from promptcache.settings import ServiceLimits
 
 _LOOK_S = 0.02
 """Seconds between checks for new and cancelled requests, while the KV of all others is fetched."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, Unpack
 
-from promptcache.decode.admission import ServiceLimits
 from promptcache.decode.job import Job, Listener, job_of
 from promptcache.decode.metrics import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder
@@ -26,6 +25,7 @@ from promptcache.diagnostics import (
 from promptcache.locks import new_rlock
 from promptcache.options import OptionKeywords
 from promptcache.planning import PromptSource
+from promptcache.settings import ServiceLimits
 
 MAX_FAILED_STEPS = 3
 """A service is dead after this number of failed forward passes in a row."""

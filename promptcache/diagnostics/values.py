@@ -84,14 +84,25 @@ def _field(name: str, value: object) -> str | None:
 
 
 class Kind(NamedTuple):
-    """The values that a parameter takes: a description in words, and a test."""
+    """The values that a parameter takes.
+
+    Attributes:
+        words: A description.
+        takes: A test.
+        base: The type of those that can be written as text: int, float, bool, str or Path.
+        unit: What is counted, such as "bytes".
+        choices: All values, if they are few texts.
+    """
 
     words: str
     takes: Callable[[object], bool]
+    base: type = str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
 
     def __or__(self, other: object) -> Kind:
         """Return the same kind with None allowed."""
-        return Kind(f"{self.words} or None", lambda value: value is None or self.takes(value))
+        return self._replace(words=f"{self.words} or None", takes=lambda value: value is None or self.takes(value))
 
     def check(self, name: str, value: object, error: type[Exception]) -> None:
         """Refuse a value that is not of this kind.
@@ -111,12 +122,14 @@ def is_text(value: object) -> TypeGuard[str]:
 def whole(least: int, most: int | None = None, unit: str = "") -> Kind:
     """Return the kind of whole numbers from `least` to `most`, without bools."""
     limits = f"from {least} on" if most is None else f"from {least} to {most}"
-    return Kind(f"a whole number {f'of {unit} ' if unit else ''}{limits}", partial(_is_whole, least, most))
+    words = f"a whole number {f'of {unit} ' if unit else ''}{limits}"
+    return Kind(words, partial(_is_whole, least, most), base=int, unit=unit)
 
 
 def one_of(choices: type[StrEnum]) -> Kind:
     """Return the kind of an enumeration's values, or their texts."""
-    return Kind(f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in [*choices])
+    values = tuple(map(str, choices))
+    return Kind(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values, choices=values)
 
 
 def instance(words: str, *types: type) -> Kind:
@@ -153,25 +166,27 @@ def _is_path(value: object) -> bool:
 def number(least: float, most: float = sys.float_info.max) -> Kind:
     """Return the kind of finite numbers from `least` to `most`, without bools."""
     limits = f"from {least} on" if most == sys.float_info.max else f"from {least} to {most}"
-    return Kind(f"a number {limits}", partial(_is_number, least, most))
+    return Kind(f"a number {limits}", partial(_is_number, least, most), base=float)
 
 
 def _bytes_from(least: int) -> Kind:
-    return Kind(f"a whole number of bytes from {least} on, below 2**63,", whole(least, 2**63 - 1).takes)
+    return whole(least, 2**63 - 1, "bytes")._replace(words=f"a whole number of bytes from {least} on, below 2**63,")
 
 
 BYTES = _bytes_from(0)
 BYTES_ABOVE_0 = _bytes_from(1)
-ABOVE_0 = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0)
+ABOVE_0 = Kind("a number above 0", lambda value: number(0).takes(value) and value != 0, base=float)
 SECONDS = Kind(
     f"a number above 0, at most {_YEAR_S:,} (a year),",  # timers cannot wait for any time
     lambda value: ABOVE_0.takes(value) and number(0, _YEAR_S).takes(value),
+    base=float,
+    unit="seconds",
 )
 TEXT = Kind("text without lone surrogates", is_text)
 TEXTS = Kind(
     "a list of texts",
     lambda value: isinstance(value, Collection) and not isinstance(value, str) and all(map(is_text, value)),
 )
-FLAG = Kind("True or False", lambda value: isinstance(value, bool))
+FLAG = Kind("True or False", lambda value: isinstance(value, bool), base=bool)
 PATH = Kind("a path", _is_path)
 FUNCTION = Kind("a function", callable)

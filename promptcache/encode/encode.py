@@ -16,8 +16,9 @@ from promptcache.kv import KV, Codec, Recipe, Store, apply_codec
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model import Model
 from promptcache.rows import Batch, StopCheck, are_finite
+from promptcache.settings import MAX_STEP_TOKENS
 
-CHUNK_TOKENS = 2048
+CHUNK_TOKENS = MAX_STEP_TOKENS
 """Maximum number of new tokens in one forward pass, over all rows; limits the memory of activations."""
 
 CHECKED_TOKENS = 256

@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import StrEnum
 
-from promptcache.diagnostics import InvalidValue, PromptCacheError, Short, one_of
+from promptcache.diagnostics import InvalidValue, PromptCacheError, Short
 from promptcache.encode.executor import Executor
 from promptcache.encode.idle import IdleThread, Interrupted
 from promptcache.kv import go_on
 from promptcache.layout import Level, Origin, Plan, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.rows import SHARED, Salt, StopCheck
+from promptcache.settings import PromoteMode
 
 MAX_COMBINATIONS = 10_000
 """Limit of the combinations that are remembered: of those that came once, and of those that wait."""
@@ -27,13 +27,6 @@ MAX_LOST_TOKENS = 256
 """Tokens of history that a request may compute again to be exact. History belongs to the KV below it."""
 
 _log = logging.getLogger(__name__)
-
-
-class PromoteMode(StrEnum):
-    """Whether combinations that come again are promoted by themselves."""
-
-    AUTO = "auto"
-    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,9 +63,8 @@ class Repetition:
             mode: "auto" promotes combinations that come twice; with "off", only `promote` does it.
 
         Raises:
-            InvalidValue: There is no such mode, or it is "auto" and there is no history.
+            InvalidValue: It is "auto", and there is no history.
         """
-        one_of(PromoteMode).check("promote", mode, InvalidValue)
         self._is_automatic = mode == PromoteMode.AUTO
         if self._is_automatic and executor.history is None:
             raise InvalidValue('promote="auto" keeps KV in history, and history=False has none')

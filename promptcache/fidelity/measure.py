@@ -18,7 +18,7 @@ from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random
 from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
-from promptcache.language import CheckedSchema, Selection
+from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.planning import SchemaState, check_room, choose_placement, schema_state
 from promptcache.progress import Progress, silent
@@ -148,7 +148,7 @@ class _SettingPlanner:
         Raises:
             ContextLengthExceeded: The prompt and an answer need more positions than the model has.
         """
-        repair = state.schema.repair or self.engine.repair
+        repair = state.schema.repair or Repair.parse(self.engine.settings.repair)
         plan = state.plan(replace(selection, schema=state.schema), self.engine.tokenizer, repair)
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan

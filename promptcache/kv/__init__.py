@@ -5,12 +5,13 @@ Other rooms import from here only.
 
 from __future__ import annotations
 
+from promptcache.codecs import Codec
 from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
 from promptcache.kv.eviction import GreedyDual, cost_at
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.local import expand_home
 from promptcache.kv.files.tier import FileTier, VerifyResult
-from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
+from promptcache.kv.keys import FORMAT_VERSION, Recipe
 from promptcache.kv.memory import KVMemory
 from promptcache.kv.memory_store import MemoryStore
 from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import torch
 
+from promptcache.codecs import Codec
 from promptcache.diagnostics import StoreError, one_of
-from promptcache.kv.keys import Codec, Recipe
+from promptcache.kv.keys import Recipe
 from promptcache.kv.types import KVShape
 
 _HOST = torch.device("cpu")

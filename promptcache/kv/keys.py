@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
+from promptcache.codecs import Codec
 from promptcache.diagnostics import Kind, Short, StoreError
 
 FORMAT_VERSION = 5
@@ -21,19 +21,6 @@ SUFFIX = ".safetensors"
 """Suffix of the files of encodings. Files with another suffix are foreign."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-
-
-class Codec(StrEnum):
-    """Encoding of stored KV: as computed, or quantized (keys per channel, values per token)."""
-
-    FULL = "full"
-    INT8 = "int8"
-    INT4 = "int4"
-
-    @property
-    def lossy(self) -> bool:
-        """Whether decoded KV differs from the KV that was computed."""
-        return self is not Codec.FULL
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

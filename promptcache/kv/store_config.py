@@ -6,11 +6,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 
+from promptcache.declared import Declared, check_fields, declare
 from promptcache.diagnostics import BYTES, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.tier import FileTier
@@ -24,50 +25,45 @@ _log = logging.getLogger(__name__)
 _LOCATION = Kind("the path of a folder, or a URL,", PATH.takes)
 _URL = re.compile(r"(?!(file|local)://)[A-Za-z][A-Za-z0-9+.-]*(::[^:/]+)*://.+", re.DOTALL)
 _FILE_URL = re.compile(r"(file|local)://")
-_KINDS: Mapping[str, Kind] = {
-    "folder": PATH | None,
-    "url": Kind(
-        "a URL of another machine, as s3://bucket/folder,",
-        lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url))),
-    )
-    | None,
-    **dict.fromkeys(("memory_bytes", "host_bytes", "disk_bytes"), BYTES | None),
-    "tier": instance("a BlobTier (a subclass of promptcache.BlobTier)", BlobTier) | None,
-    "timeout_s": number(0),
-    "url_options": Kind(
-        "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
-    ),
-}
+_REMOTE = Kind(
+    "a URL of another machine, as s3://bucket/folder,", lambda url: PATH.takes(url) and bool(_URL.fullmatch(str(url)))
+)
+_OPTIONS = Kind(
+    "a mapping of names to options", lambda value: isinstance(value, Mapping) and all(map(TEXT.takes, value))
+)
+
+
+def _part(kind: Kind, words: str, default: Any = None, **more: Any) -> Any:
+    """Declare a field; None is allowed where it is the default."""
+    return declare(Declared(kind=kind if default is not None else kind | None, words=words), default, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Tiers of a store and their budgets in bytes.
+    """Tiers of a store and their budgets in bytes."""
 
-    Attributes:
-        folder: Folder of the disk tier, which any number of processes may share. None: no disk tier.
-        url: URL of the remote tier, for any file system of fsspec (`s3://bucket/folder`). None: no remote tier.
-        tier: A tier of your own, asked after the others.
-        memory_bytes: Budget of the memory on the model's device, for all KV that an engine keeps there: encodings,
-            history and joined copies. None: a quarter of that memory.
-        host_bytes: Budget of a tier in host memory, for models on another device. None: no host tier.
-        disk_bytes: Budget of the folder. None: no limit.
-        timeout_s: Timeout of each operation on the URL.
-        url_options: Options of the file system of fsspec, such as credentials.
-    """
-
-    folder: str | os.PathLike[str] | None = None
-    url: str | None = None
-    tier: BlobTier | None = None
-    memory_bytes: int | None = None
-    host_bytes: int | None = None
-    disk_bytes: int | None = None
-    timeout_s: float = 10.0
-    url_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    folder: str | os.PathLike[str] | None = _part(
+        PATH, "Folder of the disk tier, which any number of processes may share."
+    )
+    url: str | None = _part(_REMOTE, "URL of the remote tier, for any file system of fsspec.")
+    tier: BlobTier | None = _part(
+        instance("a BlobTier (a subclass of promptcache.BlobTier)", BlobTier),
+        "A tier of your own, asked after the others.",
+    )
+    memory_bytes: int | None = _part(
+        BYTES, "Budget of the memory on the model's device, for all KV of an engine; None: a quarter of that memory."
+    )
+    host_bytes: int | None = _part(
+        BYTES, "Budget of a tier in host memory, for models on another device; None: no such tier."
+    )
+    disk_bytes: int | None = _part(BYTES, "Budget of the folder; None: no limit.")
+    timeout_s: float = _part(number(0), "Timeout of each operation on the URL.", 10.0)
+    url_options: Mapping[str, Any] | None = _part(
+        _OPTIONS, "Options of the file system of fsspec, such as credentials.", repr=False
+    )
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            kind.check(name, getattr(self, name), StoreError)
+        check_fields(self, StoreError)
         if self.disk_bytes is not None and self.folder is None:
             raise StoreError("disk_bytes limits a folder, and there is none; give folder=…")
 
@@ -111,7 +107,7 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     if source.folder is not None:
         tiers.append(FileTier(source.folder, budget_bytes=source.disk_bytes))
     if source.url is not None:
-        tiers.append(FileTier(source.url, timeout_s=source.timeout_s, options=source.url_options))
+        tiers.append(FileTier(source.url, timeout_s=source.timeout_s, options=source.url_options or {}))
     if source.tier is not None:
         tiers.append(source.tier)
     return TieredStore(memory, tiers, host=host)

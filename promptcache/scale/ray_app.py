@@ -121,13 +121,12 @@ def application(
         num_replicas: Number of replicas, unless a configuration file of Ray says otherwise.
         num_cpus: Processor cores of a replica, which are also its threads, unless such a file says otherwise.
     """
-    limits = settings.limits
     deployment = serve.deployment(serve.ingress()(ServerReplica)).options(
         name=_NAME,
         num_replicas=num_replicas,
         ray_actor_options={"num_cpus": num_cpus},
-        max_ongoing_requests=2 * limits.max_rows,
-        max_queued_requests=limits.max_waiting,
+        max_ongoing_requests=2 * settings.max_rows,
+        max_queued_requests=settings.max_waiting,
         backpressure_config=BackpressureConfig(status_code=429),
         graceful_shutdown_timeout_s=settings.drain_s,
         health_check_period_s=_HEALTH_PERIOD_S,

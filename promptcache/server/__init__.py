@@ -9,7 +9,8 @@ from promptcache.server.limits import ApiKeys, read_keys
 from promptcache.server.log import log_event, start_log
 from promptcache.server.run import ServedFiles, serve
 from promptcache.server.schema_folder import SchemaFolder
-from promptcache.server.state import ServerSettings, ServerState
+from promptcache.server.state import ServerState
+from promptcache.settings import ServerSettings
 
 __all__ = [
     "ApiKeys",

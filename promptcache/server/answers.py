@@ -137,7 +137,7 @@ def planned(question: ServerRequest, state: ServerState) -> Plan:
 
 def _check(question: ServerRequest, state: ServerState) -> None:
     """Refuse what this server can never answer."""
-    body, limits = question.body, state.settings.limits
+    body, limits = question.body, state.settings
     for param, value, most in (
         (body.limit_name, body.limit, state.settings.max_new_tokens),
         ("n", body.n, limits.max_waiting),  # each answer is a request that waits first
@@ -214,7 +214,7 @@ class _Responder:
 
     def _check_waiting_tokens(self, rows: Sequence[PlannedRequest]) -> None:
         """Refuse for good what an idle server could not take either: all rows wait before the first one runs."""
-        most = self._state.settings.limits.max_waiting_tokens
+        most = self._state.settings.max_waiting_tokens
         total = sum(row.plan.num_new_tokens + row.max_new_tokens for row in rows)
         if len(rows) > 1 and total > most:
             message = f"{len(rows)} answers of {total} tokens, with their prompts, are more than {most} that may wait"

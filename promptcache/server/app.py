@@ -17,8 +17,10 @@ from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.engine import Engine
 from promptcache.server import chat, members, prompts, responses, schemas, web
 from promptcache.server.errors import install_handlers
-from promptcache.server.limits import Gate, KeyRing
-from promptcache.server.state import ServerSettings, ServerState
+from promptcache.server.limits import ApiKeys, Gate, KeyRing
+from promptcache.server.schema_folder import SchemaFolder
+from promptcache.server.state import ServerState
+from promptcache.settings import ServerSettings
 
 _LOG = logging.getLogger("promptcache.server.errors")
 
@@ -26,12 +28,26 @@ FOLDER_PERIOD_S = 1.0
 """The folder of schemas is read again this often: another server may have written there."""
 
 
-def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
-    """Return the application of an engine, whose schemas were added. It encodes them when it starts."""
+def create_app(
+    engine: Engine,
+    settings: ServerSettings | None = None,
+    *,
+    keys: ApiKeys | None = None,
+    schema_folder: SchemaFolder | None = None,
+) -> FastAPI:
+    """Return the application of an engine, whose schemas were added. It encodes them when it starts.
+
+    Args:
+        engine: The engine.
+        settings: Its settings; None means the defaults.
+        keys: Digests of the keys; None means that no key is needed, and that schemas cannot be changed.
+        schema_folder: The folder in which schemas that clients add survive a restart; None forgets them.
+    """
+    settings = settings or ServerSettings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state = ServerState(engine, settings)
+        state = ServerState(engine, settings, schema_folder)
         app.state.server = state
         ending = asyncio.Event()
         keeping = asyncio.create_task(_keep_schemas(state, ending))
@@ -45,22 +61,22 @@ def create_app(engine: Engine, settings: ServerSettings) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)
-    app.state.settings, app.state.ring = settings, KeyRing(settings.keys)
+    app.state.settings, app.state.ring = settings, KeyRing(keys or ApiKeys())
     app.state.metrics_text = lambda: run_in_threadpool(
         app.state.server.metrics.text
     )  # it counts the files of the store
     app.add_middleware(
         Gate,
         ring=app.state.ring,
-        hosts=settings.hosts,
+        hosts=settings.allow_host,
         max_body_bytes=settings.max_body_bytes,
         max_connections=settings.max_connections,
         client_timeout_s=settings.client_timeout_s,
     )
-    if settings.origins:  # outside of the gate, so that a browser may read refusals, too
+    if settings.allow_origin:  # outside of the gate, so that a browser may read refusals, too
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.origins,
+            allow_origins=settings.allow_origin,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", "x-should-retry"],
@@ -78,7 +94,7 @@ async def _keep_schemas(state: ServerState, ending: asyncio.Event) -> None:
     """Read the folder of schemas, encode all schemas, and follow the folder until the server ends."""
     await asyncio.to_thread(_read_folder, state)
     await asyncio.to_thread(_warm, state)
-    while state.settings.schema_folder is not None:
+    while state.schema_folder is not None:
         with suppress(TimeoutError):
             await asyncio.wait_for(ending.wait(), FOLDER_PERIOD_S)
             return

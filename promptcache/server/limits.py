@@ -36,7 +36,6 @@ _KEY = re.compile(r"[!-~]+")
 _KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
 _SHOWN_DIGITS = 12  # of the digest of a key, in the log
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:\d*)?")
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(:\d+)?")  # as browsers write it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -110,11 +109,6 @@ def is_address(host: str) -> bool:
 def is_host(text: str) -> bool:
     """Return whether a text is a host with or without a port, as in the header Host."""
     return _HOST.fullmatch(text) is not None
-
-
-def is_origin(text: str) -> bool:
-    """Return whether a text is the origin of a page, as in the header Origin, or `*` for all."""
-    return _ORIGIN.fullmatch(text) is not None
 
 
 class Gate:

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from promptcache.diagnostics import InvalidValue, shown
-from promptcache.options import MAX_LOGPROBS, OPTIONS, Body, type_of, with_sampling
+from promptcache.options import MAX_LOGPROBS, OPTIONS, Body, with_sampling
 from promptcache.server.errors import ApiError
 from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
@@ -115,7 +115,7 @@ def _option_value(name: str, value: Any) -> Any:
     kind, unset = OPTIONS[name].kind, OPTIONS[name].unset
     if value is None or (unset is not None and value == unset and not isinstance(value, bool)):
         return None
-    value = _whole(value) if type_of(name) is int else value
+    value = _whole(value) if kind.base is int else value
     if not kind.takes(value):
         raise ValueError(f"{kind.words} is expected")  # pydantic adds the place
     return value

@@ -20,7 +20,8 @@ from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
 from promptcache.server.limits import ApiKeys
 from promptcache.server.log import log_event
-from promptcache.server.state import ServerSettings, ServerState
+from promptcache.server.state import ServerState
+from promptcache.settings import ServerSettings
 
 _LOG = logging.getLogger("promptcache.server.errors")
 
@@ -149,7 +150,7 @@ class DrainingServer(uvicorn.Server):
         planned with. A schema that this model cannot take keeps its version.
         """
         changed: list[str] = []
-        kept = () if state.settings.schema_folder is None else state.settings.schema_folder
+        kept = () if state.schema_folder is None else state.schema_folder
         names = {each.name for each in found.schemas}
         with state.changing:
             known = state.engine.schemas
@@ -157,7 +158,7 @@ class DrainingServer(uvicorn.Server):
                 if each.name in known and (each.name in kept or known[each.name].source == each.source):
                     continue
                 try:
-                    state.engine.add_schema(each.source, keep=state.settings.keep)
+                    state.engine.add_schema(each.source)
                     changed.append(each.name)
                 except PromptCacheError as error:
                     _LOG.error("reload: schema '%s' stays as it was: %s", each.name, error)

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from promptcache.cli.app import COMMANDS, COMPLETE, app
+from promptcache.cli.app import COMMANDS, COMPLETE, GROUPS, app
+from tests.cli.conftest import Command
 
 
 @pytest.mark.process
@@ -41,3 +42,13 @@ def test_the_list_of_commands_agrees_with_them() -> None:
     loaded = [app.get_command(click.Context(app), name) for name in COMMANDS]
 
     assert {each.name: (each.help or "").partition("\n")[0] for each in loaded} == COMMANDS
+
+
+def test_help_lists_the_commands_by_group(command: Command) -> None:
+    """Each group has a heading, with its commands in their order below it."""
+    words = command("--help").stdout.split("\n\n")[-len(GROUPS) :]
+
+    for group, (title, commands) in zip(words, GROUPS.items(), strict=True):
+        heading, *rows = group.splitlines()
+        assert heading == f"{title}:"
+        assert [row.split()[0] for row in rows if row[2] != " "] == [*commands]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from promptcache.cli.settings import EngineOptions
 from promptcache.fidelity import AS_IT_IS, Fidelity, Interval, PromptFidelity, Setting, SettingFidelity
 from promptcache.language import parse_schema, with_root_attribute
 from tests.cli.conftest import Command
@@ -60,7 +61,7 @@ MEASURED = Fidelity(
 def measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The schema's file; every measurement gives `MEASURED`."""
     engine = SimpleNamespace(model=SimpleNamespace(shape=SimpleNamespace(dtype=torch.float32, device="cpu")))
-    monkeypatch.setattr(import_module("promptcache.cli.fidelity"), "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(EngineOptions, "load", lambda _: engine)
     monkeypatch.setattr(import_module("promptcache.fidelity"), "measure_fidelity", lambda *_, **__: MEASURED)
     (folder / "notes.xml").write_text(SCHEMA, encoding="utf-8")
     return folder / "notes.xml"

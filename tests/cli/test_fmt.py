@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli import files
+from promptcache.cli.documents import replace_file
 from tests.cli.conftest import Command
 
 LOOSE = '<schema name="s"><module name="a">Two.</module></schema>'
@@ -80,7 +80,7 @@ def test_a_write_that_fails_leaves_the_file(loose: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space") as refused:
-        files.replace_file(loose, b"new")
+        replace_file(loose, b"new")
     assert refused.value.filename == str(loose)
     assert [path.read_text(encoding="utf-8") for path in loose.parent.iterdir()] == [LOOSE]
 
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_written_hinders_no_other(
     names = ("support.xml", "dead.xml", "loose.xml")
     (folder / "loose.xml").write_text(LOOSE, encoding="utf-8")
     before = {name: (folder / name).read_bytes() for name in names}
-    monkeypatch.setattr(files.os, "access", lambda path, mode: Path(path).name != "dead.xml")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "dead.xml")
 
     told = command("fmt", *names)
     after = {name: (folder / name).read_bytes() for name in names}

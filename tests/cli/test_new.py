@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import promptcache
-from promptcache.cli.files import SHIPPED_FOLDERS, shipped_schemas
+from promptcache.cli.documents import SHIPPED_FOLDERS, shipped_schemas
 from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]

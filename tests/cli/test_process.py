@@ -67,7 +67,19 @@ print(*sorted(name for name in sys.modules if name.startswith("promptcache.") an
     pysat = {"pysat", "pysolvers", "pycard", "pyformula", "six"}
     assert set(others.split()) <= {"promptcache", "click", "lxml", "cython_runtime", *pysat}
     assert set(rooms.split()) <= {
-        f"promptcache.{room}" for room in ("atomic", "cli", "diagnostics", "language", "lazy", "locks", "options")
+        f"promptcache.{room}"
+        for room in [
+            "atomic",
+            "cli",
+            "codecs",
+            "declared",
+            "diagnostics",
+            "language",
+            "lazy",
+            "locks",
+            "options",
+            "settings",
+        ]
     }
 
 

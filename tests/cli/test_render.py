@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from promptcache.cli.documents import Sources
 from promptcache.cli.render import print_text, render_prompt
-from promptcache.cli.sources import Sources
 from tests.cli.conftest import Command, data
 
 pytestmark = pytest.mark.usefixtures("folder")

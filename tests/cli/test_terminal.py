@@ -9,7 +9,7 @@ import re
 import struct
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,13 +29,13 @@ OnTerminal: TypeAlias = Callable[..., tuple[int, str]]
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> OnTerminal:
     """Runs a command on a terminal of 80 columns; returns its exit code and all that the terminal got."""
 
-    def run(*words: str, **env: str) -> tuple[int, str]:
+    def run(*words: str, streams: Sequence[str] = ("stdout", "stderr"), **env: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         with ThreadPoolExecutor(1) as reader, monkeypatch.context() as patch:
             got = reader.submit(read_all, ours)
             with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-                for name in ("stdout", "stderr"):
+                for name in streams:
                     patch.setattr(sys, name, stream)
                 for name, value in env.items():
                     patch.setenv(name, value)
@@ -83,15 +83,21 @@ def test_documents_do_not_steer_the_terminal(folder: Path, on_terminal: OnTermin
     [
         ("test travel.xml", r"travel\.xml.* \d+/\d+ "),
         ("run prompts/miami.xml --max-new-tokens 1", "loading the model"),
+        ("run prompts/miami.xml --max-new-tokens 1", "encoding the modules"),
         ("warm travel.xml --store kept", "loading the model"),
+        ("warm travel.xml --budget", "travel, encodings"),
+        ("collect desk.xml notes prompts", "reading files"),
     ],
 )
 def test_bars_are_for_terminals(command: Command, on_terminal: OnTerminal, words: str, shown: str) -> None:
-    """Commands that may take long show progress on a terminal, and nothing if stderr is no terminal."""
+    """Commands that may take long show progress on a terminal, and nothing if stdout or stderr is none."""
+    Path("desk.xml").write_text('<schema name="desk"><collection name="notes" src="notes.jsonl"/></schema>')
     code, got = on_terminal(*words.split(), TERM="xterm")
     piped = command(*words.split())
+    beside = on_terminal(*words.split(), streams=("stderr",), TERM="xterm")
 
-    assert (code, piped.exit_code) == (0, 0), got + piped.output
+    assert (code, piped.exit_code, beside[0]) == (0, 0, 0), got + piped.output
+    assert not re.search(shown, beside[1])
     assert re.search(shown, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", got))
     assert not re.search(shown, piped.stdout + piped.stderr)
     assert "%|" not in got + piped.stderr  # nor any bar of another library

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from promptcache.cli import answer_options
+from promptcache.cli import settings
 from promptcache.demo import MODEL_FOLDER
 from promptcache.retrieval import tool_member
 from tests.cli.conftest import Command
@@ -31,7 +31,7 @@ def _calling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forced(given: Mapping[str, Any]) -> dict[str, Any]:
         return {**given, "tool_choice": "weather", "max_new_tokens": 60}
 
-    monkeypatch.setattr(answer_options, "with_sampling", forced)
+    monkeypatch.setattr(settings, "with_sampling", forced)
 
 
 ON_CPU = ("--model", "model", "--device", "cpu")

@@ -13,7 +13,8 @@ import pytest
 import torch
 from click.testing import Result
 
-from promptcache.cli.options import Size
+from promptcache.cli.settings import Value
+from promptcache.diagnostics import BYTES
 from promptcache.kv import FileTier
 from tests.cli.conftest import TRAVEL, Command, data
 from tests.kv.stored import read, write
@@ -192,7 +193,7 @@ def test_a_limit_evicts_and_removal_does_not_ask(command: Command) -> None:
 )
 def test_sizes_are_read_as_people_write_them(text: str, nbytes: int) -> None:
     """Decimal and binary units, in any case, with or without a space."""
-    assert Size().convert(text, None, None) == nbytes
+    assert Value(BYTES, "limit").convert(text, None, None) == nbytes
 
 
 def test_damage_is_found_told_and_healed(command: Command, folder: Path) -> None:

@@ -12,7 +12,7 @@ from openai import BadRequestError
 from pydantic import BaseModel, ConfigDict
 
 from promptcache import Engine
-from promptcache.server import ServerSettings, create_app
+from promptcache.server import create_app
 from tests.engine.calling import HERMES, engine_of
 from tests.server.conftest import KEYS, TRAVEL, Served, running
 
@@ -39,13 +39,13 @@ def served() -> Iterator[Served]:
     """A server with the demo model."""
     engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
+    yield from running(create_app(engine, keys=KEYS))
 
 
 @pytest.fixture(scope="module")
 def with_tools() -> Iterator[Served]:
     """A server with the demo model, and a chat template that writes tools."""
-    yield from running(create_app(engine_of(HERMES)[0], ServerSettings(model="demo", keys=KEYS)))
+    yield from running(create_app(engine_of(HERMES)[0], keys=KEYS))
 
 
 def chat(served: Served, **options: Any) -> ChatOpenAI:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from promptcache.cli.files import InputDocument
+from promptcache.cli.documents import InputDocument
 from promptcache.diagnostics import LanguageError, SchemaError
 from promptcache.language import (
     CheckedSchema,

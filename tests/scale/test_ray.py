@@ -235,8 +235,9 @@ def test_the_example_is_a_configuration_of_ray(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"max_row": 2}, "args: No such option '--max-row'"),
-        ({"max_rows": 0}, "args: Invalid value for '--max-rows'"),
+        ({"max_row": 2}, "args: there is no option 'max_row'"),
+        ({"max_rows": 0}, "args: Invalid value for '--max-rows': '0' is not allowed"),
+        ({"schema": [["x"]]}, "args: 'schema' is a list"),
         ({"replicas": 2}, "args.replicas: Ray's own configuration has this"),
         ({"admin_key_file": "keys"}, "needs --schema-folder"),
     ],

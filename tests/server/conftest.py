@@ -128,7 +128,7 @@ def own_server() -> Iterator[Served]:
 def _serving() -> Iterator[Served]:
     engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, ServerSettings(model="demo", keys=KEYS)))
+    yield from running(create_app(engine, keys=KEYS))
 
 
 AGENT = """<schema name="agent"><system>You call tools. <collection name="tools"/>
@@ -144,7 +144,7 @@ def tools() -> Iterator[Served]:
     engine = engine_of(HERMES)[0]
     engine.add_schema(AGENT.format(tool=tool_member(TOOLS[1])[1]))
     engine.add_member("agent", "tools", *tool_member(TOOLS[0]))
-    yield from running(create_app(engine, ServerSettings(model="demo")))
+    yield from running(create_app(engine))
 
 
 def running(app: FastAPI, send_buffer: int | None = None) -> Iterator[Served]:
@@ -320,11 +320,17 @@ class ScriptedService:
         """Nothing to end."""
 
 
-def scripted(engine: Engine, service: ScriptedService, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> FastAPI:
+def scripted(
+    engine: Engine,
+    service: ScriptedService,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: ApiKeys | None = None,
+    **settings: Any,
+) -> FastAPI:
     """Return an application over a scripted service."""
     service.requests = engine._requests
     monkeypatch.setattr(type(engine), "service", lambda *_, **__: service)
-    return create_app(engine, ServerSettings(model="demo", **settings))
+    return create_app(engine, ServerSettings(**settings), keys=keys)
 
 
 CHAT = {"model": "demo@travel", "messages": [QUESTION], "temperature": 0, "prompt_cache": {"use": ["miami"]}}

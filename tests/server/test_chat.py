@@ -8,7 +8,7 @@ import pytest
 
 from promptcache import Engine, Prompt
 from promptcache.decode import KVSource
-from promptcache.server import ServerSettings, create_app
+from promptcache.server import create_app
 from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, Served, answers, choices, events
 
 ANSWER = "The best dish of Miami is stone crab."
@@ -193,7 +193,7 @@ def test_modules_that_a_request_encodes_are_not_cached() -> None:
     engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
     engine.warm = lambda *_, **__: []  # type: ignore[method-assign]
-    app = create_app(engine, ServerSettings(model="demo"))
+    app = create_app(engine)
     found = [each.json() for each in answers(app, *[{**CHAT, "max_tokens": 1}] * 2)]
     cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in found]
     missed = [

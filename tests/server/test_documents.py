@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from promptcache import Engine
-from promptcache.decode import ServiceLimits
 from promptcache.server import ServerSettings, create_app
 from tests.server.conftest import CHAT, CHATS, QUESTION, TRAVEL, XML, Served, answers, choices
 
@@ -125,8 +124,7 @@ def test_plans_and_answers_have_one_schema_and_reuse(served: Served) -> None:
 @pytest.mark.parametrize(("endpoint", "body"), [(CHATS, CHAT), ("/v1/prompts", {"prompt": PROMPT})])
 def test_plans_refuse_what_answers_refuse(engine: Engine, endpoint: str, body: dict[str, Any]) -> None:
     """A limit, a number of answers or an option that a request may not have is the same error for its plan."""
-    limits = ServiceLimits(max_rows=2, max_waiting=3)
-    settings = ServerSettings(model="demo", limits=limits, max_new_tokens=4050)
+    settings = ServerSettings(max_rows=2, max_waiting=3, max_new_tokens=4050)
     refused: list[dict[str, Any]] = [
         {"max_tokens": 4051},
         {"max_tokens": 1, "max_completion_tokens": 4051},

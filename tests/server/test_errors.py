@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from promptcache import Engine
-from promptcache.decode import ServiceLimits
 from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, ServiceClosed
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
@@ -87,7 +86,7 @@ def test_answers_that_could_never_wait_together_are_refused_for_good(
     engine: Engine, limits: dict[str, Any], fits: int, others: dict[str, int]
 ) -> None:
     """All rows of a request have to fit into an idle queue together: 429 would be repeated for ever."""
-    app = create_app(engine, ServerSettings(model="demo", limits=ServiceLimits(**limits)))
+    app = create_app(engine, ServerSettings(**limits))
     asked = [{**CHAT, "n": n, "max_tokens": 20} for n in (fits, others["n"])]
     prompts = {"model": "demo", "prompt": ["a", "b" * 40, "c", "d", "e"], "max_tokens": 20}
 
@@ -110,7 +109,7 @@ def test_answers_that_could_never_wait_together_are_refused_for_good(
 def test_streams_have_no_line_ends_of_unicode(engine: Engine) -> None:
     """Clients that cut lines as Python does get whole events."""
     asked = {"model": "demo", "prompt": "The \u2028 \u2028 \u2028 \u2028", "temperature": 0, "max_tokens": 30}
-    app = create_app(engine, ServerSettings(model="demo"))
+    app = create_app(engine)
     whole, stream = answers(app, asked, {**asked, "stream": True}, path="/v1/completions")
     events = [json.loads(line.removeprefix("data: ")) for line in stream.text.splitlines()[:-2] if line]
 
@@ -153,7 +152,7 @@ def test_slow_reader_is_cancelled() -> None:
 def test_whole_answers_have_no_slow_reader(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of unread tokens is one of streams: the server itself collects an answer that it sends at once."""
     monkeypatch.setattr("promptcache.server.answers.MAX_UNREAD", 0)
-    app = create_app(engine, ServerSettings(model="demo"))
+    app = create_app(engine)
 
     assert [each.status_code for each in answers(app, CHAT, {**CHAT, "stream": True})] == [200, 408]
 
@@ -162,7 +161,7 @@ def test_requests_are_refused_until_schemas_are_encoded(engine: Engine, monkeypa
     """While schemas are encoded, health and requests are 503; afterwards both are 200."""
     encoded = threading.Event()
     monkeypatch.setattr(engine, "warm", lambda *_, **__: [] if encoded.wait(10) else None)
-    app = create_app(engine, ServerSettings(model="demo"))
+    app = create_app(engine)
 
     async def run() -> list[httpx.Response]:
         async with (
@@ -192,8 +191,7 @@ def test_full_queue_is_429_and_others_are_answered(engine: Engine, monkeypatch: 
         go_on.set()
         return await asyncio.gather(*posts)
 
-    limits = ServiceLimits(max_rows=1, max_waiting=2)
-    found = in_process(create_app(engine, ServerSettings(model="demo", limits=limits)), ask)
+    found = in_process(create_app(engine, ServerSettings(max_rows=1, max_waiting=2)), ask)
 
     assert {each.status_code for each in found} == {200, 429}
     assert {each.json()["error"]["code"] for each in found if each.status_code == 429} == {"queue_full"}
@@ -215,7 +213,7 @@ def test_failing_forward_passes_end_the_worker(engine: Engine, monkeypatch: pyte
         found.append(await client.post(CHATS, json=CHAT))
         return [*found, *[await client.get(path) for path in ("/health", "/livez", "/metrics")]]
 
-    *failed, refused, health, alive, metrics = in_process(create_app(engine, ServerSettings(model="demo")), ask)
+    *failed, refused, health, alive, metrics = in_process(create_app(engine), ask)
 
     assert [each.status_code for each in failed] == [500] * 3
     assert not any("secret" in each.text for each in failed)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from promptcache import Engine
-from promptcache.decode import Service, ServiceLimits
+from promptcache.decode import Service
 from promptcache.diagnostics import QueueFull, ServiceClosed
 from promptcache.kv import StoreConfig, open_store
 from promptcache.rows.batch import Batch
@@ -120,7 +120,7 @@ def test_logits_that_are_not_finite_are_an_error_of_the_server(
         return logits * torch.nan if len(broken) == 2 else logits
 
     monkeypatch.setattr(Batch, "step", poisoned)
-    for server in running(create_app(engine, ServerSettings(model="demo"))):
+    for server in running(create_app(engine)):
         client = server.openai()
         for _ in range(3):
             with pytest.raises(openai.APIError, match="computes the logits of this request as infinities or NaN"):
@@ -136,7 +136,7 @@ def test_a_store_that_fails_costs_no_answer(engine: Engine, kind: type[FaultySto
     failing = Engine(engine.model, engine.tokenizer, store=store)
     failing.add_schema(TRAVEL)
 
-    for made in answers(create_app(failing, ServerSettings(model="demo")), CHAT, CHAT):
+    for made in answers(create_app(failing), CHAT, CHAT):
         assert choices(made)[0][0] == ANSWER
         assert made.json()["prompt_cache"]["num_encoded_tokens"] > 0
 
@@ -147,7 +147,7 @@ def test_faults_of_the_store_are_counted(engine: Engine, tmp_path: Path) -> None
     (tmp_path / "file").write_text("", encoding="utf-8")
     faulty = Engine(engine.model, engine.tokenizer, store=store)
     faulty.add_schema(TRAVEL)
-    app = create_app(faulty, ServerSettings(model="demo"))
+    app = create_app(faulty)
     (made,) = answers(app, CHAT)
 
     assert choices(made)[0][0] == ANSWER
@@ -166,8 +166,8 @@ def test_a_jump_of_the_clock_changes_nothing(engine: Engine, monkeypatch: pytest
         monkeypatch.setattr(time, "time", lambda: now() + jump_s)
         return [*(await asyncio.gather(*running)), await client.post(CHATS, json=CHAT)]
 
-    limits = ServiceLimits(max_rows=1, queue_timeout_s=60)
-    found = in_process(create_app(engine, ServerSettings(model="demo", limits=limits, request_timeout_s=60)), ask)
+    settings = ServerSettings(max_rows=1, queue_timeout_s=60, request_timeout_s=60)
+    found = in_process(create_app(engine, settings), ask)
 
     assert [each.status_code for each in found] == [200] * 4
 
@@ -175,9 +175,7 @@ def test_a_jump_of_the_clock_changes_nothing(engine: Engine, monkeypatch: pytest
 @pytest.fixture
 def busy(engine: Engine) -> Iterator[Served]:
     """A server with two rows that drains for a long or short time."""
-    settings = ServerSettings(
-        model="demo", limits=ServiceLimits(max_rows=2), max_new_tokens=3000, drain_s=30, request_timeout_s=60
-    )
+    settings = ServerSettings(max_rows=2, max_new_tokens=3000, drain_s=30, request_timeout_s=60)
     yield from running(create_app(engine, settings))
 
 
@@ -217,7 +215,7 @@ def test_sigterm_under_load_answers_what_was_taken(busy: Served, monkeypatch: py
 
 def test_sigterm_ends_what_takes_too_long(engine: Engine) -> None:
     """After the time to drain the rest ends with an error that says why, and so does the server."""
-    settings = ServerSettings(model="demo", limits=ServiceLimits(max_rows=2), max_new_tokens=3000, drain_s=0.1)
+    settings = ServerSettings(max_rows=2, max_new_tokens=3000, drain_s=0.1)
     for server in running(create_app(engine, settings)):
         found = streams(server, 3, 3000)
         wait_until(partial(_is_taken, server, 3))

@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from pydantic import BaseModel
 
-from promptcache.server import ServerSettings, create_app
+from promptcache.server import create_app
 from promptcache.structured import CompiledGrammar, GrammarCache
 from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
 from tests.server.conftest import CHATS, Served, running, wait_until
@@ -187,7 +187,7 @@ def test_calls_are_whole_or_a_stream(tools: Served) -> None:
 def test_reasoning_effort_reaches_the_template() -> None:
     """It is the variable `reasoning_effort`, of chats and responses."""
     effort = HERMES.replace("{% if tools or", "{{ reasoning_effort or 'medium' }}{% if tools or", 1)
-    for served in running(create_app(engine_of(effort)[0], ServerSettings(model="demo"))):
+    for served in running(create_app(engine_of(effort)[0])):
         client: Any = served.openai()
         sizes = []
         for which in ("low", "high and long and longest"):

@@ -120,7 +120,7 @@ def test_without_keys_only_own_names_are_served(
 
     With keys any name is served: a page of another site has no key.
     """
-    app = scripted(engine, ScriptedService(), monkeypatch, hosts=["gpu.example"])
+    app = scripted(engine, ScriptedService(), monkeypatch, allow_host=["gpu.example"])
 
     async def ask(client: httpx.AsyncClient) -> dict[str, int]:
         assert (await client.get("/health", headers={"host": "evil.example"})).status_code == 200
@@ -151,7 +151,7 @@ def test_pages_of_allowed_origins_read_answers(engine: Engine, monkeypatch: pyte
                 await client.post(CHATS, json={}),
             ]
 
-        app = scripted(engine, ScriptedService(), monkeypatch, keys=KEYS, origins=allowed)
+        app = scripted(engine, ScriptedService(), monkeypatch, keys=KEYS, allow_origin=allowed)
         preflight, refused, unknown = found = in_process(app, ask)
         assert (refused.status_code, unknown.status_code) == (400, 401)
         assert [each.headers.get("access-control-allow-origin") for each in found] == [header] * 3

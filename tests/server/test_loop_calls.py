@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from promptcache import Engine
-from promptcache.server import ServerSettings, create_app, serve
+from promptcache.server import create_app, serve
 from promptcache.server.loop_calls import LoopCalls
 from promptcache.server.run import DrainingServer
 
@@ -83,7 +83,7 @@ def test_calls_after_the_end_are_dropped() -> None:
 
 def test_server_freezes_its_objects(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The objects of libraries and schemas take no part in the garbage collections of a running server."""
-    app, found = create_app(engine, ServerSettings(model="demo")), []
+    app, found = create_app(engine), []
     monkeypatch.setattr(DrainingServer, "run", lambda _: found.append(gc.get_freeze_count()))
     gc.unfreeze()
     try:

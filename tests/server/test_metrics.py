@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from promptcache import Engine
-from promptcache.decode import ServiceLimits
 from promptcache.kv import StoreConfig
 from promptcache.rows.batch import Batch
 from promptcache.server import ServerSettings, create_app
@@ -56,7 +55,7 @@ BODIES = st.fixed_dictionaries(
 @given(bodies=st.lists(BODIES, min_size=1, max_size=8), limit=st.sampled_from((2, 256)))
 def test_counters_agree_with_what_was_asked(engine: Engine, bodies: list[dict[str, Any]], limit: int) -> None:
     """Each request that was taken is counted once for each of its answers, and each refusal once; tokens add up."""
-    app = create_app(engine, ServerSettings(model="demo", limits=ServiceLimits(max_rows=2, max_waiting=limit)))
+    app = create_app(engine, ServerSettings(max_rows=2, max_waiting=limit))
     engine.clear_history()
 
     async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
@@ -100,7 +99,7 @@ def test_failed_steps_are_counted(engine: Engine, monkeypatch: pytest.MonkeyPatc
         usage: dict[str, Any] = (await client.post(CHATS, json=CHAT)).json()["usage"]
         return usage
 
-    app = create_app(engine, ServerSettings(model="demo"))
+    app = create_app(engine)
     usage = in_process(app, ask)
     text = app.state.server.metrics.text().decode()
     cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -134,7 +133,7 @@ def test_names_and_types_and_bytes_of_the_store(tmp_path: Path) -> None:
     async def ask(client: httpx.AsyncClient) -> str:
         return (await client.get("/metrics")).text
 
-    families = [*text_string_to_metric_families(in_process(create_app(engine, ServerSettings(model="demo")), ask))]
+    families = [*text_string_to_metric_families(in_process(create_app(engine), ask))]
     types = {each.name: each.type for each in families if not each.name.endswith("_created")}
     samples = [sample for each in families for sample in each.samples if sample.name == "promptcache_store_bytes"]
     found = {each.labels["tier"]: each.value for each in samples}

@@ -17,7 +17,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.decode import Service
-from promptcache.server import ApiKeys, ServerSettings, create_app
+from promptcache.server import ApiKeys, create_app
 from promptcache.server.limits import digests
 from tests.engine.calling import TOOLS
 from tests.server.conftest import CHATS, TRAVEL, XML, Served, running, wait_until
@@ -45,7 +45,7 @@ def open_server() -> Iterator[Served]:
     """A server that needs no key of clients, with one administrator."""
     engine = Engine.from_pretrained("demo")
     engine.add_schema(TRAVEL)
-    yield from running(create_app(engine, ServerSettings(model="demo", keys=ApiKeys(admins=digests(["root"])))))
+    yield from running(create_app(engine, keys=ApiKeys(admins=digests(["root"]))))
 
 
 @pytest.fixture(scope="module")

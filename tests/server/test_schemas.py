@@ -15,7 +15,7 @@ from lxml import etree
 
 from promptcache import Engine
 from promptcache.language import parse_schema
-from promptcache.server import SchemaFolder, ServerSettings, create_app
+from promptcache.server import SchemaFolder, create_app
 from tests.server.conftest import CHATS, KEYS, TRAVEL, XML, Served, in_process
 
 DOCUMENT = '<schema name="{}"><module name="one">The colour of the car is {}.</module></schema>'
@@ -135,9 +135,7 @@ def _restarted(engine: Engine, folder: Path, work: Callable[[httpx.AsyncClient],
         names = [each["id"] for each in (await client.get("/v1/schemas")).json()["data"]]
         return {each: (await client.get(f"/v1/schemas/{quote(each, safe='')}")).json()["xml"] for each in names}
 
-    return in_process(
-        create_app(fresh, ServerSettings(model="demo", keys=KEYS, schema_folder=SchemaFolder(folder))), run
-    )
+    return in_process(create_app(fresh, keys=KEYS, schema_folder=SchemaFolder(folder)), run)
 
 
 async def _nothing(_client: httpx.AsyncClient) -> None:
@@ -219,9 +217,7 @@ def test_servers_share_a_folder(engine: Engine, tmp_path: Path, caplog: pytest.L
     for _ in range(2):
         fresh = Engine(engine.model, engine.tokenizer)
         fresh.add_schema(TRAVEL)
-        app = create_app(
-            fresh, ServerSettings(model="demo", keys=KEYS, schema_folder=SchemaFolder(tmp_path / "shared"))
-        )
+        app = create_app(fresh, keys=KEYS, schema_folder=SchemaFolder(tmp_path / "shared"))
         servers.append(app)
 
     async def run(one: httpx.AsyncClient) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import queue
 import signal
 import socket
@@ -21,9 +20,8 @@ from click.testing import CliRunner
 
 from promptcache import Engine, StoreConfig
 from promptcache.cli.app import app
-from promptcache.diagnostics import InvalidValue
 from promptcache.rows.batch import Batch
-from promptcache.server import ServerSettings, create_app, serve
+from promptcache.server import create_app, serve
 from tests.server.conftest import CHAT, CHATS, TRAVEL, server_process, wait_until
 
 DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></schema>'
@@ -33,9 +31,9 @@ DOCUMENT = '<schema name="s"><module name="one">The colour is {}.</module></sche
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The calls of `serve`, which serves nothing here."""
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr("promptcache.cli.serve._load", lambda *_: None)
+    monkeypatch.setattr("promptcache.cli.serve.ServeOptions.load", lambda *_: None)
     monkeypatch.setattr("promptcache.cli.serve._check_address", lambda *_: asyncio.sleep(0))
-    monkeypatch.setattr("promptcache.server.create_app", lambda _engine, settings: settings)
+    monkeypatch.setattr("promptcache.server.create_app", lambda _engine, settings, **_: settings)
     monkeypatch.setattr("promptcache.server.serve", lambda app, **given: not calls.append({"settings": app, **given}))
     return calls
 
@@ -51,15 +49,15 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
     """A flag wins over a variable, and a variable over the file of --config."""
     config = tmp_path / "serve.toml"
     config.write_text(
-        f'max-rows = 3\nmax_waiting = 4\nport = 5\nschema = "{TRAVEL}"\ntail-bytes = "2 MiB"\n', encoding="utf-8"
+        f'max-rows = 3\nmax_waiting = 4\nport = 5\nschema = "{TRAVEL}"\ntail = "2 MiB"\n', encoding="utf-8"
     )
 
     code, errors = _serve("--config", str(config), "--port", "7", PROMPTCACHE_MAX_WAITING="6", PROMPTCACHE_PORT="8")
 
     assert code == 0, errors
     (call,) = started
-    limits = call["settings"].limits
-    assert (limits.max_rows, limits.max_waiting, call["port"], limits.tail_bytes) == (3, 6, 7, 2 * 2**20)
+    settings = call["settings"]
+    assert (settings.max_rows, settings.max_waiting, call["port"], settings.tail_bytes) == (3, 6, 7, 2 * 2**20)
     assert call["host"] == "127.0.0.1"
 
 
@@ -79,23 +77,20 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (["--metrics-key-file", "empty", "--api-key-file", "keys"], 2, "--metrics-key-file empty: at least one key"),
         (["--allow-host", "gpu.example"], 0, ""),
         (["--allow-origin", "*", "--allow-origin", "https://app.example:8080"], 0, ""),
-        (["--allow-origin", "app.example"], 2, "origins=('app.example',) is not allowed: a list of '*' or of origins"),
+        (
+            ["--allow-origin", "app.example"],
+            2,
+            "allow_origin=('app.example',) is not allowed: a list of '*' or of origins",
+        ),
         (["--api-key-file", "nowhere"], 3, "No such file"),
         (["--config", "wrong.toml"], 2, "no option 'max_row'"),
         (["--config", "broken.toml"], 2, "is not TOML"),
         (["--config", "nowhere.toml"], 3, "No such file"),
         (["--schema", str(TRAVEL), "--schema", str(TRAVEL)], 2, "another file has the schema 'travel' too"),
         (["--schema", "nowhere.xml"], 3, "nowhere.xml"),
-        (["--max-rows", "0"], 2, "0 is not in the range"),
-        (["--tail-bytes", "0"], 2, "'--tail-bytes': '0' is not allowed: a whole number of bytes from 1 on"),
-        (["--max-body", "0.4 B"], 2, "'--max-body': '0.4 B' is not allowed: a whole number of bytes from 1 on"),
         (["--max-body", "9" * 400], 2, "is not allowed: a whole number of bytes from 1 on, below 2**63"),
         (["--memory", "9999999 TB"], 2, "'--memory': '9999999 TB' is not allowed: a whole number of bytes from 0 on"),
         (["--memory", "0", "--limit", "0"], 0, ""),
-        (["--drain", "inf"], 2, "'--drain': inf is not allowed: a number above 0"),
-        (["--drain", "1e10"], 2, "1e10 is not allowed: a number above 0, at most 31,622,400 (a year)"),
-        (["--request-timeout", "nan"], 2, "'--request-timeout': nan is not allowed"),
-        (["--queue-timeout", "0"], 2, "0 is not allowed"),
         (["--config", "twice.toml"], 2, "an option is there twice, with - and with _"),
         (["--api-key-file", "accent"], 2, "--api-key-file accent: the key in line 2 is not allowed: letters without"),
         (["--replicas", "2"], 2, "is for --ray"),
@@ -107,18 +102,17 @@ def test_options_come_from_flags_then_the_environment_then_the_file(
         (
             ["--max-rows", "x", "PROMPTCACHE_MAX_ROWS=2"],
             2,
-            "Invalid value for '--max-rows': 'x' is not a valid integer",
+            "Invalid value for '--max-rows': 'x' is not allowed: a whole number of rows",
         ),
-        (["PROMPTCACHE_MAX_ROWS=x"], 2, "Invalid value for '--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not a"),
-        (["--config", "x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not a valid integer"),
-        (["PROMPTCACHE_CONFIG=x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not a valid"),
-        (["--config", "x.toml", "PROMPTCACHE_MAX_ROWS=x"], 2, "'--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not a"),
+        (["PROMPTCACHE_MAX_ROWS=x"], 2, "Invalid value for '--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not all"),
+        (["--config", "x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),
+        (["PROMPTCACHE_CONFIG=x.toml"], 2, "Invalid value for '--max-rows' from --config x.toml: 'x' is not allowed"),
+        (["--config", "x.toml", "PROMPTCACHE_MAX_ROWS=x"], 2, "'--max-rows' from PROMPTCACHE_MAX_ROWS: 'x' is not all"),
         (["--config", "zero.toml"], 2, "Invalid value for '--max-body' from --config zero.toml: '0' is not allowed"),
         (["--config", "list.toml"], 2, "--config list.toml: 'max_rows' is a list; text, a number, true or false is"),
         (["--config", "table.toml"], 2, "--config table.toml: 'ray' is a table; text,"),
         (["--config", "lists.toml"], 2, "--config lists.toml: 'schema' is a list; text,"),
-        (["--config", "date.toml"], 2, "'1979-05-27' is no size"),
-        (["--config", "true.toml"], 2, "'True' is not a valid integer range"),
+        (["--config", "true.toml"], 2, "'True' is not allowed: a whole number of rows"),
         (["--schema-folder", "keys/kept"], 3, "error: Not a directory: keys/kept"),
     ],
     ids=lambda each: " ".join(map(str, each))[:40] if isinstance(each, list) else None,
@@ -144,7 +138,6 @@ def test_options_are_checked_before_the_model_is_loaded(
         "list.toml": "max_rows = [1]",
         "table.toml": "ray = {a = 1}",
         "lists.toml": "schema = [[1]]",
-        "date.toml": "max_body = 1979-05-27",
         "true.toml": "max_rows = true",
         "a b.xml": '<schema name="a">Text.</schema>',
         "c.xml": '<schema name="c">Text.</schema>',
@@ -163,37 +156,12 @@ def test_options_are_checked_before_the_model_is_loaded(
     assert message in errors
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("model", None),
-        ("keys", {"alice"}),
-        ("origins", ["https://app.example/"]),
-        ("schema_folder", "schemas"),
-        ("keep", "int2"),
-        ("limits", {}),
-        ("max_new_tokens", 0),
-        ("request_timeout_s", 0),
-        ("max_body_bytes", 0),
-        ("max_connections", 0),
-        ("client_timeout_s", -1),
-        ("drain_s", math.inf),
-    ],
-)
-def test_settings_of_a_server_that_could_answer_nothing_are_refused(setting: str, value: object) -> None:
-    """A setting that is not a value of its kind is refused by name, and so is a limit of nothing."""
-    given: dict[str, Any] = {"model": "demo", setting: value}
-
-    with pytest.raises(InvalidValue, match=f"^{setting}=.* is expected$"):
-        ServerSettings(**given)
-
-
 @pytest.mark.parametrize("ray", [(), ("--ray",)])
 def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, ray: tuple[str, ...]
 ) -> None:
     """A port in use, and a host that is none, have one line with both options; the exit code is 3."""
-    for name in ("_load", "_serve_ray"):
+    for name in ("ServeOptions.load", "_serve_ray"):
         monkeypatch.setattr(f"promptcache.cli.serve.{name}", lambda *_: pytest.fail("the model was loaded"))
     monkeypatch.setattr("promptcache.cli.serve.find_spec", lambda name: name)
     real = socket.getaddrinfo
@@ -223,7 +191,7 @@ def test_an_address_that_is_not_free_is_refused_before_the_model_is_loaded(
 def test_modules_stay_within_the_memory_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--memory`, the store holds no more, and requests are answered all the same."""
     engines: list[Engine] = []
-    monkeypatch.setattr("promptcache.server.create_app", lambda engine, _settings: engines.append(engine))
+    monkeypatch.setattr("promptcache.server.create_app", lambda engine, *_, **__: engines.append(engine))
     monkeypatch.setattr("promptcache.server.serve", lambda *_, **__: True)
 
     code, errors = _serve("--schema", str(TRAVEL), "--memory", "300 KiB", "--port", "0")
@@ -243,7 +211,7 @@ def test_server_ends_when_the_worker_is_dead(engine: Engine, monkeypatch: pytest
 
     urls: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor() as threads:
-        made = create_app(engine, ServerSettings(model="demo"))
+        made = create_app(engine)
         ended = threads.submit(serve, made, host="127.0.0.1", port=0, started=urls.put)
         with httpx.Client(base_url=urls.get(timeout=30), headers={"connection": "close"}) as client:
             wait_until(lambda: client.get("/health").status_code == 200)
@@ -304,9 +272,9 @@ def test_sigterm_ends_warming(tmp_path: Path) -> None:
 BLOCKED = """
 from threading import Event
 from promptcache import Engine
-from promptcache.server import ServerSettings, create_app, serve
+from promptcache.server import create_app, serve
 
-app = create_app(Engine.from_pretrained("demo"), ServerSettings(model="demo"))
+app = create_app(Engine.from_pretrained("demo"))
 
 @app.get("/wait")
 def wait():

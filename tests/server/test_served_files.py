@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from promptcache import Engine
-from promptcache.server import ApiKeys, ServerSettings, create_app
+from promptcache.server import ApiKeys, create_app
 from promptcache.server.limits import digests
 from tests.server.conftest import XML, Served, running
 
@@ -46,7 +46,7 @@ def house(folder: Path) -> Iterator[Served]:
     """A server of this schema, with one administrator."""
     engine = Engine.from_pretrained("demo")
     engine.add_schema(folder / "house.xml")
-    yield from running(create_app(engine, ServerSettings(model="demo", keys=ApiKeys(admins=digests(["root"])))))
+    yield from running(create_app(engine, keys=ApiKeys(admins=digests(["root"]))))
 
 
 def check(client: httpx.Client, document: str, **more: str) -> dict[str, Any]:

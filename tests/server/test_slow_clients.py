@@ -28,22 +28,20 @@ TIMEOUT_S = 0.8
 @pytest.fixture
 def impatient(engine: Engine) -> Iterator[Served]:
     """A server with a short time limit for clients, four connections, and little memory for unread answers."""
-    settings = ServerSettings(
-        model="demo", client_timeout_s=TIMEOUT_S, max_connections=4, max_new_tokens=3000, request_timeout_s=30
-    )
+    settings = ServerSettings(client_timeout_s=TIMEOUT_S, max_connections=4, max_new_tokens=3000, request_timeout_s=30)
     yield from running(create_app(engine, settings), send_buffer=4096)
 
 
 @pytest.fixture
 def crowded(engine: Engine) -> Iterator[Served]:
     """A server with four connections."""
-    yield from running(create_app(engine, ServerSettings(model="demo", max_connections=4)))
+    yield from running(create_app(engine, ServerSettings(max_connections=4)))
 
 
 @pytest.fixture(scope="module")
 def patient(engine: Engine) -> Iterator[Served]:
     """A server with the time limits of `serve`, which are longer than these tests wait."""
-    yield from running(create_app(engine, ServerSettings(model="demo")))
+    yield from running(create_app(engine))
 
 
 def connect(served: Served, receive_buffer: int | None = None) -> socket.socket:
@@ -97,8 +95,8 @@ def test_slow_heads_close_their_connections(impatient: Served) -> None:
 
 def test_a_body_after_its_answer_has_the_time_of_a_head(engine: Engine) -> None:
     """A client that was refused before its body had arrived cannot keep its connection by sending more of it."""
-    settings = ServerSettings(model="demo", client_timeout_s=TIMEOUT_S, keys=KEYS)
-    for served in running(create_app(engine, settings)):
+    settings = ServerSettings(client_timeout_s=TIMEOUT_S)
+    for served in running(create_app(engine, settings, keys=KEYS)):
         assert seconds_until_closed(served, head(1000)) < TIMEOUT_S + 10
 
 
@@ -135,7 +133,7 @@ def test_a_slow_answer_is_no_slow_client(engine: Engine, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_a_connection_outlives_the_idle_time_of_clients(engine: Engine) -> None:
     """A connection takes a request after 6 seconds. httpx closes its own after 5, so it never sends one in vain."""
-    for server in running(create_app(engine, ServerSettings(model="demo"))):
+    for server in running(create_app(engine)):
         with connect(server) as connection:
             assert status(connection) == 200
             time.sleep(6)
@@ -172,7 +170,7 @@ def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the drain its connection is aborted, and its request ends with a line in the log, without a traceback."""
-    app = create_app(engine, ServerSettings(model="demo", max_new_tokens=3000, drain_s=0.1))
+    app = create_app(engine, ServerSettings(max_new_tokens=3000, drain_s=0.1))
     body = json.dumps({**CHAT, "stream": True, "n": 8, "min_tokens": 3000, "max_tokens": 3000}).encode()
     with ExitStack() as stack, caplog.at_level("INFO", "promptcache.server"):
         for server in running(app, send_buffer=4096):
@@ -192,7 +190,7 @@ def test_a_client_that_does_not_read_delays_the_end_by_its_last_bytes_only(
 
 def test_a_second_signal_ends_the_server_at_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     """A running stream gets an error as its last event, and the log a line, without a traceback."""
-    app = create_app(engine, ServerSettings(model="demo", max_new_tokens=3000))
+    app = create_app(engine, ServerSettings(max_new_tokens=3000))
     body = {**CHAT, "stream": True, "min_tokens": 3000, "max_tokens": 3000}
     with caplog.at_level("INFO", "promptcache.server"):
         for server in running(app):

@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from promptcache import Engine, Prompt
-from promptcache.decode import ServiceLimits
 from promptcache.kv import StoreConfig
 from promptcache.server import ApiKeys, ServerSettings, create_app
 from promptcache.server.limits import digests
@@ -220,9 +219,9 @@ def test_soak(total: int) -> None:
     """Each answer is that of the version it names; no row, task, connection or memory is left at the end."""
     engine = Engine(MODEL, TOKENIZER, store=StoreConfig(memory_bytes=MEMORY_BYTES))
     engine.add_schema(document(VERSIONS[0]))
-    limits = ServiceLimits(max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300)
     keys = ApiKeys(clients=digests(KEYS), admins=digests(["root"]))
-    app = create_app(engine, ServerSettings(model="tiny", keys=keys, limits=limits))
+    settings = ServerSettings(model="tiny", max_rows=6, max_waiting=32, tail_bytes=2**21, queue_timeout_s=300)
+    app = create_app(engine, settings, keys=keys)
     started = time.perf_counter()
     for served in running(app):
         load = Load(served, questions(), total, random.Random(total))

@@ -18,9 +18,10 @@ from typing import BinaryIO
 import safetensors.torch
 import torch
 
+from promptcache.codecs import Codec
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
 from promptcache.kv.codec import StoredEncoding, TensorSpec, tensor_specs
-from promptcache.kv.keys import FORMAT_VERSION, Codec, Recipe
+from promptcache.kv.keys import FORMAT_VERSION, Recipe
 from promptcache.kv.types import KVShape
 
 PIECE_BYTES = 4 * 2**20

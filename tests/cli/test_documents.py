@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.cli import files
-from promptcache.cli.files import DocumentKind, InputDocument, find_schema, read
-from promptcache.cli.sources import Sources
+from promptcache.cli import documents
+from promptcache.cli.documents import DocumentKind, InputDocument, Sources, find_schema, read
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt
 from tests.cli.conftest import DOCUMENTS, Command
@@ -147,7 +146,7 @@ def test_files_that_may_not_be_written_are_left_alone(
         return opened(path, flags, *rest)
 
     if refused_by == "the file":
-        monkeypatch.setattr(files.os, "access", lambda path, mode: False)  # a superuser may write to anything
+        monkeypatch.setattr(documents.os, "access", lambda path, mode: False)  # a superuser may write to anything
     else:
         monkeypatch.setattr(os, "open", refused)
     result = command("fmt", "support.xml")

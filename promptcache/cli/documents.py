@@ -1,4 +1,4 @@
-"""Documents on disk and standard input, shipped schemas, the schema of a prompt, and files that commands write.
+"""Documents on disk and standard input, values of templates, the schema of a prompt, and files that commands write.
 
 Files are written whole or not at all, and never over a document that was read, a pipe or a device.
 """
@@ -6,6 +6,7 @@ Files are written whole or not at all, and never over a document that was read, 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -13,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import promptcache
 from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
-from promptcache.cli.sources import Sources, TemplateContext
 from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
 from promptcache.language import (
     HEAD_BYTES,
@@ -42,6 +43,7 @@ _STDIN = "-"
 _STDIN_NAME = "<stdin>"
 _MAX_FILES = 1000  # searched per folder
 _ROOTS = frozenset({"schema", "prompt"})
+_MAX_CONTEXT_BYTES = 8 * 1024 * 1024
 
 
 class DocumentKind(StrEnum):
@@ -50,6 +52,41 @@ class DocumentKind(StrEnum):
     SCHEMA = "schema"
     PROMPT = "prompt"
     FILE = "file"
+
+
+@dataclass(slots=True)
+class TemplateContext:
+    """Values for templates. `used` becomes true when a template is rendered."""
+
+    file: Path
+    values: dict[str, Any] = field(repr=False)
+    used: bool = False
+
+
+class Sources:
+    """The names of the documents that were read; `context` holds the values of `--context`."""
+
+    def __init__(self, context: Path | None = None) -> None:
+        """Begin to read; `context` is the file of `--context`. Errors are those of `read_context`."""
+        self.context = None if context is None else read_context(context)
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str) -> None:
+        """Remember a document by the name that its spans carry."""
+        self._names[name] = None
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of the documents, in the order of reading."""
+        return self._names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def check_context(self) -> None:
+        """Raise `UsageMistake` if values were given and no template was read."""
+        if self.context is not None and not self.context.used:
+            raise UsageMistake("--context is for templates, *.xml.j2, and none was read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +121,26 @@ class InputDocument:
     def folder(self) -> Path:
         """The folder of the document; for standard input the working directory."""
         return self.path.parent if self.path is not None else Path()
+
+
+def read_context(path: Path) -> TemplateContext:
+    """Read the JSON object of `--context`.
+
+    Raises:
+        UsageMistake: The file does not hold a JSON object.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(_MAX_CONTEXT_BYTES + 1)
+    if len(data) > _MAX_CONTEXT_BYTES:
+        raise UsageMistake(f"--context {path}: the file has more than {_MAX_CONTEXT_BYTES} bytes")
+    try:
+        values = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as fault:
+        raise UsageMistake(f'--context {path} is not JSON, such as {{"name": "value"}}: {fault}') from None
+    if not isinstance(values, dict):
+        raise UsageMistake(f'--context {path}: an object is expected, as {{"name": "value"}}')
+    return TemplateContext(path, values)
 
 
 def source_name(name: str) -> str:

@@ -1,0 +1,46 @@
+"""Groups of commands: their help, and the way they end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+from click.exceptions import Exit
+
+from promptcache.cli.exits import ExitCode, ending
+
+HELP = {"max_content_width": 100, "show_default": True, "help_option_names": ["-h", "--help"]}
+"""Settings of the help of all commands."""
+
+
+class CommandGroup(click.Group):
+    """A group whose help shows the whole first line of each command's help, and whose errors end like all others."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, (each.help or "").partition("\n")[0]) for name, each in found if each is not None]
+            )
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command and exit. Errors that click finds end like all others."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            with (
+                ending(as_json="--json" in words),
+                self.make_context(prog_name or self.name, words, **extra) as context,
+            ):
+                self.invoke(context)
+        except Exit as end:
+            sys.exit(end.exit_code)
+        sys.exit(ExitCode.OK)

@@ -1,0 +1,165 @@
+"""The settings of an engine, of a service and of a server. Each is declared here, once.
+
+Keywords of `Engine`, options of commands, the TOML file of `promptcache serve` and docs/settings.md are made from the
+fields. A new setting of an engine is a field, with its type in `EngineKeywords`, and the line that uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from promptcache.codecs import Codec
+from promptcache.declared import Declared, check_fields, declare
+from promptcache.diagnostics import ABOVE_0, BYTES_ABOVE_0, FLAG, SECONDS, TEXT, InvalidValue, Kind, one_of, whole
+from promptcache.language import DEFAULT_REPAIR, REPAIR, Placement
+
+if TYPE_CHECKING:
+    from promptcache.kv import StoreSource
+
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(:\d+)?")  # as browsers write it
+
+MAX_STEP_TOKENS = 2048
+"""Limit of the new tokens in one forward pass, over all rows; limits the memory of activations."""
+
+
+class PromoteMode(StrEnum):
+    """Whether combinations that come again are promoted by themselves."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+def setting(kind: Kind, words: str, default: Any, *, on_command_line: bool = True) -> Any:
+    """Declare a setting."""
+    return declare(Declared(kind=kind, words=words, on_command_line=on_command_line), default)
+
+
+class EngineKeywords(TypedDict, total=False):
+    """The keywords of `Engine`: the fields of `EngineSettings`."""
+
+    store: StoreSource | None
+    context_length: int | None
+    keep: str
+    repair: str
+    positions: str | None
+    history: bool
+    promote: str
+    strict_template: bool
+    pack: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """The settings of an engine. Those without an option of their own are not for commands."""
+
+    store: StoreSource | None = setting(
+        Kind("a folder, a URL, a StoreConfig, a BlobTier or a Store", lambda _: True),  # opening it checks it
+        "Where KV is kept; None: in memory only.",
+        None,
+        on_command_line=False,
+    )
+    context_length: int | None = setting(
+        whole(1, unit="positions") | None, "Positions to use; default: all that the model declares.", None
+    )
+    keep: str = setting(one_of(Codec), "Codec of the stored KV: as computed, or quantized.", Codec.FULL.value)
+    repair: str = setting(
+        REPAIR,
+        "What to compute again of cached text, if neither the call nor the schema states it: none, slots, first-16, "
+        "first-20%, all.",
+        str(DEFAULT_REPAIR),
+        on_command_line=False,
+    )
+    positions: str | None = setting(
+        one_of(Placement) | None,
+        "Where cached text stands, if the schema does not state it; default: closed where the model allows it.",
+        None,
+    )
+    history: bool = setting(FLAG, "Keep KV of text that requests added, for requests that begin alike.", True)
+    promote: str = setting(
+        one_of(PromoteMode),
+        "In idle time, prefill modules together that are used together again.",
+        PromoteMode.OFF.value,
+    )
+    strict_template: bool = setting(FLAG, "Refuse a prompt that is not what the chat template writes for it.", False)
+    pack: bool | None = setting(
+        FLAG | None,
+        "Reorder weights of linear layers for the kernels of a CPU: True all, None where it pays. Packed layers have "
+        "no gradients.",
+        False,
+        on_command_line=False,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self, InvalidValue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Limits of a service.
+
+    Raises:
+        InvalidValue: A limit is not a number of its kind.
+    """
+
+    max_rows: int = setting(whole(1, unit="rows"), "Requests that are computed together.", 32)
+    step_tokens: int = setting(
+        whole(1, MAX_STEP_TOKENS, unit="tokens"),
+        "Tokens of prompts in one forward pass; more prefill faster, and delay running answers more.",
+        64,
+    )
+    tail_bytes: int = setting(
+        BYTES_ABOVE_0,
+        "KV of running requests, reserved for whole answers; up to twice as much is allocated.",
+        2**30,
+    )
+    max_waiting: int = setting(whole(1, unit="requests"), "Requests that may wait; more are refused.", 256)
+    max_waiting_tokens: int = setting(
+        whole(1, unit="tokens"), "Tokens of all waiting requests, prompt and answer.", 65_536
+    )
+    queue_timeout_s: float = setting(ABOVE_0._replace(unit="seconds"), "Time that a request may wait.", 30.0)
+
+    def __post_init__(self) -> None:
+        check_fields(self, InvalidValue)
+
+
+def _texts(words: str, takes: Callable[[str], object]) -> Kind:
+    """Return the kind of a list of texts that `takes` accepts."""
+    return Kind(
+        f"a list of {words}",
+        lambda value: isinstance(value, list | tuple) and all(isinstance(each, str) and takes(each) for each in value),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings(ServiceLimits):
+    """Settings of a server, and the limits of its service.
+
+    Raises:
+        InvalidValue: A setting is not a value of its kind.
+    """
+
+    model: str = setting(TEXT, "The name of the model for clients.", "demo", on_command_line=False)
+    allow_host: Sequence[str] = setting(
+        _texts("names of hosts", bool),
+        "A name under which a server without keys answers, beside localhost and addresses.",
+        (),
+    )
+    allow_origin: Sequence[str] = setting(
+        _texts("'*' or of origins such as 'https://app.example.com'", _ORIGIN.fullmatch),
+        "Let pages of this origin read answers in a browser (CORS), or of all with *.",
+        (),
+    )
+    max_new_tokens: int = setting(whole(1, unit="tokens"), "Maximum tokens of one answer.", 1024)
+    max_connections: int = setting(
+        whole(1, unit="connections"), "Connections above which waiting ones are closed, and requests refused.", 512
+    )
+    max_body_bytes: int = setting(BYTES_ABOVE_0, "Maximum size of a request.", 2**20)
+    request_timeout_s: float = setting(SECONDS, "Time that a request may take.", 600.0)
+    client_timeout_s: float = setting(
+        SECONDS, "Time to send the head of a request, to send its body, and to read some of the answer.", 30.0
+    )
+    drain_s: float = setting(SECONDS, "Time that running requests have after SIGTERM.", 30.0)
