@@ -22,6 +22,7 @@ from click.exceptions import Exit
 
 from promptcache.cli.documents import Sources, read_schemas
 from promptcache.cli.exits import EnvironmentMissing, ExitCode, UsageMistake, ending
+from promptcache.cli.groups import HELP
 from promptcache.cli.options import FILE, context_option
 from promptcache.cli.output import tell
 from promptcache.cli.settings import EngineOptions, Value, collected, declared_options, engine_options, take_declared
@@ -229,7 +230,7 @@ class ServeOptions:
             raise EnvironmentMissing("--ray needs 'ray': pip install 'promptcache[ray]' brings it")
 
 
-@click.command("serve", cls=_ServeCommand, context_settings={"auto_envvar_prefix": "PROMPTCACHE"})
+@click.command("serve", cls=_ServeCommand, context_settings={**HELP, "auto_envvar_prefix": "PROMPTCACHE"})
 @click.option(
     "--config",
     metavar="FILE",
