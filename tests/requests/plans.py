@@ -24,9 +24,9 @@ def state_of(workload: Workload) -> SchemaState:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """Tokens that were promoted; they belong to a salt if an argument is among them."""
+    """Tokens that were promoted, with their positions; they belong to a salt if an argument is among them."""
 
-    token_ids: tuple[int, ...]
+    tokens: tuple[tuple[int, int], ...]
     salt: str | None
     has_argument: bool
 
@@ -37,8 +37,8 @@ def combined(plan: Plan, salt: str | None) -> Promoted | None:
         return None
     last = max(index for index, piece in enumerate(plan.pieces) if piece.source or piece.origin is Origin.LAST)
     pieces = plan.pieces[: last + 1]
-    token_ids = tuple(token_id for piece in pieces for token_id in piece.token_ids)
-    return Promoted(token_ids, salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
+    tokens = tuple(each for piece in pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
+    return Promoted(tokens, salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
 
 
 def promoted_tokens(workload: Workload, state: SchemaState) -> Promoted | None:
@@ -54,7 +54,7 @@ def promoted_plan(plan: Plan, promoted: Promoted | None, ask: Ask, way: Way) -> 
     own = combined(plan, ask.salt)
     if promoted is None or own is None or way is Way.LINK or (promoted.has_argument and promoted.salt != ask.salt):
         return plan
-    return plan.plain() if promoted.token_ids[: len(own.token_ids)] == own.token_ids else plan
+    return plan.plain() if promoted.tokens[: len(own.tokens)] == own.tokens else plan
 
 
 def plan_of(
