@@ -12,7 +12,7 @@ from promptcache.kv.codec import apply_codec
 from promptcache.kv.eviction import Cost, encoding_cost
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory import KVMemory
-from promptcache.kv.store import Lookup, Store, Tier, checked_keys
+from promptcache.kv.store import MAX_NOTES, Lookup, Store, Tier, checked_keys
 from promptcache.kv.types import KV, KVShape
 
 _TIER = instance("a Tier", Tier)
@@ -50,6 +50,7 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         _TIER.check("tier", tier, StoreError)
         self.tier = tier
         self._cost = cost
+        self._priorities: dict[str, int] = {}  # by key, in the order of their first note
 
     @property
     def memory(self) -> KVMemory:
@@ -87,7 +88,7 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         _RECIPE.check("recipe", recipe, StoreError)
         if (kept := self.find(recipe.key)) is not None:
             return kept
-        cost = self._cost(recipe)
+        cost = self._cost(recipe) * self._priorities.get(recipe.key, 1)
         try:
             handle = self.with_room(partial(self.allocate, keys.shape[2], cost))
         except torch.OutOfMemoryError:
@@ -97,6 +98,12 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         handle.keys.copy_(keys)
         handle.values.copy_(values)
         return self.keep(recipe.key, handle, cost, recipe=recipe)
+
+    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Set facts of encodings: the cost of one that is kept from now on is multiplied by its "priority"."""
+        self._priorities |= {key: int(more["priority"]) for key, more in facts.items() if "priority" in more}
+        while len(self._priorities) > MAX_NOTES:
+            del self._priorities[next(iter(self._priorities))]
 
     def delete(self, key: str) -> None:
         """Delete `key`. Its memory is free when no request uses it."""

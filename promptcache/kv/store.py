@@ -20,6 +20,9 @@ from promptcache.kv.memory import KVMemory
 from promptcache.kv.types import KV
 from promptcache.locks import new_lock
 
+MAX_NOTES = 1 << 16
+"""Maximum number of keys with facts, about 300 bytes each. The earliest ones are forgotten."""
+
 
 class Tier(StrEnum):
     """Level of the cache hierarchy. `MEMORY` is the memory of the model's device."""
@@ -152,7 +155,7 @@ class Store(ABC):
         return frozenset()
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:  # noqa: B027
-        """Set facts to write beside encodings, by key. They inform people and are part of no key."""
+        """Set facts of encodings by key: "priority" is a factor of their cost, the others inform people."""
 
     def claim(
         self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on

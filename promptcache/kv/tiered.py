@@ -25,12 +25,11 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import pack, unpack
 from promptcache.kv.keys import KEY, Recipe
 from promptcache.kv.memory_store import MemoryStore
-from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
+from promptcache.kv.store import MAX_NOTES, FaultLog, Lookup, OnWait, Store, Tier, checked_keys, go_on
 from promptcache.kv.types import KV
 from promptcache.locks import new_lock
 
 _MAX_CLAIMS = 64  # at once; each has an open file
-_MAX_NOTES = 1 << 16  # keys with facts, about 300 bytes each
 _WAIT_S = 0.5  # between two calls of `on_wait`
 _log = logging.getLogger(__name__)
 
@@ -221,11 +220,13 @@ class TieredStore(Unpicklable, Store):
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
         """Set facts to write beside encodings, by key. Later facts are merged with earlier ones."""
+        for memory in self._memories:
+            memory.note(facts)
         if not self.blob_tiers:
             return
         for key, more in facts.items():
             self._notes[key] = {**self._notes.pop(key, {}), **more}
-            while len(self._notes) > _MAX_NOTES:
+            while len(self._notes) > MAX_NOTES:
                 self._notes.popitem(last=False)
 
     def faults(self) -> tuple[str, ...]:

@@ -213,6 +213,7 @@ class ModuleOptions(TypedDict, total=False):
     after: tuple[str, ...]
     cache: bool | None
     reserve: int | None
+    priority: int | None
     context: Context | None
     separator: str | None
 

@@ -236,7 +236,13 @@ class Catalog:
     def describe(self, schema: str, modules: Mapping[Encoding, str]) -> None:
         """Tell the store the schema and the module path of encodings."""
         if self._store is not None:
-            self._store.note({self._key(each): {"schema": schema, "module": path} for each, path in modules.items()})
+            self._store.note({self._key(each): self._facts(schema, path) for each, path in modules.items()})
+
+    def _facts(self, schema: str, path: str) -> dict[str, str]:
+        state = self.get(schema)
+        module = None if state is None else state.schema.modules.get(path)
+        priority = None if module is None else module.node.priority
+        return {"schema": schema, "module": path, **({} if priority is None else {"priority": str(priority)})}
 
     def get(self, name: str) -> SchemaState | None:
         """Return the schema of this name, or None."""

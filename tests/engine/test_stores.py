@@ -143,6 +143,27 @@ def test_kv_of_replaced_schemas_makes_room(tmp_path: Path) -> None:
     assert made.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_modules_with_priority_stay_in_memory(tmp_path: Path, is_first: bool, is_on_disk: bool) -> None:
+    """Of modules that cost the same, the one with priority stays; it does not matter which one came last."""
+    names = [*"kabcde"] if is_first else [*"abcdek"]
+    modules = "".join(f'<module name="{name}">{name * 16}</module>' for name in names)
+    config = StoreConfig(folder=tmp_path, memory_bytes=60 * tiny_model().shape.token_bytes)
+    made = engine(config)
+    made.add_schema(f'<schema name="p">{modules}</schema>'.replace('"k"', '"k" priority="100"'))
+    if is_on_disk:
+        made.warm("p")
+        made = engine(config)
+        made.add_schema(f'<schema name="p">{modules}</schema>'.replace('"k"', '"k" priority="100"'))
+    for name in [*names, *"abcdeabcde"]:
+        made.logits(f'<prompt schema="p"><{name}/>?</prompt>')
+
+    (key,) = made.keys("p", "k")
+    assert not made.store.absent([key])
+    assert made.store.absent(made.keys("p"))
+
+
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec: str) -> None:
     """KV of one codec is never used for another; answers name their codec, and quantized KV is smaller."""

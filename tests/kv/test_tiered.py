@@ -222,7 +222,7 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
 
 def test_facts_are_kept_for_the_last_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store remembers the facts of a limited number of keys, those that were named last."""
-    monkeypatch.setattr("promptcache.kv.tiered._MAX_NOTES", 2)
+    monkeypatch.setattr("promptcache.kv.tiered.MAX_NOTES", 2)
     tier = FileTier(tmp_path)
     store = TieredStore(memory(), (tier,))
     made = [recipe(name) for name in "abc"]

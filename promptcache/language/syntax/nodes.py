@@ -205,6 +205,10 @@ class Module(SchemaNode):
         int | None,
         NUMBER("with [fixed positions](layout.md#closed-and-fixed-positions), the least number of its positions"),
     ] = None
+    priority: Annotated[
+        int | None,
+        NUMBER("memory keeps its KV as if it were this many times as dear to encode ([memory](keeping.md#memory))"),
+    ] = None
     context: Annotated[Context | None, _CONTEXT] = None
     whitespace: Annotated[Whitespace | None, _WHITESPACE._replace(of_members=True)] = None
     separator: Annotated[str | None, _SEPARATOR] = None
