@@ -30,6 +30,8 @@ from tests.requests.features import features
 from tests.requests.options import Resolved, names_places, resolve
 from tests.requests.plans import (
     VOCABULARY,
+    Promoted,
+    computed_tokens,
     plan_of,
     promoted_plan,
     promoted_tokens,
@@ -85,6 +87,7 @@ class Asked:
         self._engine.add_schema(workload.schema, keep=workload.codec)
         self._state = state_of(workload)
         self._promoted = promoted_tokens(workload, self._state)
+        self._computed: list[Promoted] = []
         if self._promoted is not None:
             first = workload.steps[0].asks[0]
             self._engine.promote(workload.prompts[first.prompt], salt=first.salt)
@@ -96,6 +99,16 @@ class Asked:
         Raises:
             BrokenLaw: An answer is not that of the reference.
         """
+        made = self._checked(step)
+        asks = [step.asks[0] if step.way is Way.BATCH else ask for ask in step.asks]
+        self._computed += (
+            computed_tokens(each.plan, ask.salt)
+            for each, ask in zip(made, asks, strict=True)
+            if each is not None and not each.plan.reused and ask.reuse  # history has no tokens of the others
+        )
+        return made
+
+    def _checked(self, step: Step) -> list[Completion | None]:
         match step.way:
             case Way.GENERATE:
                 return [self._generate(*step.asks)]
@@ -213,7 +226,7 @@ class Asked:
             turns: Those of the chat so far.
         """
         plan = plan_of(self._workload, self._state, ask, way, turns)
-        plan = promoted_plan(plan, self._promoted, ask, way)
+        plan = promoted_plan(plan, self._promoted, ask, way, self._computed)
         logits = self._logits(plan)
         path = logits.greedy(MAX_PLACES) if options is None and names_places(ask) else ()
         options = options or resolve(ask, path)

@@ -49,12 +49,23 @@ def promoted_tokens(workload: Workload, state: SchemaState) -> Promoted | None:
     return combined(plan_of(workload, state, replace(ask, reuse=True, repair=None), Way.GENERATE), ask.salt)
 
 
-def promoted_plan(plan: Plan, promoted: Promoted | None, ask: Ask, way: Way) -> Plan:
-    """Return the plan that is used for a request: the plain one if all that it combines was promoted."""
+def promoted_plan(plan: Plan, promoted: Promoted | None, ask: Ask, way: Way, computed: Sequence[Promoted] = ()) -> Plan:
+    """Return the plan that is used for a request: the plain one if all that it combines is in history.
+
+    Args:
+        computed: Tokens of earlier requests that computed all of their prompt; history has them as well.
+    """
     own = combined(plan, ask.salt)
-    if promoted is None or own is None or way is Way.LINK or (promoted.has_argument and promoted.salt != ask.salt):
+    if promoted is None or own is None or way is Way.LINK:
         return plan
-    return plan.plain() if promoted.tokens[: len(own.tokens)] == own.tokens else plan
+    known = [each for each in (promoted, *computed) if not each.has_argument or each.salt == ask.salt]
+    return plan.plain() if any(each.tokens[: len(own.tokens)] == own.tokens for each in known) else plan
+
+
+def computed_tokens(plan: Plan, salt: str | None) -> Promoted:
+    """Return the tokens of a request that reuses none."""
+    tokens = tuple(each for piece in plan.pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
+    return Promoted(tokens, salt, has_argument=True)
 
 
 def plan_of(
