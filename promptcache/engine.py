@@ -5,7 +5,7 @@ All methods are thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -30,24 +30,19 @@ from promptcache.decode import (
     answer_batch,
     logits_batch,
     score,
+    tokenized_choices,
 )
 from promptcache.diagnostics import (
     BYTES_ABOVE_0,
-    FLAG,
-    FUNCTION,
     TEXT,
-    InvalidGeneration,
     InvalidValue,
-    Kind,
     Unpicklable,
-    is_text,
-    shown,
     whole,
 )
 from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits
 from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
-from promptcache.layout import Encoding, Layout, Plan, render
+from promptcache.layout import Layout, Plan, render
 from promptcache.loops import dynamic_cache_inputs, linked_inputs
 from promptcache.model import Model, adapt_tokenizer, as_model, load_model, reference_logits, tell_unused
 from promptcache.options import OptionKeywords
@@ -55,7 +50,6 @@ from promptcache.planning import (
     Catalog,
     Planner,
     PromptSource,
-    SchemaState,
     TemplateOptions,
     check_room,
     choose_placement,
@@ -73,10 +67,6 @@ DEFAULT_BATCH_BYTES = 2**30
 DEFAULT_AUDIT_TOKENS = 32
 """Default limit of the places that an audit compares."""
 
-_CHOICES = Kind(
-    "a list of texts, at least one and none of them empty,",
-    lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
-)
 _PLACES = whole(1, unit="tokens")
 
 
@@ -90,7 +80,8 @@ class Engine(Unpicklable):
     fault with its place), `UnknownSchema` if its schema was not added, and `ContextLengthExceeded` if it needs more
     positions than the model has, with the answer that was asked for. Nothing was computed then.
 
-    Where a method takes `repair`, None means the setting of the schema, else that of the engine.
+    Methods that take the name of a schema raise `UnknownSchema` as well. Where a method takes `repair`, None means the
+    setting of the schema, else that of the engine.
 
     Attributes:
         model: The model; the engine changes it in place.
@@ -269,12 +260,7 @@ class Engine(Unpicklable):
         self._catalog.set_member(schema, collection, name, new_member(name, text))
 
     def remove_member(self, schema: str, collection: str, name: str) -> None:
-        """Remove a member of a collection. Requests in flight keep it.
-
-        Raises:
-            UnknownSchema: No schema of that name was added.
-            InvalidValue: There is no such collection or member.
-        """
+        """Remove a member of a collection. Requests in flight keep it. Errors as `add_member`."""
         self._catalog.set_member(schema, collection, name, None)
 
     def members(self, schema: str, collection: str) -> Mapping[str, str]:
@@ -286,11 +272,7 @@ class Engine(Unpicklable):
         return self._catalog.find(schema).layout
 
     def remove_schema(self, name: str) -> None:
-        """Remove a schema. Requests in flight keep it. Its KV makes room when other KV needs it.
-
-        Raises:
-            UnknownSchema: No schema of that name was added.
-        """
+        """Remove a schema. Requests in flight keep it. Its KV makes room when other KV needs it."""
         self._catalog.remove(name)
 
     def warm(
@@ -317,17 +299,8 @@ class Engine(Unpicklable):
 
         Raises:
             ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
-            UnknownSchema: No schema of that name was added.
         """
-        FLAG.check("members", members, InvalidValue)
-        FLAG.check("pairs", pairs, InvalidValue)
-        (FUNCTION | None).check("progress", progress, InvalidValue)
-        self._catalog.check_open()
-        chosen = self._catalog.states if schema is None else (self._catalog.find(schema),)
-        return tuple(
-            warm(each, self._executor, progress, partial(self._made_encodings, each, members=members, pairs=pairs))
-            for each in chosen
-        )
+        return warm(schema, self._catalog, self._executor, self.tokenizer, progress, members=members, pairs=pairs)
 
     def promote(self, prompt: PromptSource, *, salt: str | None = None) -> int:
         """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.
@@ -347,8 +320,7 @@ class Engine(Unpicklable):
             PromptCacheError: Memory has no room for the promotion.
         """
         (TEXT | None).check("salt", salt, InvalidValue)
-        plan = self._fitting(prompt, None)
-        return self._repetition.promote(plan, salt)
+        return self._repetition.promote(self._fitting(prompt, None), salt)
 
     def stats(self) -> EngineStats:
         """Return figures of memory and of promotion."""
@@ -363,11 +335,7 @@ class Engine(Unpicklable):
             self._history.clear()
 
     def keys(self, schema: str, module: str | None = None) -> tuple[str, ...]:
-        """Return the store keys of a schema's encodings, or of one module with the modules in it.
-
-        Raises:
-            PromptCacheError: There is no such schema or module.
-        """
+        """Return the store keys of a schema's encodings, or of one module with the modules in it."""
         return tuple(map(self._executor.key, self._catalog.find(schema).encodings_of(module)))
 
     def plan(
@@ -435,8 +403,7 @@ class Engine(Unpicklable):
         """
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
         asked = self._requests.read(options)
-        if asked.streamer is not None:
-            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
+        asked.check_batch()
         requests = [self._requests.build(each, asked) for each in several(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
@@ -545,13 +512,8 @@ class Engine(Unpicklable):
         Raises:
             InvalidValue: `choices` are not texts, or one has no tokens.
         """
-        _CHOICES.check("choices", choices, InvalidValue)
-        tokenized = [tuple(self.tokenizer.tokenize(each)) for each in choices]
-        if not all(tokenized):
-            empty = choices[tokenized.index(())]
-            raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
-        plan = self._planner.plan(prompt, repair)
-        check_room(plan, max(map(len, tokenized)), self.model.context_length)
+        tokenized = tokenized_choices(choices, self.tokenizer)
+        plan = self._fitting(prompt, repair, max(map(len, tokenized)))
         return score(plan, choices, tokenized, self._executor)
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
@@ -599,14 +561,6 @@ class Engine(Unpicklable):
     def end_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
         return self._requests.end_ids
-
-    def _made_encodings(self, state: SchemaState, *, members: bool, pairs: bool) -> Iterator[Encoding]:
-        for path, encoding in state.member_encodings(self.tokenizer) if members else ():
-            self._catalog.describe(state.schema.name, {encoding: path})
-            yield encoding
-        for pair in state.pair_encodings() if pairs else ():
-            self._catalog.describe(state.schema.name, {pair.encoding: pair.path})
-            yield pair.encoding
 
     def _fitting(self, prompt: PromptSource, repair: str | None, num_new: int = 0) -> Plan:
         """Return the plan of a prompt that leaves positions for `num_new` generated tokens."""

@@ -323,6 +323,15 @@ class Options:
         values = (getattr(self, name) for name in (_SAMPLED if self.is_sampled else _GREEDY))
         return tuple(tuple(value.items()) if isinstance(value, Mapping) else value for value in values)
 
+    def check_batch(self) -> None:
+        """Refuse a streamer.
+
+        Raises:
+            InvalidGeneration: The options have one.
+        """
+        if self.streamer is not None:
+            raise InvalidGeneration("a streamer takes the tokens of one answer, not of a batch; use stream() for each")
+
     def check_stream(self) -> None:
         """Refuse a second streamer, and several sequences, whose tokens would be mixed.
 

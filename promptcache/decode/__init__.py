@@ -5,7 +5,7 @@ from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
 from promptcache.decode.metrics import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
-from promptcache.decode.score import Score, logits_batch, score
+from promptcache.decode.score import Score, logits_batch, score, tokenized_choices
 from promptcache.decode.service import Service, ServiceCounts, Ticket
 from promptcache.decode.stream import Stream
 from promptcache.settings import ServiceLimits
@@ -32,4 +32,5 @@ __all__ = [
     "called_tools",
     "logits_batch",
     "score",
+    "tokenized_choices",
 ]

@@ -11,14 +11,20 @@ from typing import TypeAlias
 
 import torch
 
-from promptcache.diagnostics import Short
+from promptcache.diagnostics import InvalidValue, Kind, Short, is_text, shown
 from promptcache.encode import CHUNK_TOKENS, Executor, prepare
 from promptcache.kv import KV
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.rows import Batch
+from promptcache.tokenizer import Tokenizer
 
 LOGITS_BYTES = 2**28
 """Maximum bytes of the logits that scoring holds at once, in float32."""
+
+_CHOICES = Kind(
+    "a list of texts, at least one and none of them empty,",
+    lambda value: isinstance(value, list | tuple) and len(value) > 0 and all(is_text(each) and each for each in value),
+)
 
 RequestKV: TypeAlias = tuple[RequestTokens, Mapping[Encoding, KV]]
 """A request, and KV of its encodings."""
@@ -58,6 +64,20 @@ def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tenso
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
+
+
+def tokenized_choices(choices: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """Return the tokens of each text, which is tokenized by itself.
+
+    Raises:
+        InvalidValue: `choices` are not texts, or one has no tokens.
+    """
+    _CHOICES.check("choices", choices, InvalidValue)
+    tokenized = [tuple(tokenizer.tokenize(each)) for each in choices]
+    if not all(tokenized):
+        empty = choices[tokenized.index(())]
+        raise InvalidValue(f"choices: {shown(empty)} has no tokens under this tokenizer; leave it out")
+    return tokenized
 
 
 def score(

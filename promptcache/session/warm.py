@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from promptcache.decode import WarmReport
-from promptcache.diagnostics import StoreError
+from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, StoreError
 from promptcache.encode import Executor, Progress
 from promptcache.kv import KV, FaultLog, Recipe, Store, Tier, stored_bytes
 from promptcache.layout import Encoding
-from promptcache.planning import SchemaState
+from promptcache.planning import Catalog, SchemaState
+from promptcache.tokenizer import Tokenizer
 
 GROUP_TOKENS = 16_384
 """Minimum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
@@ -22,10 +24,38 @@ PATIENCE_S = 1800.0
 
 
 def warm(
+    name: str | None,
+    catalog: Catalog,
+    executor: Executor,
+    tokenizer: Tokenizer,
+    progress: Progress | None,
+    *,
+    members: bool,
+    pairs: bool,
+) -> tuple[WarmReport, ...]:
+    """Encode a schema, or all of them if `name` is None; arguments and errors are those of `Engine.warm`."""
+    FLAG.check("members", members, InvalidValue)
+    FLAG.check("pairs", pairs, InvalidValue)
+    (FUNCTION | None).check("progress", progress, InvalidValue)
+    catalog.check_open()
+
+    def made(state: SchemaState) -> Iterator[Encoding]:
+        for path, encoding in state.member_encodings(tokenizer) if members else ():
+            catalog.describe(state.schema.name, {encoding: path})
+            yield encoding
+        for pair in state.pair_encodings() if pairs else ():
+            catalog.describe(state.schema.name, {pair.encoding: pair.path})
+            yield pair.encoding
+
+    chosen = catalog.states if name is None else (catalog.find(name),)
+    return tuple(_warm(state, executor, progress, partial(made, state)) for state in chosen)
+
+
+def _warm(
     state: SchemaState,
     executor: Executor,
     progress: Progress | None,
-    made: Callable[[], Iterable[Encoding]] = tuple,
+    made: Callable[[], Iterable[Encoding]],
 ) -> WarmReport:
     """Encode the missing encodings of a schema, group by group, and write them to every folder and URL of the store.
 
