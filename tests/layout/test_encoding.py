@@ -128,35 +128,6 @@ def test_digests_of_parts_are_equal_when_their_kv_is(data: st.DataObject, one: K
     assert (one.digest == other.digest) == (part_content(one) == part_content(other))
 
 
-@pytest.mark.law
-@settings(max_examples=law_examples())
-@given(part=parts(), more=st.lists(NUMBERS, max_size=3))
-def test_a_parts_digest_does_not_depend_on_what_follows_it(part: KVPart, more: list[int]) -> None:
-    """However an encoding goes on behind a part, the part keeps its digest: attention is causal."""
-    other = replace(part, encoding=extended(part, more))
-
-    assert part.digest == other.digest
-    assert part.encoding.digest_until(part.stop) == extended(part, []).digest
-
-
-def test_a_digest_changes_with_what_its_context_has_seen() -> None:
-    """Digests form a Merkle tree: changing one token of an inner context changes the outermost digest."""
-    one, other = (Encoding(token_ids=(word,), position_ids=(0,)) for word in (1, 2))
-
-    for _ in range(5):
-        one, other = (Encoding(token_ids=(3,), position_ids=(1,), context=(each.whole,)) for each in (one, other))
-
-    assert one.digest != other.digest
-
-
-def test_tokens_and_positions_are_kept_apart() -> None:
-    """The kind of a number enters the digest: the same numbers as tokens and as positions give another encoding."""
-    one, other = Encoding(token_ids=(1, 2), position_ids=(3, 4)), Encoding(token_ids=(3, 4), position_ids=(1, 2))
-    shorter = Encoding(token_ids=(1, 2, 3), position_ids=(3, 4, 5))
-
-    assert len({one.digest, other.digest, shorter.digest}) == 3
-
-
 def test_the_digest_is_that_of_the_specification() -> None:
     """docs/store-format.md states the digested bytes exactly."""
     first = Encoding(token_ids=(1, 2), position_ids=(0, 1))
@@ -205,19 +176,6 @@ def test_a_shifted_part_has_the_same_tokens_at_other_positions(start: int, num_t
     expected = [(position + shift, token_id) for position, token_id in placed]
     assert list(zip(part.position_ids, part.token_ids, strict=True)) == expected
     assert (part.first, part.last, part.num_tokens) == (expected[0][0], expected[-1][0], num_tokens)
-
-
-def test_the_whole_part_holds_all_tokens() -> None:
-    """`whole` is the part with all tokens at their own positions; a shorter part is not whole."""
-    encoding = Encoding(token_ids=(1, 2, 3), position_ids=(4, 6, 7))
-
-    assert encoding.whole == KVPart(encoding, 0, 3)
-    assert (encoding.whole.token_ids, encoding.whole.position_ids) == ((1, 2, 3), (4, 6, 7))
-    assert [part.is_whole for part in (encoding.whole, KVPart(encoding, 0, 2), KVPart(encoding, 1, 3))] == [
-        True,
-        False,
-        False,
-    ]
 
 
 def test_long_encodings_are_shown_in_one_short_line() -> None:

@@ -4,126 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
 
 from promptcache.diagnostics import SchemaError, Severity
 from promptcache.language import Placement, check_schema, parse_schema
-from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn, CheckedUnion
-from promptcache.layout import Layout, check_length, lay_out, run_states
-from tests import strategies
-from tests.conftest import law_examples
+from promptcache.layout import check_length, lay_out, run_states
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read
-
-TRIP = """<schema name="trip"><module name="plan">Plan <parameter name="days" length="5" default="two"/> days
-<union><module name="rome">in Rome</module><module name="miami">in Miami</module></union>!</module></schema>"""
-
-
-def ranges(layout: Layout) -> list[tuple[str, int, int]]:
-    return [(run.module, run.start, run.stop) for run in layout.runs]
-
-
-def unions(items: tuple[CheckedItem, ...]) -> list[CheckedUnion]:
-    found: list[CheckedUnion] = []
-    for item in items:
-        if isinstance(item, CheckedUnion):
-            found += [item, *unions(item.members)]
-        elif isinstance(item, CheckedModule | CheckedTurn):
-            found += unions(item.children)
-    return found
-
-
-def test_runs_stand_in_document_order_from_bos_on():
-    """BOS is run 0 alone, a child or union ends its parent's run, a parameter does not."""
-    layout = layout_of(TRIP)
-
-    assert ranges(layout) == [
-        ("", 0, 1),
-        ("plan", 1, 16),
-        ("plan/rome", 16, 24),
-        ("plan/miami", 16, 25),
-        ("plan", 25, 27),
-    ]
-
-
-def test_without_bos_positions_start_with_the_first_text():
-    """A tokenizer without BOS gives no BOS run."""
-    layout = layout_of(TRIP, bos=False)
-
-    assert ranges(layout)[0] == ("plan", 0, 15)
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_union_members_share_their_start(schema, tokenizer):
-    """Union members start at the same position."""
-    layout = lay_out(schema, tokenizer)
-
-    for union in unions(schema.children):
-        assert len({layout.modules[member.path].start for member in union.members}) == 1
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_runs_that_can_meet_are_disjoint_and_in_order(schema, tokenizer):
-    """Two runs overlap only when they belong to different members of one union."""
-    layout = lay_out(schema, tokenizer)
-    rivals = {
-        (first.path, second.path)
-        for union in unions(schema.children)
-        for first in union.members
-        for second in union.members
-        if first is not second
-    }
-
-    for index, run in enumerate(layout.runs):
-        for later in layout.runs[index + 1 :]:
-            apart = any((a, b) in rivals for a in lineage(run.module) for b in lineage(later.module))
-            assert apart or run.stop <= later.start
-
-
-def lineage(path: str) -> list[str]:
-    steps = path.split("/")
-    return ["/".join(steps[: count + 1]) for count in range(len(steps))]
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_pieces_of_a_run_are_consecutive(schema, tokenizer):
-    """Within a run each piece starts where the one before it stops."""
-    for run in lay_out(schema, tokenizer).runs:
-        assert run.pieces
-        assert all(first.stop == second.start for first, second in pairwise(run.pieces))
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.25))
-@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_same_schema_same_layout(schema, tokenizer):
-    """Laying out a schema twice gives the same layout."""
-    assert lay_out(schema, tokenizer) == lay_out(schema, tokenizer)
-
-
-def test_a_union_is_as_long_as_its_longest_member():
-    """Text after a union starts where its longest member stops, reserve included."""
-    layout = layout_of(
-        '<schema name="s"><union><module name="a">12345</module><module name="b" reserve="9">1</module></union>z</schema>'
-    )
-
-    assert layout.runs[-1].start == 1 + 9
-
-
-def test_reserve_pads_a_module():
-    """A module with reserve takes that many positions; its text stays at their start."""
-    layout = layout_of('<schema name="s"><module name="a" reserve="9">12</module>z</schema>')
-
-    assert (layout.modules["a"].start, layout.modules["a"].stop) == (1, 10)
 
 
 def test_text_longer_than_its_reserve_is_a_warning():
@@ -209,18 +97,6 @@ def test_faults_of_a_file_are_told_once():
     with pytest.raises(SchemaError) as caught:
         lay_out(check_schema(parse_schema(twice, folder={"f.xml": file})), ByteTokenizer())
     assert [(each.code, each.span.source) for each in caught.value.diagnostics] == [("PC502", "f.xml")]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "filler"),
-    [('default="d"', "d"), ('placeholder="p"', "p"), ('default="d" placeholder="p"', "p"), ("", "")],
-)
-def test_filler_is_the_placeholder_else_the_default_else_nothing(attributes, filler):
-    """While encoding a slot holds its placeholder, else its default, else nothing."""
-    layout = layout_of(f'<schema name="s"><parameter name="p" length="3" {attributes}/></schema>')
-
-    (slot,) = layout.runs[-1].slots
-    assert slot.filler_ids == tuple(filler.encode())
 
 
 def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():

@@ -114,15 +114,6 @@ def test_what_is_behind_a_union_is_behind_its_text() -> None:
     assert render(plan, LLAMA_LIKE).text == "<s> aUser:\nx\n\nAssistant:\n"
 
 
-def test_control_tokens_are_written_out() -> None:
-    """The text has headers and footers of turns in their written form."""
-    made = rendered('<a days="3"/><user>Hi</user>')
-
-    assert "".join(text for _, text in made) == (
-        "<bos><system>Be brief.</system>Trip of 3 days.<user>Hi</user><assistant>"
-    )
-
-
 def test_parts_say_where_they_come_from() -> None:
     """Every part names its module, and a new part its origin and parameter."""
     made = rendered('<a days="3"/><b/><user>Hi</user>')
@@ -138,13 +129,6 @@ def test_parts_say_where_they_come_from() -> None:
         ("</user>", "", "footer", None),
         ("<assistant>", "", "header", None),
     ]
-
-
-def test_filler_in_use_is_reused() -> None:
-    """A default in its slot is part of the module's reused text."""
-    piece, text = rendered("<a/>")[2]
-
-    assert (text, piece.origin) == ("Trip of two days.", None)
 
 
 @pytest.mark.parametrize("tokenizer_json", [byte_level(), llama_like(), unigram(), word_piece()])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from promptcache.layout import Origin, lay_out, make_plan, run_states
+from promptcache.layout import lay_out, make_plan, run_states
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, plan_of, read, text_of
 
@@ -51,13 +51,6 @@ def test_what_follows_the_schema(schema: str, added: str, text: str):
     plan = plan_of(f'<schema name="s">{schema}</schema>', f'<prompt schema="s">{added}</prompt>')
 
     assert text_of(plan) == f"<bos>{text}"
-
-
-def test_added_turns_say_where_their_tokens_come_from():
-    """Headers, texts and footers of the prompt's own turns are distinguished."""
-    plan = plan_of(f'<schema name="s">{CLOSED}</schema>', '<prompt schema="s">Why?</prompt>')
-
-    assert [part.origin for part in plan.new] == [Origin.HEADER, Origin.TEXT, Origin.FOOTER, Origin.HEADER]
 
 
 def test_the_text_of_an_open_turn_is_tokenized_with_its_separator():
