@@ -7,12 +7,11 @@ import random
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, BinaryIO
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -47,7 +46,6 @@ from promptcache.encode import encode, executor
 from promptcache.encode.encode import Chain
 from promptcache.engine import Engine
 from promptcache.kv import FileTier, MemoryStore, Store, TieredStore
-from promptcache.layout import Encoding
 from promptcache.model.reference import plain_logits
 from promptcache.options import Options
 from promptcache.rows.batch import Batch
@@ -68,13 +66,6 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"do_sample": False, "repetition_penalty": 1.4},
     {"do_sample": False, "min_new_tokens": 3, "eos_token_id": [32, 101, 110]},
     {"do_sample": False, "no_repeat_ngram_size": 2},  # answered alone
-)
-SAMPLED: tuple[dict[str, Any], ...] = (
-    {"do_sample": True, "temperature": 0.7},
-    {"do_sample": True, "top_k": 3},
-    {"do_sample": True, "top_k": 0, "top_p": 0.8},
-    {"do_sample": True, "top_k": 20, "top_p": 0.5, "temperature": 1.3, "repetition_penalty": 1.2},
-    {"do_sample": True, "temperature": 2.0, "typical_p": 0.9},  # answered alone
 )
 MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
@@ -166,8 +157,7 @@ def test_greedy_answers_do_not_depend_on_neighbors(
     if far_tokens is not None:
         memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
         store = TieredStore(memory, [FileTier("memory://far")])
-    made = engine(history=history, store=store).service(limits)
-    try:
+    with engine(history=history, store=store).service(limits) as made:
         asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
         for each, (prompt, options, number) in zip(asked, requests, strict=True):
             found, expected = each.result(60), ALONE.generate(prompt, max_new_tokens=number, **options)
@@ -182,31 +172,6 @@ def test_greedy_answers_do_not_depend_on_neighbors(
             assert usage.num_history_tokens + usage.num_new_tokens == expected.usage.num_new_tokens
         counts = made.counts
         assert (counts.num_running, counts.num_waiting, counts.tail_bytes) == (0, 0, 0)
-    finally:
-        made.close()
-
-
-@pytest.mark.law
-@settings(max_examples=law_examples(0.03), deadline=None)
-@given(
-    others=st.lists(st.tuples(st.sampled_from(PROMPTS), st.sampled_from(SAMPLED), st.integers(0, 99)), max_size=5),
-    prompt=st.sampled_from(PROMPTS),
-    options=st.sampled_from(SAMPLED),
-    seed=st.integers(0, 2**40),
-)
-def test_the_same_seed_gives_the_same_answer_in_any_company(
-    others: list[tuple[str, dict[str, Any], int]], prompt: str, options: dict[str, Any], seed: int
-) -> None:
-    """A seeded answer is the same alone and beside others."""
-    made = engine().service()
-    try:
-        alone = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
-        for other, chosen, number in others:
-            ask(made, other, max_new_tokens=7, seed=number, **chosen)
-        beside = ask(made, prompt, max_new_tokens=6, seed=seed, **options)[0].result(60)
-        assert alone.token_ids == beside.token_ids
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize(
@@ -335,20 +300,6 @@ def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int
     assert reserved & (reserved - 1) == 0
 
 
-def test_log_probabilities_are_those_of_generate(service: Service) -> None:
-    """A row reports the log-probabilities that `generate` reports."""
-    asked = ask(service, PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)[0]
-    found = asked.result(60)
-    expected = ALONE.generate(PROMPTS[3], max_new_tokens=4, do_sample=False, logprobs=3)
-
-    assert found.logprobs is not None
-    assert expected.logprobs is not None
-    assert tuple(asked.token_ids) == found.token_ids
-    for one, other in zip(found.logprobs, expected.logprobs, strict=True):
-        assert [token for token, _ in one.top] == [token for token, _ in other.top]
-        assert abs(one.logprob - other.logprob) < 1e-9
-
-
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": False, "no_repeat_ngram_size": 9}])
 def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any]) -> None:
     """The log-probabilities are those of one causal pass over the same tokens at the same positions; no KV is used."""
@@ -366,132 +317,43 @@ def test_without_reuse_an_answer_is_that_of_plain_prefill(options: dict[str, Any
     assert (plain.usage.num_reused_tokens, plain.usage.num_history_tokens, plain.usage.kept_bytes) == (0, 0, 0)
 
 
-def test_a_cancelled_request_ends_between_two_steps(service: Service) -> None:
-    """A running request that is cancelled ends with `Cancelled`, and its neighbor is answered."""
-    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=2000, do_sample=False)
+@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram_size": 3}], ids=["plain", "with processors"])
+def test_a_cancelled_request_ends_between_two_steps(options: dict[str, Any], service: Service) -> None:
+    """A request that is cancelled while it runs or waits ends with `Cancelled`, and its neighbor is answered."""
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=2000, do_sample=False, eos_token_id=[], **options)
     other = ask(service, PROMPTS[4], max_new_tokens=20, do_sample=False)[0]
     assert asked.started.wait(30)
+    late, late_ticket = ask(service, PROMPTS[2], max_new_tokens=2000, do_sample=False, eos_token_id=[], **options)
+    late_ticket.cancel()
     ticket.cancel()
 
-    with pytest.raises(Cancelled):
-        asked.result(30)
+    for each in (asked, late):
+        with pytest.raises(Cancelled):
+            each.result(30)
     assert len(asked.token_ids) < 2000
     assert other.result(30).token_ids == ALONE.generate(PROMPTS[4], max_new_tokens=20, do_sample=False).token_ids
 
 
-class SlowNetwork(FileTier):
-    """Another process has filled this tier. A read waits until `is_open`."""
+class HeldWork:
+    """Forward passes that encode, claims of keys, or reads of a tier, which wait until `is_open`.
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.is_open = threading.Event()
-        self.num_reads: Counter[str] = Counter()
-        self.has_read = threading.Event()
-
-    def read(self, key: str) -> bytes | BinaryIO | None:
-        """Fetch the encoding of `key`."""
-        self.num_reads[key] += 1
-        self.has_read.set()
-        assert self.is_open.wait(60)
-        return super().read(key)
-
-
-@pytest.fixture
-def network(request: pytest.FixtureRequest) -> Iterator[SlowNetwork]:
-    """A tier with all encodings of the schema."""
-    tier = SlowNetwork(f"memory://{request.node.nodeid}")
-    tier.is_open.set()
-    engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm(pairs=True)
-    tier.is_open.clear()
-    yield tier
-    tier.is_open.set()
-
-
-@pytest.fixture
-def far(network: SlowNetwork) -> Iterator[Service]:
-    """A service that has nothing but the root and the module `c` in memory."""
-    network.is_open.set()
-    made = engine(store=TieredStore(MemoryStore(MODEL.shape), [network]))
-    made.generate(PROMPTS[8], max_new_tokens=1)
-    network.is_open.clear()
-    network.num_reads.clear()
-    network.has_read.clear()
-    service = made.service()
-    yield service
-    network.is_open.set()
-    service.close()
-
-
-def test_rows_go_on_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
-    """A running request and later ones end while others wait for KV; each encoding is read once."""
-    late = [ask(far, PROMPTS[4], max_new_tokens=4, do_sample=False)[0] for _ in range(3)]
-    late.append(ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0])
-    assert network.has_read.wait(30)
-
-    quick = ask(far, PROMPTS[8], max_new_tokens=20, do_sample=False)[0]
-    assert quick.result(30).token_ids == ALONE.generate(PROMPTS[8], max_new_tokens=20, do_sample=False).token_ids
-    assert not any(each.done() for each in late)
-    network.is_open.set()
-
-    for each, prompt in zip(late, (*[PROMPTS[4]] * 3, PROMPTS[2]), strict=True):
-        assert each.result(30).token_ids == ALONE.generate(prompt, max_new_tokens=4, do_sample=False).token_ids
-    assert set(network.num_reads.values()) == {1}
-
-
-def test_a_request_is_cancelled_while_its_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
-    """It ends at once, and one that waits for the same KV gets it."""
-    asked, ticket = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)
-    other = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
-    assert network.has_read.wait(30)
-    ticket.cancel()
-
-    with pytest.raises(Cancelled):
-        asked.result(30)
-    network.is_open.set()
-    assert other.result(30).token_ids == ALONE.generate(PROMPTS[2], max_new_tokens=4, do_sample=False).token_ids
-
-
-def test_an_error_in_another_thread_ends_its_request_only(
-    far: Service, network: SlowNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a store raises reaches the listener, and the next request is answered."""
-    monkeypatch.setattr(TieredStore, "_from_tiers", Mock(side_effect=MemoryError("no room")))
-    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
-
-    with pytest.raises(MemoryError, match="no room"):
-        asked.result(30)
-    monkeypatch.undo()
-    network.is_open.set()
-    assert ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30).token_ids
-
-
-def test_a_service_is_closed_while_kv_comes_over_a_network(far: Service, network: SlowNetwork) -> None:
-    """All requests end, whatever their threads wait for."""
-    asked = ask(far, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
-    assert network.has_read.wait(30)
-    far.close()
-
-    with pytest.raises(ServiceClosed):
-        asked.result(0)
-
-
-class HeldEncoding:
-    """Forward passes that encode, or claims of keys, which wait until `is_open`."""
+    Attributes:
+        started: The encodings or keys that were worked on.
+    """
 
     def __init__(self) -> None:
-        self.is_open = threading.Event()
-        self.has_begun = threading.Event()
-        self.encoded: list[Encoding] = []
+        self.is_open, self.has_begun = threading.Event(), threading.Event()
+        self.started: list[object] = []
 
-    def wait(self) -> None:
-        """Note that something was asked for, and wait."""
+    def wait(self, *started: object) -> None:
+        """Note what was asked for, and wait."""
+        self.started += started
         self.has_begun.set()
         assert self.is_open.wait(60)
 
     def compute(self, model: Any, batch: Sequence[Chain], held: Any) -> Iterator[Any]:
         """Wait and compute."""
-        self.encoded += [link for chain in batch for link in chain.links]
-        self.wait()
+        self.wait(*(link for chain in batch for link in chain.links))
         return encode.compute(model, batch, held)
 
     @contextmanager
@@ -501,64 +363,106 @@ class HeldEncoding:
         yield frozenset(keys)
 
 
-@pytest.mark.parametrize("place", ["compute", "claim"])
-def test_rows_go_on_while_modules_are_encoded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running request and later ones end while others wait for modules that are not encoded yet."""
-    made, held = engine(), HeldEncoding()
-    options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False}
-    expected = {prompt: ALONE.generate(prompt, **options).token_ids for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[8])}
+@pytest.fixture
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Service, HeldWork]]:
+    """A service that has the root and the module `c`. All other KV waits, by default in a network."""
+    kind, held, store = getattr(request, "param", "read"), HeldWork(), None
+    ALONE.warm(pairs=True)
+    if kind == "read":
+        tier = FileTier(f"memory://{request.node.nodeid}")
+        engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm(pairs=True)
+        store = TieredStore(MemoryStore(MODEL.shape), [tier])
+    made = engine(store=store)
     made.generate(PROMPTS[8], max_new_tokens=1)
-    monkeypatch.setattr(executor if place == "compute" else made.store, place, getattr(held, place))
-    service = made.service()
-    try:
-        late = [(prompt, ask(service, prompt, **options)[0]) for prompt in (PROMPTS[2], PROMPTS[4], PROMPTS[2])]
-        assert held.has_begun.wait(30)
-        quick = ask(service, PROMPTS[8], **options)[0]
-        assert quick.result(30).token_ids == expected[PROMPTS[8]]
-        assert not any(asked.done() for _, asked in late)
+    if store is not None:
+        read = tier.read
+        monkeypatch.setattr(tier, "read", lambda key: (held.wait(key), read(key))[1])
+    else:
+        monkeypatch.setattr(executor if kind == "compute" else made.store, kind, getattr(held, kind))
+    with made.service() as service:
+        yield service, held
         held.is_open.set()
 
-        assert all(asked.result(30).token_ids == expected[prompt] for prompt, asked in late)
-        assert len(set(held.encoded)) == len(held.encoded)
-    finally:
-        held.is_open.set()
-        service.close()
+
+@pytest.mark.parametrize("held", ["read", "compute", "claim"], indirect=True)
+def test_rows_go_on_while_others_wait_for_kv(held: tuple[Service, HeldWork]) -> None:
+    """A running request and later ones end while others wait for KV. No encoding is read or computed twice."""
+    (service, work), options = held, {"max_new_tokens": 20, "do_sample": False}
+    prompts = [PROMPTS[4], PROMPTS[4], PROMPTS[2], PROMPTS[4]]
+    late = [ask(service, prompt, **options)[0] for prompt in prompts]
+    assert work.has_begun.wait(30)
+
+    quick = ask(service, PROMPTS[8], **options)[0]
+    assert quick.result(30).token_ids == ALONE.generate(PROMPTS[8], **options).token_ids
+    assert not any(each.done() for each in late)
+    work.is_open.set()
+
+    for each, prompt in zip(late, prompts, strict=True):
+        assert each.result(30).token_ids == ALONE.generate(prompt, **options).token_ids
+    assert len(set(work.started)) == len(work.started)
+
+
+def test_a_request_is_cancelled_while_it_waits_for_kv(held: tuple[Service, HeldWork]) -> None:
+    """It ends at once, and one that waits for the same KV gets it."""
+    service, work = held
+    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)
+    other = ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert work.has_begun.wait(30)
+    ticket.cancel()
+
+    with pytest.raises(Cancelled):
+        asked.result(30)
+    work.is_open.set()
+    assert other.result(30).token_ids == ALONE.generate(PROMPTS[2], max_new_tokens=4, do_sample=False).token_ids
+
+
+def test_an_error_in_another_thread_ends_its_request_only(
+    held: tuple[Service, HeldWork], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of a store reaches the listener, and the next request is answered."""
+    service, work = held
+    with monkeypatch.context() as patched:
+        patched.setattr(TieredStore, "_from_tiers", Mock(side_effect=MemoryError("no room")))
+        with pytest.raises(MemoryError, match="no room"):
+            ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30)
+    work.is_open.set()
+    assert ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30).token_ids
+
+
+def test_a_service_is_closed_while_requests_wait_for_kv(held: tuple[Service, HeldWork]) -> None:
+    """All requests end, whatever their threads wait for."""
+    service, work = held
+    asked = ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)[0]
+    assert work.has_begun.wait(30)
+    service.close()
+
+    with pytest.raises(ServiceClosed):
+        asked.result(0)
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "closed"])
 def test_nothing_more_is_encoded_for_a_request_that_has_ended(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread ends after the forward pass that runs."""
-    made, held = engine(), HeldEncoding()
-    monkeypatch.setattr(executor, "compute", held.compute)
+    made, work = engine(), HeldWork()
+    monkeypatch.setattr(encode, "CHUNK_TOKENS", 4)  # so that there are several forward passes
+    monkeypatch.setattr(executor, "compute", work.compute)
     service = made.service()
     asked, ticket = ask(service, PROMPTS[4], max_new_tokens=4)
-    assert held.has_begun.wait(30)
-    first = tuple(held.encoded)
+    assert work.has_begun.wait(30)
+    first = tuple(work.started)
     if ends == "cancelled":
         ticket.cancel()
         with pytest.raises(Cancelled):
             asked.result(30)
     service.close()
-    held.is_open.set()
+    work.is_open.set()
     for thread in threading.enumerate():
         if thread.name.startswith("promptcache-fetch"):
             thread.join(30)
 
     assert asked.done()
-    assert tuple(held.encoded) == first
+    assert tuple(work.started) == first
     assert len(first) < len(made.plan(PROMPTS[4]).tokens.parts)
-
-
-def test_a_cancelled_request_with_processors_ends(service: Service) -> None:
-    """It is cancelled while it waits or runs."""
-    blocking, first = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False)
-    asked, ticket = ask(service, PROMPTS[2], max_new_tokens=500, do_sample=False, no_repeat_ngram_size=3)
-    ticket.cancel()
-    first.cancel()
-
-    for each in (asked, blocking):
-        with pytest.raises(Cancelled):
-            each.result(60)
 
 
 def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
@@ -583,8 +487,7 @@ def test_bad_requests_are_refused_before_they_wait(service: Service) -> None:
 
 def test_a_full_queue_refuses() -> None:
     """The number and the tokens of waiting requests are limited; a refusal says which, and nothing is lost."""
-    made = engine().service(ServiceLimits(max_rows=1, max_waiting=2, max_waiting_tokens=600))
-    try:
+    with engine().service(ServiceLimits(max_rows=1, max_waiting=2, max_waiting_tokens=600)) as made:
         running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
         assert running.started.wait(30)
         waiting = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0]
@@ -596,21 +499,16 @@ def test_a_full_queue_refuses() -> None:
         ticket.cancel()
         assert len(waiting.result(30).token_ids) == 3
         assert (by_tokens.value.reason, by_count.value.reason) == ("queue_tokens_full", "queue_full")
-    finally:
-        made.close()
 
 
 def test_a_request_that_waits_too_long_ends() -> None:
     """A request beyond its time in the queue gets `QueueTimeout`."""
-    made = engine().service(ServiceLimits(max_rows=1, queue_timeout_s=0.05))
-    try:
+    with engine().service(ServiceLimits(max_rows=1, queue_timeout_s=0.05)) as made:
         running, ticket = ask(made, PROMPTS[0], max_new_tokens=3000, do_sample=False)
         assert running.started.wait(30)
         with pytest.raises(QueueTimeout):
             ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
         ticket.cancel()
-    finally:
-        made.close()
 
 
 def test_a_drained_service_ends_what_runs_and_refuses_the_rest(service: Service) -> None:
@@ -661,26 +559,21 @@ def test_what_a_thread_of_the_parent_answers_is_refused_in_a_forked_process() ->
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
 
 
-def test_a_closed_service_ends_everything(service: Service) -> None:
-    """Closing ends running and waiting requests with an error."""
+@pytest.mark.parametrize("by_block", [False, True], ids=["close", "block"])
+def test_a_closed_service_ends_everything(by_block: bool, service: Service) -> None:
+    """Closing, also by the end of a block that fails, ends running and waiting requests with an error."""
     asked = [ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0] for _ in range(3)]
     assert asked[0].started.wait(30)
-    service.close()
+    if by_block:
+        with pytest.raises(RuntimeError, match="mine"), service:
+            raise RuntimeError("mine")
+    else:
+        service.close()
 
     for each in asked:
         with pytest.raises(ServiceClosed):
             each.result(10)
     assert service.counts.tail_bytes == 0
-
-
-def test_a_service_ends_with_its_block(service: Service) -> None:
-    """Leaving `with` closes the service, also when the block fails."""
-    asked = ask(service, PROMPTS[2], max_new_tokens=3000, do_sample=False)[0]
-    with pytest.raises(RuntimeError, match="mine"), service:
-        raise RuntimeError("mine")
-
-    with pytest.raises(ServiceClosed):
-        asked.result(10)
 
 
 def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,8 +587,7 @@ def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.Monkey
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(Batch, "step", failing)
-    made = engine().service()
-    try:
+    with engine().service() as made:
         with pytest.raises(RuntimeError, match="on purpose"):
             ask(made, PROMPTS[0], max_new_tokens=3)[0].result(30)
         assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
@@ -708,8 +600,6 @@ def test_a_forward_pass_that_fails_ends_its_rows_only(monkeypatch: pytest.Monkey
         with pytest.raises(ServiceClosed) as refused:
             ask(made, PROMPTS[0])
         assert refused.value.reason == "worker_dead"
-    finally:
-        made.close()
 
 
 def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -724,22 +614,18 @@ def test_logits_that_are_not_finite_fail_one_row(monkeypatch: pytest.MonkeyPatch
         return logits
 
     monkeypatch.setattr(Batch, "step", poisoned)
-    made = engine().service()
-    try:
+    with engine().service() as made:
         bad = ask(made, '<prompt schema="s">Bad!</prompt>', max_new_tokens=5, do_sample=False)[0]
         good = ask(made, '<prompt schema="s">Good</prompt>', max_new_tokens=5, do_sample=False)[0]
         with pytest.raises(FloatingPointError):
             bad.result(30)
         assert len(good.result(30).token_ids) == 5
-    finally:
-        made.close()
 
 
 def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """If sampling fails after a forward pass, the requests of this step end with the error. The service answers others,
     however often this happens."""
-    made = engine().service()
-    try:
+    with engine().service() as made:
         with monkeypatch.context() as patched:
             patched.setattr(decoder, "sample", _fail)
             for _ in range(MAX_FAILED_STEPS + 1):
@@ -747,8 +633,6 @@ def test_sampling_that_fails_ends_the_requests_of_its_step(monkeypatch: pytest.M
                     ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
         assert ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30).token_ids
         assert made.state is ServiceState.READY
-    finally:
-        made.close()
 
 
 def test_a_request_without_a_probable_token_ends_alone(service: Service) -> None:
@@ -782,13 +666,10 @@ def test_a_wrong_timeout_drains_nothing(timeout_s: Any, service: Service) -> Non
 
 def test_history_that_fails_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An answer whose tokens cannot be kept is the same answer; the reason is logged."""
-    made = engine(history=True).service()
-    try:
+    with engine(history=True).service() as made:
         monkeypatch.setattr(History, "keep", _fail)
         found = ask(made, PROMPTS[0], max_new_tokens=3, do_sample=False)[0].result(30)
         assert found.token_ids == ALONE.generate(PROMPTS[0], max_new_tokens=3, do_sample=False).token_ids
-    finally:
-        made.close()
     assert "could not be kept" in caplog.text
 
 
@@ -845,20 +726,6 @@ def test_tokens_of_a_request_are_not_copied_in_each_step(options: dict[str, Any]
     num_own = len(seen[0]) - 1
     assert [each[num_own:] for each in seen] == [token_ids[:stop] for stop in range(1, 6)]
     assert len({tuple(each[:num_own]) for each in seen}) == len(places) == 1
-
-
-def test_an_error_of_the_callers_code_ends_its_request_only(service: Service) -> None:
-    """A stopping criterion that raises ends its request."""
-
-    def criterion(input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        raise ArithmeticError("on purpose")
-
-    bad = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False, stopping_criteria=[criterion])[0]
-    good = ask(service, PROMPTS[0], max_new_tokens=5, do_sample=False)[0]
-
-    with pytest.raises(ArithmeticError):
-        bad.result(30)
-    assert len(good.result(30).token_ids) == 5
 
 
 def test_a_replaced_schema_keeps_running_requests() -> None:

@@ -132,23 +132,6 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
             made.fetch([wanted])
 
 
-def test_an_encoding_may_attend_to_parts_of_two_schemas() -> None:
-    """An encoding's context may have modules of two schemas, one of them cut."""
-    first = state_of('<schema name="one"><module name="a">The first text.</module></schema>').encodings[-1]
-    other = state_of(f'<schema name="two">{"x" * 40}<module name="b">The second text.</module></schema>').encodings[-1]
-    start = other.position_ids[-1] + 1
-    both = Encoding(
-        token_ids=tuple(b"And a third."),
-        position_ids=tuple(range(start, start + 12)),
-        context=(first.whole, KVPart(other, 2, other.num_tokens)),
-    )
-    tokens = RequestTokens(
-        parts=(first.whole, both.whole), token_ids=tuple(b"?!"), position_ids=(start + 12, start + 13)
-    )
-
-    assert distance(linked(tokens, executor()), reference_logits(tokens, MODEL)) < 1e-10
-
-
 def test_another_thread_may_encode_what_was_looked_up() -> None:
     """Lookup, encoding and linking by three threads give the same answer."""
     state, made = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>'), executor()
@@ -264,20 +247,6 @@ def test_a_wait_for_another_replica_can_be_ended(tmp_path: Path) -> None:
     assert waiter.fetch([encoding], patience_s=0).encoded == {encoding}
 
 
-def test_adding_a_module_costs_what_the_module_costs() -> None:
-    """A schema with one more module at its end shares all other encodings."""
-    modules = [f'<module name="m{number}">The text of {number}.</module>' for number in range(30)]
-    before, after = (
-        state_of(f'<schema name="s">Root.{"".join(modules[:count])}</schema>')
-        for count in (len(modules) - 1, len(modules))
-    )
-    made = executor()
-    made.fetch(before.encodings)
-
-    assert set(before.encodings) <= set(after.encodings)
-    assert made.fetch(after.encodings).encoded == {after.encodings[-1]}
-
-
 def test_a_removed_schema_is_gone() -> None:
     """A removed schema is not found, and shared KV stays."""
     engine = Engine(MODEL, ByteTokenizer())
@@ -308,29 +277,3 @@ def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> 
     logits = linked(tokens, executor(Pool(MODEL) if coalesced else None))
 
     assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10
-
-
-def chain(lengths: Sequence[int]) -> list[Encoding]:
-    """Return encodings of which each attends to all before it."""
-    made: list[Encoding] = []
-    position = 0
-    for number, length in enumerate(lengths):
-        positions = tuple(range(position, position + length))
-        context = tuple(each.whole for each in made)
-        made.append(Encoding(token_ids=(number + 1,) * length, position_ids=positions, context=context))
-        position += length
-    return made
-
-
-@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
-@settings(max_examples=30)
-def test_a_chain_has_the_kv_of_its_links(lengths: list[int], data: st.DataObject) -> None:
-    """Encodings that attend to all before them have the KV of one causal pass, whichever were stored before."""
-    made = chain(lengths)
-    held = data.draw(st.lists(st.sampled_from(made), unique=True))
-    step_by_step = executor()
-    step_by_step.fetch(held)
-
-    handles, at_once = step_by_step.fetch(made).handles, executor().fetch(made).handles
-
-    assert all(torch.allclose(handles[each].keys, at_once[each].keys, atol=1e-11) for each in made)

@@ -115,17 +115,6 @@ def test_nan_and_infinity_decode_to_nan(given_kv: tuple, codec: Codec) -> None:
         assert after[~before.isfinite()].isnan().all()
 
 
-@pytest.mark.parametrize("codec", LOSSY)
-def test_constants_are_exact(codec: Codec) -> None:
-    """Constant channels of keys and constant tokens of values decode exactly."""
-    keys = torch.randn(2, 1, 1, 6).expand(2, 1, 300, 6)
-    values = torch.randn(2, 1, 300, 1).expand(2, 1, 300, 6)
-    near_keys, near_values = apply_codec(recipe("", 300, codec), keys, values)
-
-    assert torch.equal(near_keys, keys)
-    assert torch.equal(near_values, values)
-
-
 def test_an_outlier_channel_does_not_affect_others() -> None:
     """An outlier channel does not change the error of the other channels."""
     keys = torch.randn(1, 1, 256, 8)

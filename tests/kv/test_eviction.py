@@ -84,40 +84,6 @@ Model.TestCase.settings = settings(max_examples=law_examples(0.4))
 TestModel = pytest.mark.law(Model.TestCase)
 
 
-@pytest.mark.parametrize(
-    ("other", "why"), [((1, 9.0), "costs more"), ((3, 4.0), "gives fewer bytes"), ((2, 4.0), "was used later")]
-)
-def test_the_cheapest_bytes_are_evicted_first(other: tuple[int, float], why: str) -> None:
-    """Keys that are cheap, large or not used recently are evicted first."""
-    policy = GreedyDual[str]()
-    policy.add("first", 2, 4.0)
-    policy.add("other", *other)
-
-    expected = "other" if why == "gives fewer bytes" else "first"
-
-    assert policy.victims(1) == (expected,)
-
-
-def test_old_popularity_fades() -> None:
-    """A key that was popular once is evicted in the end."""
-    policy = GreedyDual[str]()
-    policy.add("famous", 1, 1.0)
-    for _ in range(50):
-        policy.touch("famous")
-
-    gone: list[str] = []
-    for number in range(400):
-        policy.add(f"new {number}", 1, 1.0)
-        if len(policy) > 4:
-            victims = policy.victims(1)
-            assert victims is not None
-            policy.evict(victims)
-            gone.extend(victims)
-
-    assert "famous" in gone
-    assert gone.index("famous") > 50
-
-
 def test_bookkeeping_does_not_grow_with_uses() -> None:
     """The size of the bookkeeping depends on the stored keys only."""
     policy, chance = GreedyDual[str](), random.Random(0)

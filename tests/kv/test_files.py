@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from promptcache.diagnostics import CorruptEncoding, StoreError, TierUnavailable
-from promptcache.kv import BlobTier, Tier
 from promptcache.kv.files.format import pack
 from tests.conftest import law_examples
 from tests.kv.places import Place, emptied
@@ -36,15 +35,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(f"{request.param}{tmp_path}/shared")
 
 
-def test_it_is_a_tier(place: Place) -> None:
-    """It implements the interface, and its name is its location."""
-    tier = place.tier()
-
-    assert isinstance(tier, BlobTier)
-    assert tier.kind is (Tier.REMOTE if "://" in place.location else Tier.DISK)
-    assert str(tier) == place.location
-
-
 def test_another_tier_reads_what_was_written(place: Place) -> None:
     """Another tier of the same place returns the same encoding, each time, and no other file is left."""
     assert write(place.tier(), ONE)
@@ -58,28 +48,6 @@ def test_another_tier_reads_what_was_written(place: Place) -> None:
     assert [each.fault for each in later.verify_all()] == [None]
     assert (stored := later.read_unverified(KEY)) is not None
     assert stored.recipe == ONE.recipe
-
-
-def test_missing_encodings_are_misses(place: Place) -> None:
-    """An empty place has no encodings, and every query returns that."""
-    tier = place.tier()
-
-    assert read(tier, KEY) is tier.read_unverified(KEY) is None
-    assert (tier.keys(), list(tier.verify_all()), tier.nbytes()) == ((), [], 0)
-    tier.delete(KEY)
-
-
-def test_files_are_deleted(place: Place) -> None:
-    """A deleted file is a miss. KV that was read before stays valid."""
-    tier = place.tier()
-    write(tier, ONE)
-    held = read(tier, KEY)
-    for _ in range(2):
-        tier.delete(KEY)
-
-    assert read(tier, KEY) is None
-    assert held is not None
-    assert content(held) == content(ONE)
 
 
 def test_foreign_files_are_not_listed(place: Place) -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KV, KVShape, MemoryStore, Store, StoreConfig, memory, open_store
+from promptcache.kv import KV, KVShape, MemoryStore, StoreConfig, memory, open_store
 from promptcache.kv.types import room_for
 from tests.conftest import law_examples
 from tests.kv.stored import recipe
@@ -168,31 +168,12 @@ class Agreement(RuleBasedStateMachine):
         assert self.store.nbytes() == sum(run.nbytes for run in kept) <= self.store.budget_bytes
 
 
-class SmallBudget(Agreement):
-    """Budget for half of the encodings."""
-
-    budget_tokens = 8
-
-
-class TinyBudget(Agreement):
-    """Budget for one of most encodings."""
-
-    budget_tokens = 4
-
-
-class OnGPU(SmallBudget):
-    """A GPU, where memory has few sizes."""
-
-    shape = GPU_SHAPE
-
-
-for _machine in (Agreement, SmallBudget, TinyBudget, OnGPU):
-    _machine.TestCase.settings = settings(max_examples=law_examples(0.4))
-
-TestAgreement = pytest.mark.law(Agreement.TestCase)
-TestSmallBudget = pytest.mark.law(SmallBudget.TestCase)
-TestTinyBudget = pytest.mark.law(TinyBudget.TestCase)
-TestOnGPU = pytest.mark.law(OnGPU.TestCase)
+@pytest.mark.law
+@pytest.mark.parametrize(("budget_tokens", "shape"), [(100, SHAPE), (8, SHAPE), (4, SHAPE), (8, GPU_SHAPE)])
+def test_the_store_agrees_with_a_dict(budget_tokens: int, shape: KVShape) -> None:
+    """Whether the budget is enough for all encodings, for half or for one, and on a GPU, where memory has few sizes."""
+    machine = type("Machine", (Agreement,), {"budget_tokens": budget_tokens, "shape": shape})
+    run_state_machine_as_test(machine, settings=settings(max_examples=law_examples(0.4)))
 
 
 def test_kv_is_copied() -> None:
@@ -231,19 +212,6 @@ def test_memory_is_free_when_nothing_refers_to_it() -> None:
     assert kept() is None
 
 
-def test_an_entry_is_evicted_when_it_is_worth_least() -> None:
-    """The price of computing again for each byte decides, and the number of uses."""
-    store = store_of(6)
-    for key, cost in (("dear", 9.0), ("cheap", 1.0), ("used", 1.0)):
-        assert keep(store, key, 2, cost)
-    for _ in range(3):
-        store.find("used")
-
-    assert keep(store, "new", 2, 2.0)
-
-    assert [store.find(key) is not None for key in ("dear", "cheap", "used", "new")] == [True, False, True, True]
-
-
 def test_an_entry_with_uses_takes_no_room_of_others_that_are_worth_more() -> None:
     """A joined copy evicts no encoding, until its combination was used as often as that is worth."""
     store = store_of(5)
@@ -253,14 +221,6 @@ def test_an_entry_with_uses_takes_no_room_of_others_that_are_worth_more() -> Non
     assert store.get(RECIPES["e"].key).handle is not None  # its second use
     assert keep(store, "copy", 5, 1.0, uses=11)
     assert list(store.keys()) == []
-
-
-def test_copies_of_one_worth_make_room_for_each_other() -> None:
-    """The least recently used one goes."""
-    store = store_of(4)
-    assert all(keep(store, number, 2, 1.0, uses=1) for number in range(3))
-
-    assert [store.find(number) is not None for number in range(3)] == [False, True, True]
 
 
 def test_a_failed_allocation_leaves_the_store_usable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,11 +255,6 @@ def test_kv_of_another_shape_is_refused(wrong: str) -> None:
         store.put(RECIPES["c"], torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype))
 
     assert list(store.keys()) == []
-
-
-def test_the_memory_store_is_a_store() -> None:
-    """It implements the interface."""
-    assert isinstance(MemoryStore(SHAPE), Store)
 
 
 def test_few_sizes_are_allocated() -> None:

@@ -82,17 +82,6 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_no_answer(
         engine.store.probe()
 
 
-@pytest.mark.parametrize("place", [str, lambda folder: f"file://{folder}", lambda _: "memory://probed"])
-def test_a_probe_leaves_nothing_behind(place: Callable[[Path], str], tmp_path: Path) -> None:
-    """A store that can be written is probed without an error, and holds nothing afterwards."""
-    engine = engine_of(place(tmp_path / "kept"))
-
-    engine.store.probe()
-
-    assert [*engine.store.keys()] == []
-    assert [path for path in (tmp_path / "kept").rglob("*") if path.is_file() and path.name.startswith("probe")] == []
-
-
 def test_memory_can_always_be_written() -> None:
     """A store in memory passes."""
     model = tiny_model()

@@ -124,22 +124,6 @@ def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
 
 
-def test_kv_in_memory_can_be_persisted_later(tmp_path: Path) -> None:
-    """KV that was put with `persist=False` can be persisted by another `put`."""
-    made, (keys, values) = recipe("a"), kv()
-    store = TieredStore(memory(), (FileTier(tmp_path),), host=memory(tier=Tier.HOST))
-    store.put(made, keys, values, persist=False)
-
-    assert store.host is not None
-    assert (store.get(made.key).tier, store.host.nbytes()) == (Tier.MEMORY, 0)
-    assert store.lacking([made.key]) == {str(tmp_path): {made.key}}
-    store.put(made, keys, values)
-    assert store.lacking([made.key]) == {}
-    found = TieredStore(memory(), (FileTier(tmp_path),)).get(made.key).handle
-    assert found is not None
-    assert torch.equal(found.keys, keys)
-
-
 @pytest.mark.parametrize("method", ["delete", "get", "get_many"])
 def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
     """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
@@ -234,32 +218,6 @@ def test_facts_are_kept_for_the_last_keys(tmp_path: Path, monkeypatch: pytest.Mo
     stored = [tier.read_unverified(each.key) for each in made]
 
     assert [each and dict(each.facts) for each in stored] == [{"schema": "trip"}, {}, {"schema": "trip"}]
-
-
-def test_eviction_from_memory_loses_nothing(tmp_path: Path) -> None:
-    """Eviction from memory loses nothing, because the file was written at `put`."""
-    store = TieredStore(memory(8), (FileTier(tmp_path),))
-    made = [recipe(name) for name in "abcde"]
-    for each in made:
-        store.put(each, *kv())
-
-    assert store.memory.nbytes() == 8 * SHAPE.token_bytes
-    assert all(store.get(each.key).handle is not None for each in made)
-
-
-def test_kv_from_the_host_outlives_its_eviction(tmp_path: Path) -> None:
-    """KV found in host memory stays valid for its request after the host evicts it."""
-    store = TieredStore(memory(0), (), host=memory(4, Tier.HOST))
-    keys, values = kv()
-    store.put(recipe("a"), keys, values)
-    found = store.get(recipe("a").key)
-    store.put(recipe("b"), *kv())
-
-    assert found.tier is Tier.HOST
-    assert found.handle is not None
-    assert torch.equal(found.handle.keys, keys)
-    assert torch.equal(found.handle.values, values)
-    assert store.get(recipe("a").key).handle is None
 
 
 def test_threads_agree(tmp_path: Path) -> None:

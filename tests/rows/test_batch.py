@@ -18,7 +18,6 @@ from promptcache.rows.link import SharedSegment, coalesced_segments, shared_segm
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.families import random_model
 from tests.rows.test_coalesce import contents, segment, segments
 
 SCHEMAS = (
@@ -67,19 +66,6 @@ def test_a_batch_answers_like_single_requests(prompts: list[str], length: int, b
 
     alone = [ENGINE.generate(prompt, max_new_tokens=length, **GREEDY) for prompt in prompts]
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
-
-
-@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3, text", "gpt-oss", "gpt2", "phi3, longrope (pinned)"])
-def test_batches_keep_windows_caps_and_sinks(family: str) -> None:
-    """Sliding windows by position, soft caps, sinks and learned positions hold in a batch too."""
-    engine = engine_of(Model(random_model(family, torch.float64)))
-    prompts = PROMPTS[1::4]
-
-    together = engine.generate_batch(prompts, max_new_tokens=6, **GREEDY)
-
-    assert [each.token_ids for each in together] == [
-        engine.generate(prompt, max_new_tokens=6, **GREEDY).token_ids for prompt in prompts
-    ]
 
 
 def test_batches_are_cut_by_memory() -> None:

@@ -189,15 +189,6 @@ def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> N
     assert [case for case, joins in found.items() if joins] == [("meta", False)]
 
 
-def test_copies_are_kept_while_there_is_room() -> None:
-    """Selections that take turns are copied once each."""
-    pool = Pool(MODEL, MemoryStore(SHAPE))
-
-    copied = [pool.coalesce(segments([2, 3], token_id), [])[1] for token_id in (0, 1, 0, 1, 0)]
-
-    assert copied == [5, 5, 0, 0, 0]
-
-
 def test_the_same_places_of_other_encodings_are_copied_again() -> None:
     """A copy is found by the digests of encodings, not by positions or objects."""
     pool = Pool(MODEL, MemoryStore(SHAPE))
