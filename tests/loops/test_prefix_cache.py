@@ -98,18 +98,10 @@ def run_example(seed: int) -> None:
             prefixes.build([row()])
         if draw.random() < 0.2:
             one = row()
-            prefixes.add(torch.tensor([one]), filled(one))
+            prefixes.add(torch.tensor([one]), computed(one))
         rows = [row() for _ in range(draw.randrange(1, 6))]
         check(prefixes, rows, [draw.random() < 0.5 for _ in rows], ENGINE.model)
         assert prefixes.nbytes <= num_tokens * TOKEN_BYTES
-
-
-def filled(row: Sequence[int]) -> DynamicCache:
-    """Return a cache that transformers filled."""
-    made = DynamicCache()
-    with torch.no_grad():
-        ENGINE.model.hf(input_ids=torch.tensor([row]), past_key_values=made)
-    return made
 
 
 @pytest.mark.law
@@ -389,64 +381,73 @@ def test_kv_from_elsewhere_is_used(kind: str) -> None:
     check(prefixes, rows, [False, True], ENGINE.model)
 
 
-def _other_weights(row: Sequence[int]) -> Any:
+def computed(row: Sequence[int], model: Model = ENGINE.model, shift: int = 0) -> Any:
+    """Return a cache that transformers filled."""
     made: Any = DynamicCache()
     with torch.no_grad():
-        tiny_model(seed=1).hf(input_ids=torch.tensor([row]), past_key_values=made)
+        positions = torch.arange(len(row))[None] + shift
+        model.hf(input_ids=torch.tensor([row]), position_ids=positions, past_key_values=made)
     return made
 
 
-def _other_tokens(row: Sequence[int]) -> Any:
-    return filled([*row[:30], 7, *row[31:]])
-
-
-def _wrong_late(row: Sequence[int]) -> Any:
-    made: Any = filled(row)
-    made.layers[1].values[:, :, -2] *= 1.1
+def spoiled(change: Callable[[torch.Tensor], object]) -> Any:
+    """Return the right KV, changed in the last layer."""
+    made = computed(ROW)
+    change(made.layers[1].values)
     return made
 
 
-def _shifted(row: Sequence[int]) -> Any:
-    made: Any = DynamicCache()
-    with torch.no_grad():
-        positions = torch.arange(len(row))[None] + 1
-        ENGINE.model.hf(input_ids=torch.tensor([row]), position_ids=positions, past_key_values=made)
-    return made
+ROW = tuple(range(10, 90))
+WRONG: dict[str, Callable[[], Any]] = {
+    "other weights": lambda: computed(ROW, tiny_model(seed=1)),
+    "other tokens": lambda: computed([*ROW[:30], 7, *ROW[31:]]),
+    "wrong late": lambda: spoiled(lambda values: values[:, :, -2].mul_(1.1)),
+    "shifted": lambda: computed(ROW, shift=1),
+    "NaN": lambda: spoiled(lambda values: values[:, :, -1].fill_(torch.nan)),
+    "one token more": lambda: computed([*ROW, 5]),
+    "other dtype": lambda: [(each.keys.float(), each.values.float()) for each in computed(ROW).layers],
+    **{
+        str(other): lambda other=other: other
+        for other in (None, DynamicCache(), [computed(ROW).layers[0]], [(1, 2)] * 2, 5)
+    },
+}
+MESSAGES = {
+    "one token more": r"with \(1, 2, 81, 8, torch.float64\): .* tensors \[1, 2, 80, 8\] of torch.float64",
+    "other dtype": "float32",
+}
 
 
-def _with_nan(row: Sequence[int]) -> Any:
-    made: Any = filled(row)
-    made.layers[1].values[:, :, -1] = torch.nan
-    return made
-
-
-@pytest.mark.parametrize("wrong", [_other_weights, _other_tokens, _wrong_late, _shifted, _with_nan])
-def test_wrong_kv_is_refused(wrong: Callable[[Sequence[int]], Any]) -> None:
-    """KV of other weights, tokens or positions is refused, and nothing is stored."""
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_kv_is_refused(wrong: str) -> None:
+    """KV of other weights, tokens, positions or shape is refused, and nothing is stored."""
     prefixes = PrefixCache(ENGINE)
-    row = tuple(range(10, 90))
+    differs = r"past_key_values\[\d\] differs .* input_ids\[0\]; nothing was stored"
+    is_kv = list(WRONG).index(wrong) < 5
 
-    with pytest.raises(InvalidValue, match=r"past_key_values\[\d\] differs .* input_ids\[0\]; nothing was stored"):
-        prefixes.add(torch.tensor([row]), wrong(row))
+    with pytest.raises(InvalidValue, match=differs if is_kv else MESSAGES.get(wrong, "past_key_values")):
+        prefixes.add(torch.tensor([ROW]), WRONG[wrong]())
 
     assert prefixes.nbytes == 0
 
 
-def test_kv_of_another_shape_is_refused() -> None:
-    """The message says what is expected."""
-    prefixes = PrefixCache(ENGINE)
-    row = tuple(range(10, 20))
-    made: Any = filled(row)
-
-    with pytest.raises(
-        InvalidValue, match=r"with \(1, 2, 10, 8, torch.float64\): .* tensors \[1, 2, 9, 8\] of torch.float64"
-    ):
-        prefixes.add(torch.tensor([row[:-1]]), made)
-    with pytest.raises(InvalidValue, match="float32"):
-        prefixes.add(torch.tensor([row]), [(layer.keys.float(), layer.values.float()) for layer in made.layers])
-    for other in (None, DynamicCache(), [made.layers[0]], [(1, 2), (3, 4)], 5):
-        with pytest.raises(InvalidValue, match="past_key_values"):
-            prefixes.add(torch.tensor([row]), other)
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: PrefixCache(ENGINE, max_row_tokens=0), InvalidValue, "max_row_tokens=0 is not allowed"),
+        (lambda: PrefixCache(ENGINE.model), InvalidValue, "an Engine is expected"),
+        (lambda: frequent_prefixes([], min_lists=1), InvalidValue, "min_lists=1 is not allowed"),
+        (lambda: frequent_prefixes([], max_prefixes=0), InvalidValue, "max_prefixes=0 is not allowed"),
+        (
+            lambda: PrefixCache(ENGINE).get(torch.ones((1, 4097), dtype=torch.long)),
+            ContextLengthExceeded,
+            r"input_ids\[0\] has 4,097 tokens",
+        ),
+    ],
+)
+def test_wrong_values_are_refused(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    """The message has the limit and the value."""
+    with pytest.raises(error, match=message):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -473,12 +474,6 @@ def test_wrong_batches_are_refused(ids: Any, mask: Any, message: str) -> None:
     """The message names the row."""
     with pytest.raises(InvalidValue, match=message):
         PrefixCache(ENGINE).get(ids, mask)
-
-
-def test_rows_beyond_the_context_are_refused() -> None:
-    """The message has the length and the limit."""
-    with pytest.raises(ContextLengthExceeded, match=r"input_ids\[0\] has 4,097 tokens"):
-        PrefixCache(ENGINE).get(torch.ones((1, 4097), dtype=torch.long))
 
 
 def test_hits_are_of_one_cache_and_one_pass() -> None:
@@ -563,21 +558,6 @@ def test_limits_hold() -> None:
         assert small.get(torch.tensor([[first, *row]])).num_cached == (64,)
         assert 0 < small.nbytes <= 160 * TOKEN_BYTES
     assert small.get(torch.tensor([[0, *row]])).num_cached == (0,)
-
-
-def test_values_of_limits_are_checked() -> None:
-    """The message has the limit and the value."""
-    with pytest.raises(InvalidValue, match="max_row_tokens=0 is not allowed"):
-        PrefixCache(ENGINE, max_row_tokens=0)
-    for name, value in (("min_lists", 1), ("max_prefixes", 0)):
-        with pytest.raises(InvalidValue, match=f"{name}={value} is not allowed"):
-            frequent_prefixes([], **{name: value})
-
-
-def test_other_objects_than_engines_are_refused() -> None:
-    """Something else than an engine is refused."""
-    with pytest.raises(InvalidValue, match="an Engine is expected"):
-        PrefixCache(ENGINE.model)  # type: ignore[arg-type] # what is tested
 
 
 def test_gradients_do_not_reach_the_cache() -> None:
