@@ -101,33 +101,32 @@ def test_kernels_equal_dense_attention(
     spec = spec_of(dtype, device, softcap)
     if not backend.supports(spec):
         pytest.skip(f"{backend.name} does not support this")
-    generator = torch.Generator().manual_seed(0)
+    check_kernel(backend.kernel(spec), spec, groups, kind, softcap)
+
+
+def check_kernel(kernel: Kernel, spec: AttentionSpec, groups: int, kind: str, softcap: float | None = None) -> None:
+    """Check output and log-sum-exp of a kernel for random states, of which one query attends to no key if masked."""
+    generator, by_row = torch.Generator().manual_seed(0), kind == "mask of rows"
     query, key, value = (
-        random_states((2, heads, 7, HEAD_DIM), generator).to(device, dtype) for heads in (2 * groups, 2, 2)
+        random_states((2, heads, 7, HEAD_DIM), generator).to(spec.device, spec.dtype) for heads in (2 * groups, 2, 2)
     )
-    random_mask = torch.rand((7, 7), generator=generator) < 0.6
-    random_mask[3] = False
-    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool(), "mask": random_mask}[kind]
-    kernel = backend.kernel(spec)
+    drawn = torch.rand((2, 1, 7, 7) if by_row else (7, 7), generator=generator) < 0.6
+    drawn[..., 3, :] = False
+    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
 
     if kind == "all":
         out, lse = kernel.unmasked(query, key, value, scale=SCALE)
     else:
-        out, lse = kernel.masked(
-            query,
-            key,
-            value,
-            scale=SCALE,
-            mask=kernel.prepare_mask(random_mask) if kind == "mask" else None,
-            causal=kind == "causal",
-        )
+        prepared = kernel.prepare_mask(drawn) if mask is drawn else None
+        out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
 
-    seen_keys = None if mask is None else mask.to(device)
-    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=seen_keys, softcap=softcap)
+    mask = None if mask is None else mask.to(spec.device)
+    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=softcap)
     seen = expected_lse.isfinite()
-    assert torch.equal(lse.isfinite(), seen)
-    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[dtype]
-    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[dtype]
+    assert torch.equal(lse.isneginf(), ~seen)
+    assert not out.isnan().any()
+    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[spec.dtype]
+    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[spec.dtype]
 
 
 def _like_flash(
@@ -171,31 +170,14 @@ def test_the_cuda_backend_calls_its_kernels_as_they_want(
     monkeypatch: pytest.MonkeyPatch, groups: int, kind: str
 ) -> None:
     """With stand-ins that check their arguments, output and log-sum-exp equal dense attention."""
-    by_row = kind == "mask of rows"
-    if by_row and groups > 1:
+    if kind == "mask of rows" and groups > 1:
         pytest.skip("masks of rows are for grouped queries")
     module = module_of(CudaBackend.__module__)
     monkeypatch.setattr(module, "_FLASH", _like_flash)
     monkeypatch.setattr(module, "_EFFICIENT", _like_efficient)
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (random_states((2, heads, 7, HEAD_DIM), generator).bfloat16() for heads in (2 * groups, 2, 2))
-    drawn = torch.rand((2, 1, 7, 7) if by_row else (7, 7), generator=generator) < 0.6
-    drawn[..., 3, :] = False
-    kernel = CudaBackend().kernel(spec_of(torch.bfloat16, "cpu"))
+    spec = spec_of(torch.bfloat16, "cpu")
 
-    mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
-    if kind == "all":
-        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
-    else:
-        prepared = kernel.prepare_mask(drawn) if mask is drawn else None
-        out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
-
-    expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask)
-    seen = expected_lse.isfinite()
-    assert torch.equal(lse.isneginf(), ~seen)
-    assert not out.isnan().any()
-    assert (out.double() - expected)[seen].abs().max() < TOLERANCE[torch.bfloat16]
-    assert (lse.double() - expected_lse)[seen].abs().max() < TOLERANCE[torch.bfloat16]
+    check_kernel(CudaBackend().kernel(spec), spec, groups, kind)
 
 
 @given(tokens=st.integers(1, 4), kv_heads=st.integers(1, 3), groups=st.integers(1, 3), by_query=st.booleans())

@@ -132,24 +132,6 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
             made.fetch([wanted])
 
 
-def test_another_thread_may_encode_what_was_looked_up() -> None:
-    """Lookup, encoding and linking by three threads give the same answer."""
-    state, made = state_of('<schema name="s">Root.<module name="a">A text.</module></schema>'), executor()
-    wanted = state.encodings
-    lookups = made.look_up(wanted)
-    groups: list[frozenset[Encoding]] = []
-    thread = threading.Thread(
-        target=lambda: groups.extend(frozenset(each.handles) for each in made.encode_missing(wanted, lookups))
-    )
-    thread.start()
-    thread.join()
-    fetched = made.fetch(wanted)
-
-    assert frozenset().union(*groups) == set(wanted)
-    assert not fetched.encoded
-    assert fetched.handles.keys() == set(wanted)
-
-
 def test_locks_are_free_between_forward_passes() -> None:
     """While one thread is suspended in `encode_missing`, another can encode the same and more."""
     modules = "".join(f'<module name="m{number}">{"text " * 300}{number}</module>' for number in range(2))

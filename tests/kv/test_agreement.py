@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -25,13 +24,11 @@ from promptcache.kv import (
     KVShape,
     MemoryStore,
     Recipe,
-    Store,
     Tier,
     TieredStore,
 )
 from tests.conftest import law_examples
 from tests.kv.stored import recipe as recipe_of
-from tests.laws.faults import FaultyStore
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=2, dtype=torch.float32, device=torch.device("cpu"))
 MEMORY_TOKENS, HOST_TOKENS, DISK_BYTES = 6, 8, 6_000
@@ -259,12 +256,3 @@ class Agreement(RuleBasedStateMachine):
 def test_stores_agree() -> None:
     """A tiered store agrees with a dict under any sequence of operations, restarts, faults and damage."""
     run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))
-
-
-@pytest.mark.parametrize("name", sorted(Store.__abstractmethods__ | set(vars(Store)) - set(vars(object))))
-def test_stores_have_the_parameters_of_the_interface(name: str) -> None:
-    """Every store has the parameters of the `Store` interface."""
-    for store in (MemoryStore, TieredStore, FaultyStore):
-        if callable(getattr(Store, name)) and not name.startswith("_"):
-            ours = inspect.signature(getattr(store, name)).parameters
-            assert list(ours) == list(inspect.signature(getattr(Store, name)).parameters)

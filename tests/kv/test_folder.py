@@ -153,14 +153,6 @@ def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest
     assert str(tier) == "kept"
 
 
-def test_the_path_of_a_file_is_refused(tmp_path: Path) -> None:
-    """The path of a file is refused when the tier is created."""
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(StoreError, match="is not a folder"):
-        FileTier(tmp_path / "file")
-
-
 def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `~` at the start is the home folder; elsewhere it is an ordinary character."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -170,22 +162,26 @@ def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch
     ]  # fmt: skip
 
 
-def test_the_home_of_an_unknown_user_is_refused() -> None:
-    """A path in the home of an unknown user raises `StoreError`, however it is opened."""
-    for opened in (
-        lambda: FileTier("~nobody-here/x"),
-        lambda: open_store(StoreConfig(folder="~nobody-here/x"), shape()),
-    ):
-        with pytest.raises(StoreError, match="'~nobody-here/x': there is no such user here"):
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("{folder}/file", "is not a folder"),
+        ("~nobody-here/x", "'~nobody-here/x': there is no such user here"),
+        ("~/x", "HOME is not set"),
+    ],
+)
+def test_a_wrong_folder_is_refused(
+    location: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a file, and a path in the home of an unknown user, raise `StoreError`, however they are opened."""
+    (tmp_path / "file").touch()
+    if location == "~/x":  # as in some containers
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    folder = location.format(folder=tmp_path)
+
+    for opened in (lambda: FileTier(folder), lambda: open_store(StoreConfig(folder=folder), shape())):
+        with pytest.raises(StoreError, match=message):
             opened()
-
-
-def test_an_unknown_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the home folder is unknown, as in some containers, the message says so."""
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)
-
-    with pytest.raises(StoreError, match="HOME is not set"):
-        expand_home("~/.cache/x")
 
 
 def test_a_held_lock_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

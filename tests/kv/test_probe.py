@@ -10,7 +10,7 @@ import pytest
 
 from promptcache.diagnostics import TierUnavailable
 from promptcache.engine import Engine
-from promptcache.kv import BlobTier, MemoryStore, StoreConfig
+from promptcache.kv import BlobTier
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -80,11 +80,3 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_no_answer(
     assert list(report.not_kept.values()) == [report.num_encodings]
     with pytest.raises(TierUnavailable):
         engine.store.probe()
-
-
-def test_memory_can_always_be_written() -> None:
-    """A store in memory passes."""
-    model = tiny_model()
-
-    MemoryStore(model.shape).probe()
-    engine_of(StoreConfig(memory_bytes=2**20)).store.probe()

@@ -83,21 +83,6 @@ def test_a_streamer_is_refused() -> None:
         ENGINE.generate_batch(PROMPTS[:1], streamer=Mock())
 
 
-def test_sampling_repeats_with_the_random_state_of_torch() -> None:
-    """`torch.manual_seed` makes sampled answers repeatable; greedy answers leave the random state as it is."""
-
-    def answers(**options: Any) -> list[tuple[int, ...]]:
-        found = ENGINE.generate_batch(PROMPTS[:3], max_new_tokens=8, **options)
-        return [each.token_ids for each in found]
-
-    torch.manual_seed(7)
-    first, other = answers(do_sample=True), answers(do_sample=True)
-    torch.manual_seed(7)
-    answers(**GREEDY)
-
-    assert answers(do_sample=True) == first != other
-
-
 @pytest.mark.parametrize("failing", ["criterion", "model"])
 def test_an_error_ends_the_batch(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the caller's code or of a forward pass is raised as it is, and the next batch is answered."""
