@@ -38,14 +38,6 @@ def whole(text: str, used: HubTokenizer) -> list[int]:
     return [*used.tokenize_parts([Markup(text)], Before.START)[0]]
 
 
-def test_a_footer_joins_the_header_behind_it():
-    """The footer of a cached turn and the header behind it have the tokens of the whole text."""
-    used = tokenizer()
-    plan = planned("<system>Be brief.</system>", Prompt("s").user("the box"), used)
-
-    assert ids(plan) == whole("<s>Be brief. USER: the box ASSISTANT: ", used)
-
-
 def test_all_cached_tokens_are_reused_if_none_changes():
     """Text that joins nothing leaves all cached tokens in use."""
     used = tokenizer(SHAPES["chatml"].source)
@@ -65,30 +57,6 @@ def test_bare_text_joins_the_text_of_an_open_turn(said: str):
     assert plan.num_reused_tokens + plan.num_new_tokens == len(ids(plan))
     if said == "the box":
         assert plan.num_reused_tokens == len(whole("<s>USER: Say the", used))
-
-
-def test_bare_text_joins_text_without_turns():
-    """Text behind a schema without turns has the tokens of the whole text."""
-    used = tokenizer()
-    plan = planned("<text>Say\n</text>", Prompt("s").text("\nthe box"), used)
-
-    assert ids(plan) == whole("Say\n\nthe box", used)
-
-
-def test_an_open_turn_without_text_joins_its_header():
-    """The space at the end of the header of an open turn belongs to the text of the prompt."""
-    used = tokenizer()
-    plan = planned("<user></user>", Prompt("s").text("the box"), used)
-
-    assert ids(plan) == whole("<s>USER: the box ASSISTANT: ", used)
-
-
-def test_a_conversation_behind_bos_is_not_at_a_start():
-    """Turns behind BOS of a schema without turns have no space that only the start of a text has."""
-    used = HubTokenizer.from_parts(metaspace_first(), TOKENS, VICUNA)
-    plan = planned('<module name="m">x</module>', Prompt("s").user("the box"), used)
-
-    assert ids(plan) == whole("<s>USER: the box ASSISTANT: ", used)
 
 
 def test_a_cached_text_may_change_as_a_whole():
