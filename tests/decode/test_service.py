@@ -729,21 +729,6 @@ def test_tokens_of_a_request_are_not_copied_in_each_step(options: dict[str, Any]
     assert len({tuple(each[:num_own]) for each in seen}) == len(places) == 1
 
 
-def test_a_replaced_schema_keeps_running_requests() -> None:
-    """A request that runs keeps the schema that it was planned with."""
-    own = engine()
-    made = own.service()
-    try:
-        expected = ALONE.generate(PROMPTS[4], max_new_tokens=60, do_sample=False).token_ids
-        asked = ask(made, PROMPTS[4], max_new_tokens=60, do_sample=False)[0]
-        assert asked.started.wait(30)
-        own.add_schema(SCHEMA.replace("The c.", "Another c."))
-        own.warm()
-        assert asked.result(60).token_ids == expected
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize("name", [each.name for each in fields(ServiceLimits)])
 @pytest.mark.parametrize("value", [-1, 0])
 def test_limits_are_checked(name: str, value: int) -> None:

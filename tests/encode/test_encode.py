@@ -80,20 +80,6 @@ def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema, tokenizer: B
     assert_alike(together, alone)
 
 
-@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=15)
-def test_chunks_give_the_same_kv(schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
-    """A long run computed in several forward passes has the KV of one."""
-    made = encodings_of(schema, tokenizer)
-    whole = executor().fetch(made).handles
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode_module, "CHUNK_TOKENS", 5)
-        chunked = executor().fetch(made).handles
-
-    assert_alike(whole, chunked)
-
-
 def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encoding, ...]:
     """The encodings of a schema, each once, contexts first."""
     return schema_state(schema, tokenizer, MODEL.context_length).encodings

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -128,15 +127,6 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_not_followed(
 
     assert found is not None
     assert content(found) == content(ONE)
-
-
-def test_a_missing_folder_is_made_again(tmp_path: Path) -> None:
-    """A folder that was removed holds nothing, and the next write makes it again."""
-    tier = FileTier(tmp_path / "deep" / "folder")
-    shutil.rmtree(tmp_path / "deep")
-
-    assert read(tier, KEY) is None
-    assert write(tier, ONE)
 
 
 def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,10 @@ def die_while_writing(folder: str) -> None:
 
 
 @pytest.mark.process
-def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
-    """`gc` removes the unfinished files of killed processes, and no other file."""
-    tier = FileTier(tmp_path)
+@pytest.mark.parametrize("by_write", [False, True], ids=["gc", "write"])
+def test_only_files_of_killed_processes_are_removed(tmp_path: Path, by_write: bool) -> None:
+    """`gc`, and a write that needs room, remove the unfinished files of killed processes, and no other file."""
+    tier = FileTier(tmp_path, budget_bytes=file_bytes(ALL[0]) + file_bytes(ALL[1]))
     write(tier, ALL[1])
     (tmp_path / "notes.txt").touch()
     (tmp_path / "encodings" / "notes.txt").touch()
@@ -115,7 +116,11 @@ def test_gc_removes_only_files_of_killed_processes(tmp_path: Path) -> None:
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
     assert process.exitcode == -signal.SIGKILL
-    assert tier.gc() == (left,)
+    if by_write:
+        assert write(tier, ALL[0])
+        tier.delete(ALL[0].recipe.key)
+    else:
+        assert tier.gc() == (left,)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before - {tmp_path / "incoming" / left}
 
 
@@ -132,17 +137,6 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", sync)
 
     assert write(FileTier(tmp_path), ALL[0])
-
-
-@pytest.mark.process
-def test_writes_remove_files_of_killed_processes(tmp_path: Path) -> None:
-    """A write that needs room removes unfinished files of killed processes."""
-    start(die_while_writing, str(tmp_path)).join()
-    assert len(incoming(tmp_path)) == 1
-
-    assert write(FileTier(tmp_path, budget_bytes=file_bytes(ALL[0])), ALL[0])
-
-    assert incoming(tmp_path) == []
 
 
 def store_over(folder: str | Path) -> TieredStore:

@@ -61,21 +61,6 @@ class Broken(DictTier):
     write = delete = keys = read  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_a_restart_serves_what_was_served_before(tmp_path: Path, codec: Codec) -> None:
-    """`put`, memory and a restart from disk return the same KV, bit for bit."""
-    made = recipe("a", 40, codec)
-    first = TieredStore(memory(), (FileTier(tmp_path),))
-    put = first.put(made, *kv(40))
-    again, loaded = first.get(made.key).handle, TieredStore(memory(), (FileTier(tmp_path),)).get(made.key)
-
-    assert loaded.tier is Tier.DISK
-    for run in (again, loaded.handle):
-        assert run is not None
-        assert torch.equal(run.keys.contiguous().view(torch.int16), put.keys.contiguous().view(torch.int16))
-        assert torch.equal(run.values.contiguous().view(torch.int16), put.values.contiguous().view(torch.int16))
-
-
 def test_four_methods_make_a_tier() -> None:
     """The tier of a caller serves the KV that was put, after a restart as well, and damaged files are put again."""
     tier, made, (keys, values) = DictTier(), recipe("a"), kv()

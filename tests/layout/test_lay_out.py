@@ -24,26 +24,6 @@ def test_text_longer_than_its_reserve_is_a_warning():
     assert "reserves 3" in warning.message
 
 
-def test_a_turn_has_its_header_and_footer_in_its_owners_runs():
-    """Headers and footers are part of their owner's text, and turns without a module between them are one run."""
-    layout = layout_of(
-        '<schema name="s"><system>Hi<module name="a">x</module></system><user>Go</user><assistant/></schema>'
-    )
-
-    texts = [[piece.text for piece in run.pieces] for run in layout.runs]
-    assert texts[1:] == [
-        ["<system>", "Hi"], ["\nx"], ["</system>", "<user>", "Go", "</user>", "<assistant>", "</assistant>"]
-    ]  # fmt: skip
-
-
-def test_an_open_turn_has_no_footer():
-    """The footer of a schema's last top-level user turn belongs to the request."""
-    layout = layout_of('<schema name="s"><user>Go</user></schema>')
-
-    assert [piece.text for piece in layout.runs[-1].pieces] == ["<user>", "Go"]
-    assert layout.has_open_turn
-
-
 @pytest.mark.parametrize("kind", ["default", "placeholder"])
 def test_a_filler_longer_than_its_slot_is_an_error(kind):
     """A default or placeholder with more tokens than the slot is refused, with both numbers and the place."""

@@ -53,13 +53,6 @@ def test_what_follows_the_schema(schema: str, added: str, text: str):
     assert text_of(plan) == f"<bos>{text}"
 
 
-def test_the_text_of_an_open_turn_is_tokenized_with_its_separator():
-    """Separator and bare text that continue an open turn are one piece of text."""
-    plan = plan_of(f'<schema name="s">{OPEN}</schema>', '<prompt schema="s">Why?</prompt>')
-
-    assert plan.new[0].token_ids == tuple(b"\nWhy?")
-
-
 FOOTER, OTHER_END = 262, 256  # </assistant>, and <bos> as another end token
 
 
@@ -86,18 +79,6 @@ def test_a_generated_answer_is_closed_once(answer: Sequence[int], expected: tupl
     start = ids.index(261) + 1  # <assistant>
     assert ids[start : ids.index(259, start)] == expected  # up to <user>
     assert text_of(plan) == f"<bos>{PLAN}<user>Why?</user><assistant>{text}</assistant><user>And?</user><assistant>"
-    assert plan.warnings == ()
-
-
-def test_bare_text_continues_an_open_turn_before_turns() -> None:
-    """Bare text, turns and the beginning of an answer follow an open turn, as one conversation."""
-    prompt = '<prompt schema="s">Why?<assistant>So</assistant><user>And?</user><assistant>Answer:</assistant></prompt>'
-
-    plan = plan_of(f'<schema name="s">{OPEN}</schema>', prompt)
-
-    assert text_of(plan) == (
-        f"<bos>{PLAN}{GO}\nWhy?</user><assistant>So</assistant><user>And?</user><assistant>Answer:"
-    )
     assert plan.warnings == ()
 
 
