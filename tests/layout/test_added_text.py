@@ -40,7 +40,6 @@ def test_an_answer_that_goes_on_is_trimmed_as_transformers_does():
 
 
 WITHOUT_SYSTEM = small.CHATML.replace("messages %}", "messages if m.role != 'system' %}")
-ON_ONE_LINE = small.CHATML.replace("m.content", "m.content.replace('\\n', ' ')")
 
 
 def test_a_text_that_the_template_leaves_out_is_left_out():
