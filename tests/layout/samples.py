@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Piece, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Level, Piece, Plan, lay_out, make_plan, run_states
 from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
 
@@ -38,6 +38,11 @@ def plan_selection(selection: Selection, tokenizer: Tokenizer | None = None) -> 
     tokenizer = tokenizer or ByteTokenizer()
     layout = lay_out(selection.schema, tokenizer)
     return make_plan(selection, layout, run_states(layout), tokenizer)
+
+
+def level_of(schema: str, prompt: str) -> Level:
+    """Plan a prompt and return its level."""
+    return plan_of(schema, prompt).level
 
 
 def reused_tokens(plan: Plan) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -9,10 +10,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Placement
-from promptcache.layout import StateKind, lay_out, run_states, scaffolds_in_use
+from promptcache.layout import Layout, RunState, StateKind, find_state, lay_out, run_states, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
 from tests.layout.samples import layout_of, read
+
+
+def seen(
+    layout: Layout, states: tuple[RunState, ...], module: str, scaffold: str | None = None
+) -> list[tuple[str, ...]]:
+    """Return owner and scaffold of what the first run of a module sees."""
+    state = find_state(states, layout.runs_of[module][0], scaffold)
+    assert state is not None
+    return [(layout.runs[states[index].run].module, *states[index].scaffolds) for index in state.sees]
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_contexts_come_first_and_lie_before(schema, tokenizer):
+    """A state sees states with lower indices and only tokens at lower positions, each once and in position order."""
+    states = run_states(lay_out(schema, tokenizer))
+
+    for index, state in enumerate(states):
+        assert state.index == index
+        assert len(state.sees) == len(set(state.sees))
+        assert all(other < index for other in state.sees)
+        own_first = state.encoding.position_ids[0]
+        assert [part.encoding for part in state.encoding.context] == [states[other].encoding for other in state.sees]
+        assert all(part.last < own_first for part in state.encoding.context)
 
 
 @pytest.mark.law
@@ -38,6 +64,26 @@ def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(sch
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
+def test_every_cached_run_with_tokens_has_a_plain_state(schema, tokenizer):
+    """Exactly the cached runs with text or filler have a plain state, which holds just that; if fixed, at its places."""
+    layout = lay_out(replace(schema, positions=None), tokenizer, placement=Placement.FIXED)
+    plain = {state.run: state.encoding for state in run_states(layout) if state.kind is StateKind.PLAIN}
+
+    for run in layout.runs:
+        tokens = {
+            piece.start + place: token_id
+            for piece in run.pieces
+            for place, token_id in enumerate(getattr(piece, "token_ids", ()) or getattr(piece, "filler_ids", ()))
+        }
+        if run.cached and tokens:
+            assert dict(zip(plain[run.index].position_ids, plain[run.index].token_ids, strict=True)) == tokens
+        else:
+            assert run.index not in plain
+
+
+@pytest.mark.law
+@settings(max_examples=law_examples(0.25))
+@given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 def test_no_state_is_made_twice(schema, tokenizer):
     """No two states of a run see the same at the same distances."""
     states = run_states(lay_out(schema, tokenizer))
@@ -45,12 +91,90 @@ def test_no_state_is_made_twice(schema, tokenizer):
     assert len({(state.run, state.encoding) for state in states}) == len(states)
 
 
-def test_the_first_declared_scaffold_takes_its_members_as_a_whole():
-    """A scaffold is used if an earlier one has taken none of its members, nor of what is guaranteed with them."""
+def test_own_context_is_bos_and_the_modules_earlier_runs():
+    """A module with context="own" sees BOS and itself."""
+    layout = layout_of(
+        '<schema name="s">t<module name="a" context="own">x<module name="b">y</module>z</module></schema>'
+    )
+    states = run_states(layout)
+
+    last = find_state(states, layout.runs_of["a"][1], None)
+    assert last is not None
+    assert [states[index].run for index in last.sees] == [0, layout.runs_of["a"][0]]
+
+
+def test_what_is_computed_anew_is_in_nobodys_context():
+    """Runs with cache="false" have no state and are seen by none."""
+    layout = layout_of('<schema name="s"><module name="a" required="true" cache="false">x</module>y</schema>')
+    states = run_states(layout)
+
+    assert [state.run for state in states] == [0, 2]
+    assert states[1].sees == (0,)
+    assert states[1].encoding.context == (states[0].encoding.whole,)
+
+
+SCAFFOLD = """<schema name="s"><module name="a">aa<module name="k" required="true">kk</module><module name="o">oo</module></module>
+<module name="m">mm</module><module name="b" requires="m">bb</module><scaffold name="f" modules="a b"/></schema>"""
+
+
+def test_a_scaffold_covers_members_and_what_is_guaranteed_below_them():
+    """Members and descendants guaranteed with them have a scaffold state where it differs from the plain one."""
+    layout = layout_of(SCAFFOLD)
+
+    assert {layout.runs[state.run].module for state in run_states(layout) if state.scaffolds} == {"b"}
+    assert scaffolds_in_use(layout.schema.scaffolds, ("a", "a/k", "a/o", "m", "b")) == dict.fromkeys(
+        ("a", "a/k", "b"), "f"
+    )
+
+
+def test_a_scaffold_state_sees_all_that_is_guaranteed_with_all_members():
+    """In a scaffold each member sees the others before it, and the guaranteed rest in its plain state."""
+    layout = layout_of(SCAFFOLD)
+
+    assert seen(layout, run_states(layout), "b", "f") == [("",), ("a",), ("a/k",), ("m",)]
+
+
+def test_scaffold_members_see_each_other_in_their_scaffold_states():
+    """A later member sees an earlier one's scaffold state, where that has one of its own."""
+    layout = layout_of(
+        '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c">c</module>'
+        '<scaffold name="f" modules="a b c"/></schema>'
+    )
+
+    assert seen(layout, run_states(layout), "c", "f") == [("",), ("a",), ("b", "f")]
+
+
+def test_runs_outside_a_scaffold_see_plain_states():
+    """A module that requires scaffold members is encoded against their plain states."""
+    layout = layout_of(
+        '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c" requires="a b">c</module>'
+        '<scaffold name="f" modules="a b"/></schema>'
+    )
+
+    assert seen(layout, run_states(layout), "c") == [("",), ("a",), ("b",)]
+
+
+TWO = read(
+    '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c">c</module>'
+    '<scaffold name="f" modules="a b"/><scaffold name="g" modules="b c"/></schema>'
+)
+
+
+def test_a_scaffold_needs_all_its_members():
+    """A scaffold of which one member is missing is not used."""
+    assert scaffolds_in_use(TWO.scaffolds, ("a", "c")) == {}
+
+
+def test_the_first_declared_scaffold_takes_its_members():
+    """Of two scaffolds that share a member the one declared first is used, and only that one."""
+    assert scaffolds_in_use(TWO.scaffolds, ("a", "b", "c")) == {"a": "f", "b": "f"}
+
+
+def test_a_scaffold_is_not_used_in_part():
+    """A scaffold whose guaranteed descendants an earlier one has taken is not used at all."""
     schema = read(
         '<schema name="s"><module name="a">a<module name="k" required="true">k</module></module><module name="b">b</module>'
-        '<module name="c">c</module><scaffold name="f" modules="a/k b"/><scaffold name="g" modules="a c"/>'
-        '<scaffold name="h" modules="b c"/></schema>'
+        '<module name="c">c</module><scaffold name="f" modules="a/k b"/><scaffold name="g" modules="a c"/></schema>'
     )
 
     assert scaffolds_in_use(schema.scaffolds, ("a", "a/k", "b", "c")) == {"a/k": "f", "b": "f"}
