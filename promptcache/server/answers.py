@@ -13,23 +13,24 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from promptcache.answers import AnswerReader, IncrementalText, SplitText
 from promptcache.decode import Completion, Ticket
 from promptcache.decode import Request as PlannedRequest
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
 from promptcache.layout import Plan
 from promptcache.planning import DEFAULT_NEW_TOKENS, PromptSource
-from promptcache.server.answer_form import AnswerForm, AnswerRow, EventStream, ServedAnswer
+from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerRow
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
-from promptcache.server.logprobs import AnswerLogprobs
 from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServerState
 from promptcache.structured import check_format
 
 KEEP_ALIVE_S = 15.0
 """Seconds after which a stream without tokens gets an event that says nothing."""
+
+_KEEP_ALIVE = ": keep-alive\n\n"
 
 _TRACES = logging.getLogger("promptcache.server.errors")
 
@@ -57,7 +58,7 @@ class ServerRequest:
 
     endpoint: Endpoint
     prompts: tuple[PromptSource, ...]
-    make_form: Callable[[ServedAnswer], AnswerForm]
+    make_form: Callable[[Answer], AnswerForm]
     schema: str | None
     body: GenerationBody
     options: Mapping[str, Any]
@@ -91,6 +92,28 @@ class ServerRequest:
                 check_format(output)
         except InvalidGeneration as error:
             raise ApiError(400, "invalid_value", f"{place}: {error}", param=place) from None
+
+
+class EventStream(Response):
+    """A response of server-sent events. `close` is called at its end, however it ends."""
+
+    def __init__(self, events: AsyncIterator[str], close: Callable[[], None]) -> None:
+        super().__init__(
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type="text/event-stream"
+        )
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events one by one."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._close()
 
 
 async def respond(request: Request, question: ServerRequest) -> Response:
@@ -162,24 +185,15 @@ class _Responder:
         self._salt = question.body.salt(request.state.caller.salt)
         self._started = time.perf_counter()
         self._accepted = False
-        tokenizer, stop_strings = state.engine.tokenizer, question.body.stop_strings
-        text = tokenizer.decode
-        rows = (
-            AnswerRow(
-                text=IncrementalText(text, stop_strings),
-                decode=text,
-                split=AnswerReader().split(),
-                logprobs=AnswerLogprobs(tokenizer),
-            )
-            for _ in range(question.num_rows)
-        )
-        self._reads_tokens = question.body.stream or question.options.get("logprobs") is not None
-        schema = f"@{question.schema}" if question.schema else ""
-        self._answer = ServedAnswer(
-            model=f"{state.settings.model}{schema}",
+        body, has_logprobs = question.body, question.options.get("logprobs") is not None
+        self._reads_tokens = body.stream or has_logprobs
+        self._answer = Answer(
+            model=f"{state.settings.model}{f'@{question.schema}' if question.schema else ''}",
             schema=question.schema,
-            rows=tuple(rows),
-            num_choices=question.body.num_choices,
+            rows=tuple(AnswerRow(state.engine.tokenizer, body.stop_strings) for _ in range(question.num_rows)),
+            num_choices=body.num_choices,
+            has_logprobs=has_logprobs,
+            has_usage=body.stream_options is not None and body.stream_options.include_usage,
         )
         self._form = question.make_form(self._answer)
         self._record |= {"endpoint": str(question.endpoint), "model": self._answer.model}
@@ -222,7 +236,7 @@ class _Responder:
 
     async def whole(self) -> Response:
         """Return the answer as one JSON object."""
-        while any(row.completion is None for row in self._answer.rows):
+        while not self._answer.has_ended:
             index, item = await self.events.next()
             self._take(self._answer.rows[index], item)
         self._count()
@@ -234,16 +248,14 @@ class _Responder:
         try:
             for event in form.begin():
                 yield event
-            while any(row.completion is None for row in rows):
+            while not self._answer.has_ended:
                 try:
                     index, item = await self.events.next(KEEP_ALIVE_S)
                 except TimeoutError:
-                    yield form.keep_alive
+                    yield _KEEP_ALIVE
                     continue
-                piece = self._take(rows[index], item)
-                if any(piece):
-                    for event in form.add(index, piece):
-                        yield event
+                for event in form.add(index, self._take(rows[index], item)):
+                    yield event
                 if rows[index].completion is not None:
                     for event in form.end_row(index):
                         yield event
@@ -255,8 +267,8 @@ class _Responder:
         except Exception as error:  # noqa: BLE001 - the status is sent already, so the client gets the error as an event
             yield form.fail(self.fail(error))
 
-    def _take(self, row: AnswerRow, item: RowItem) -> SplitText:
-        """Take the next item of a row, and return the text that it adds.
+    def _take(self, row: AnswerRow, item: RowItem) -> list[AnswerDelta]:
+        """Take the next item of a row, and return what it adds.
 
         Raises:
             BaseException: The item, if it is an error.
@@ -265,7 +277,7 @@ class _Responder:
             raise item
         if not isinstance(item, Completion):
             self._count_token(row)
-            return row.add(item) if self._reads_tokens else SplitText("", "")
+            return row.add(item) if self._reads_tokens else []
         return row.finish_with(item)
 
     def _count_token(self, row: AnswerRow) -> None:

@@ -5,9 +5,8 @@ Texts of messages and arguments are data: markup in them is never parsed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,12 +16,11 @@ from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.options import Body
 from promptcache.planning import PromptSource, TemplateOptions
-from promptcache.server.answer_form import AnswerForm, ServedAnswer
 from promptcache.server.answers import Endpoint, ServerRequest, respond
 from promptcache.server.bodies import read_body
-from promptcache.server.choices import ChatForm, TextForm
+from promptcache.server.chat_form import ChatForm, TextForm
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, GenerationBody, ModuleArguments, ModuleBody, PlainBody, given_options
+from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody, given_options
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -62,7 +60,7 @@ def _plain_request(body: PlainBody, state: ServerState) -> ServerRequest:
         schema=schema,
         body=body,
         options={**body.options, **given_options(body, Body.PROMPT_CACHE)},
-        make_form=choices_form(TextForm, body, has_logprobs=body.logprobs is not None),
+        make_form=TextForm,
     )
 
 
@@ -77,7 +75,7 @@ def chat_request(body: ChatBody, state: ServerState) -> ServerRequest:
     return ServerRequest(
         endpoint=Endpoint.CHAT,
         prompts=(prompt,),
-        make_form=choices_form(ChatForm, body, has_logprobs=bool(body.logprobs)),
+        make_form=ChatForm,
         schema=schema,
         body=body,
         options={
@@ -154,14 +152,6 @@ def chat_prompt(
         span=_place("prompt_cache"),
     )
     return prompt, schema
-
-
-def choices_form(
-    kind: type[ChatForm] | type[TextForm], body: GenerationBody, *, has_logprobs: bool
-) -> Callable[[ServedAnswer], AnswerForm]:
-    """Return what makes the form of the answers to a body of OpenAI."""
-    has_usage = body.stream_options is not None and body.stream_options.include_usage
-    return partial(kind, has_logprobs=has_logprobs, has_usage=has_usage)
 
 
 def _references(asked: ModuleBody) -> tuple[Reference, ...]:

@@ -40,8 +40,8 @@ from promptcache.picture import html_page, view
 from promptcache.planning import SchemaState, schema_state
 from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
 from promptcache.server.bodies import checked_body, read_body, read_data
-from promptcache.server.chat import chat_request, choices_form
-from promptcache.server.choices import ChatForm
+from promptcache.server.chat import chat_request
+from promptcache.server.chat_form import ChatForm
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
 from promptcache.server.models import ChatBody, CheckBody, PromptBody, given_options
@@ -108,7 +108,7 @@ def _document_request(body: PromptBody, state: ServerState) -> ServerRequest:
         raise ApiError(400, "invalid_value", "the model names another schema than the prompt", param="model")
     return ServerRequest(
         endpoint=Endpoint.PROMPTS,
-        make_form=choices_form(ChatForm, body, has_logprobs=bool(body.logprobs)),
+        make_form=ChatForm,
         prompts=(parsed,),
         schema=parsed.schema,
         body=body,

@@ -1,28 +1,26 @@
-"""The form of OpenAI's responses: a list of items, and events for each of them."""
+"""The form of OpenAI's responses: the items of an answer, and events for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from promptcache.answers import SplitText
-from promptcache.server.answer_form import AnswerCall, AnswerForm, ServedAnswer, event_text, json_text
-from promptcache.server.choices import call_data
+from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerItem, event_text, json_text
 from promptcache.server.errors import ApiError
 
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """The items with text, with the type of their part."""
 
-_PREFIXES = {"message": "msg", "reasoning": "rs"}
-"""Of the ids of these items."""
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+"""Of the ids of items."""
 
 
 class ResponseForm(AnswerForm):
-    """The form of responses: a list of items, of which the last may grow."""
+    """The form of responses."""
 
     def __init__(
         self,
-        answer: ServedAnswer,
+        answer: Answer,
         *,
         echo: Mapping[str, Any],
         keep: Callable[[str, Mapping[str, Any]], None],
@@ -39,125 +37,95 @@ class ResponseForm(AnswerForm):
         super().__init__(answer)
         self._row, self._echo, self._keep, self._num_tokens = answer.rows[0], echo, keep, num_tokens
         self._id = f"resp_{answer.key}"
-        self._output: list[dict[str, Any]] = []
-        self._is_open = False  # whether the last item may grow
         self._num_events = 0
 
     def whole(self) -> Mapping[str, Any]:
-        """Return the response."""
-        for _ in (*self.add(0, self._row.parts), *self.end_row(0)):
-            pass
-        return self._ended()
+        """Return the response, and keep it."""
+        row, (prompt, cached, generated) = self._row, self.answer.usage
+        text, reasoning = row.text("message"), row.text("reasoning")
+        message = {"role": "assistant", "content": text, "reasoning_content": reasoning}
+        self._keep(self._id, {**message, "tool_calls": [each.call for each in row.calls]})
+        return {
+            **self._response(self._status),
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": generated,
+                "output_tokens_details": {"reasoning_tokens": self._num_tokens(reasoning)},
+                "total_tokens": prompt + generated,
+            },
+            "prompt_cache": self.answer.cache_data(row),
+        }
 
-    def begin(self) -> Iterator[str]:
-        """Yield the response without its output."""
+    def begin(self) -> Iterable[str]:
+        """Return the events of a response without its output."""
         response = self._response("in_progress")
-        yield self._event("response.created", response=response)
-        yield self._event("response.in_progress", response=response)
+        return [self._event(f"response.{each}", response=response) for each in ("created", "in_progress")]
 
-    def add(self, index: int, piece: SplitText) -> Iterator[str]:
-        """Yield deltas of items, and their starts."""
-        for kind, text in (("reasoning", piece.reasoning), ("message", piece.answer)):
+    def add(self, index: int, deltas: Sequence[AnswerDelta]) -> Iterator[str]:
+        """Yield deltas of items, their starts, and the ends of those before them."""
+        for item, text, begins in deltas:
+            if begins:
+                if item.index:
+                    yield from self._end_item(self._row.items[item.index - 1], "completed")
+                yield self._item_event("output_item.added", item, item=self._data(item, "in_progress", is_new=True))
+                if item.kind in _PARTS:
+                    yield self._part_event("content_part.added", item, part=_part(item, ""))
             if text:
-                yield from self._open(kind)
-                part = self._output[-1]["content"][0]
-                part["text"] += text
-                yield self._text_event("delta", delta=text)
-        for number, name, arguments in piece.calls:
-            if name:
-                yield from self._close("completed")
-                key = self._row.call_key(number)
-                ids = {"id": f"fc_{key}", "call_id": call_data(AnswerCall(key, name, ""))["id"]}
-                item = {"type": "function_call", **ids, "name": name, "arguments": "", "status": "in_progress"}
-                self._output.append(item)
-                self._is_open = True
-                yield self._item_event("response.output_item.added", item=item)
-            else:
-                item = self._output[-1]
-                item["arguments"] += arguments
-                yield self._item_event("response.function_call_arguments.delta", item_id=item["id"], delta=arguments)
+                yield self._text_event("delta", item, delta=text)
 
     def end_row(self, index: int) -> Iterator[str]:
         """Yield the end of the last item."""
-        yield from self._close("incomplete" if self._row.finish == "length" else "completed")
+        for item in self._row.items[-1:]:
+            yield from self._end_item(item, self._status)
 
     def end(self) -> Iterator[str]:
         """Yield the response."""
-        response = self._ended()
-        yield self._event(f"response.{response['status']}", response=response)
+        yield self._event(f"response.{self._status}", response=self.whole())
 
     def fail(self, error: ApiError) -> str:
         """Return the error as an event."""
         return self._event("error", code=error.code, message=error.message, param=error.param)
 
-    def _open(self, kind: str) -> Iterator[str]:
-        """Begin an item with text, unless the last one is of this type."""
-        if self._is_open and self._output[-1]["type"] == kind:
-            return
-        yield from self._close("completed")
-        self._is_open = True
-        item: dict[str, Any] = {"type": kind, "id": f"{_PREFIXES[kind]}_{self.answer.key}", "status": "in_progress"}
-        part: dict[str, Any] = {"type": _PARTS[kind], "text": ""}
-        if kind == "message":
-            item["role"] = "assistant"
-            part |= {"annotations": [], "logprobs": []}
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self._row.finish == "length" else "completed"
+
+    def _end_item(self, item: AnswerItem, status: str) -> Iterator[str]:
+        if item.kind == "function_call":
+            yield self._text_event("done", item, name=item.name, arguments=item.text)
         else:
-            item["summary"] = []
-        self._output.append({**item, "content": []})
-        yield self._item_event("response.output_item.added", item=self._output[-1])
-        self._output[-1]["content"] = [part]
-        yield self._part_event("response.content_part.added", part=part)
+            yield self._text_event("done", item, text=item.text)
+            yield self._part_event("content_part.done", item, part=_part(item, item.text))
+        yield self._item_event("output_item.done", item, item=self._data(item, status))
 
-    def _close(self, status: str) -> Iterator[str]:
-        """End the last item, if it may grow."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        item = self._output[-1]
-        item["status"] = status
-        if item["type"] == "function_call":
-            fields = {"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]}
-            yield self._item_event("response.function_call_arguments.done", **fields)
-            yield self._item_event("response.output_item.done", item=item)
-            return
-        (part,) = item["content"]
-        yield self._text_event("done", text=part["text"])
-        yield self._part_event("response.content_part.done", part=part)
-        yield self._item_event("response.output_item.done", item=item)
+    def _text_event(self, step: str, item: AnswerItem, **fields: Any) -> str:
+        if item.kind == "function_call":
+            return self._item_event(f"function_call_arguments.{step}", item, item_id=self._item_id(item), **fields)
+        more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+        return self._part_event(f"{_PARTS[item.kind]}.{step}", item, **fields, **more)
 
-    def _text_event(self, step: str, **fields: Any) -> str:
-        part = _PARTS[self._output[-1]["type"]]
-        if part == "output_text":
-            fields["logprobs"] = []
-        return self._part_event(f"response.{part}.{step}", **fields)
+    def _part_event(self, event: str, item: AnswerItem, **fields: Any) -> str:
+        return self._item_event(event, item, item_id=self._item_id(item), content_index=0, **fields)
 
-    def _part_event(self, event: str, /, **fields: Any) -> str:
-        return self._item_event(event, item_id=self._output[-1]["id"], content_index=0, **fields)
-
-    def _item_event(self, event: str, /, **fields: Any) -> str:
-        return self._event(event, output_index=len(self._output) - 1, **fields)
+    def _item_event(self, event: str, of: AnswerItem, /, **fields: Any) -> str:
+        return self._event(f"response.{event}", output_index=of.index, **fields)
 
     def _event(self, event: str, /, **fields: Any) -> str:
         self._num_events += 1
         return event_text(json_text({"type": event, "sequence_number": self._num_events - 1, **fields}), event)
 
-    def _ended(self) -> dict[str, Any]:
-        """Return the response at its end, and keep it."""
-        text = self._row.parts
-        message = {"role": "assistant", "content": text.answer, "reasoning_content": text.reasoning}
-        self._keep(self._id, {**message, "tool_calls": list(map(call_data, self._row.calls))})
-        usage = self.answer.usage
-        return {
-            **self._response("incomplete" if self._row.finish == "length" else "completed"),
-            "usage": {
-                "input_tokens": usage.num_prompt_tokens,
-                "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},
-                "output_tokens": usage.num_generated_tokens,
-                "output_tokens_details": {"reasoning_tokens": self._num_tokens(text.reasoning)},
-                "total_tokens": usage.num_prompt_tokens + usage.num_generated_tokens,
-            },
-            "prompt_cache": self.answer.cache_data(self._row),
-        }
+    def _item_id(self, item: AnswerItem) -> str:
+        return f"{_PREFIXES[item.kind]}_{item.key if item.kind == 'function_call' else self.answer.key}"
+
+    def _data(self, item: AnswerItem, status: str, *, is_new: bool = False) -> dict[str, Any]:
+        """Return an item as data; a new one without its text or arguments."""
+        made = {"type": item.kind, "id": self._item_id(item)}
+        if item.kind == "function_call":
+            arguments = "" if is_new else item.text
+            return {**made, "call_id": item.call["id"], "name": item.name, "arguments": arguments, "status": status}
+        more: dict[str, Any] = {"role": "assistant"} if item.kind == "message" else {"summary": []}
+        return {**made, "status": status, **more, "content": [] if is_new else [_part(item, item.text)]}
 
     def _response(self, status: str) -> dict[str, Any]:
         return {
@@ -168,7 +136,14 @@ class ResponseForm(AnswerForm):
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.answer.model,
-            "output": self._output,
+            "output": [
+                self._data(each, "completed" if each is not self._row.items[-1] else status) for each in self._row.items
+            ],
             "usage": None,
             **self._echo,
         }
+
+
+def _part(item: AnswerItem, text: str) -> dict[str, Any]:
+    more: dict[str, Any] = {"annotations": [], "logprobs": []} if item.kind == "message" else {}
+    return {"type": _PARTS[item.kind], "text": text, **more}

@@ -9,8 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletionTokenLogprob
 
 from promptcache import Engine, Prompt
-from promptcache.answers import AnswerReader, IncrementalText, TokenLogprobs
-from promptcache.server.answer_form import AnswerRow
+from promptcache.answers import TokenLogprobs
+from promptcache.server.answer import AnswerRow
 from promptcache.server.logprobs import AnswerLogprobs, AnswerToken, chat_logprobs, plain_logprobs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Tokenizer
@@ -119,15 +119,11 @@ def test_tokens_begin_behind_broken_characters(stop: str | None) -> None:
     """A byte that no character can have is one character of the text, and those of a stop string are left out."""
     tokenizer = ByteTokenizer()
     token_ids = list(b"a\xf0bcd")
-    row = AnswerRow(
-        text=IncrementalText(tokenizer.decode, (stop,) if stop else ()),
-        decode=tokenizer.decode,
-        split=AnswerReader().split(),
-        logprobs=AnswerLogprobs(tokenizer),
-    )
+    row = AnswerRow(tokenizer, (stop,) if stop else ())
 
-    pieces = [row.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=())) for token_id in token_ids]
-    text = "".join(piece.answer for piece in pieces)
+    for token_id in token_ids:
+        row.add(TokenLogprobs(token_id=token_id, logprob=-1.0, top=()))
+    text = row.text("message")
     found = plain_logprobs(row.tokens())
 
     assert text == "a\ufffdbcd".partition(stop or "\0")[0]
