@@ -12,8 +12,12 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from pydantic import BaseModel
 
+from promptcache.answers import AnswerReader, TokenLogprobs
 from promptcache.server import create_app
+from promptcache.server.answer import Answer, AnswerDelta, AnswerRow
+from promptcache.server.chat_form import ChatForm
 from promptcache.structured import CompiledGrammar, GrammarCache
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.calling import CALLED, HERMES, QUESTION, RESULT, TOOLS, engine_of
 from tests.server.conftest import CHATS, Served, running, wait_until
 
@@ -197,3 +201,21 @@ def test_reasoning_effort_reaches_the_template() -> None:
             sizes.append(chat.usage.prompt_tokens)
             assert (response.reasoning.effort, response.usage.input_tokens) == (which, sizes[-1])
         assert sizes[0] < sizes[1]
+
+
+def test_calls_arrive_one_by_one() -> None:
+    """Calls that follow each other are items, and chunks have the tokens of text that was held back before them."""
+    tokenizer, said = ByteTokenizer(), b'[{"name": "time", "arguments": {}}, {"name": "time", "arguments": {}}'
+    row = AnswerRow(tokenizer, ())
+    row.split = AnswerReader(tool_names=frozenset({"time"})).split(streams_calls=True)
+    form = ChatForm(Answer(model="m", schema=None, rows=(row,), num_choices=1, has_logprobs=True, has_usage=False))
+    deltas, events = list[AnswerDelta](), list[str]()
+    for each in said:
+        deltas += (added := row.add(TokenLogprobs(token_id=each, logprob=-1.0, top=())))
+        events += form.add(0, added)
+    choices = [json.loads(each.removeprefix("data: "))["choices"][0] for each in events]
+    tokens = [token["token"] for each in choices if each["logprobs"] for token in each["logprobs"]["content"]]
+    assert said.decode().startswith("".join(tokens))
+    assert len(tokens) > len(said) // 2
+    assert [(each.name, each.text) for each in row.items] == [("time", "{}")] * 2
+    assert [each.item for each in deltas if each.begins] == row.items
