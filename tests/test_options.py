@@ -10,9 +10,9 @@ import pytest
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.options import DEFAULTS, OPTIONS, Body, OptionKeywords, Options, with_sampling
-from promptcache.server.bodies import checked_body
+from promptcache.server.bodies import ChatBody, PromptBody, given_options
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, PromptBody, given_options
+from promptcache.server.read_body import checked_body
 from promptcache.server.responses import ResponsesBody
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model

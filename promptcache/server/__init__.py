@@ -5,7 +5,7 @@
 
 from promptcache.server.app import create_app
 from promptcache.server.connections import raise_file_limit
-from promptcache.server.limits import ApiKeys, read_keys
+from promptcache.server.keys import ApiKeys, read_keys
 from promptcache.server.log import log_event, start_log
 from promptcache.server.run import ServedFiles, serve
 from promptcache.server.schema_folder import SchemaFolder

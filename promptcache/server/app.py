@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.engine import Engine
-from promptcache.server import chat, members, prompts, responses, schemas, web
+from promptcache.server import chat, documents, members, page_files, responses, schemas
 from promptcache.server.errors import install_handlers
-from promptcache.server.limits import ApiKeys, Gate, KeyRing
+from promptcache.server.gate import Gate
+from promptcache.server.keys import ApiKeys, KeyRing
 from promptcache.server.schema_folder import SchemaFolder
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings
@@ -81,12 +82,12 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", "x-should-retry"],
         )
-    for each in (chat, responses, prompts, members, schemas):
+    for each in (chat, responses, documents, members, schemas):
         app.include_router(each.router)
     app.add_api_route("/livez", _livez)
     app.add_api_route("/health", _health)
     app.add_api_route("/metrics", _metrics)
-    web.add_page(app)
+    page_files.add_page(app)
     return app
 
 

@@ -16,11 +16,11 @@ from promptcache.diagnostics import Span
 from promptcache.language import CHAT_SCHEMA, Argument, Prompt, Reference
 from promptcache.options import Body
 from promptcache.planning import PromptSource, TemplateOptions
-from promptcache.server.answers import Endpoint, ServerRequest, respond
-from promptcache.server.bodies import read_body
+from promptcache.server.bodies import ChatBody, ModuleArguments, ModuleBody, PlainBody, given_options
 from promptcache.server.chat_form import ChatForm, TextForm
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, ModuleArguments, ModuleBody, PlainBody, given_options
+from promptcache.server.read_body import read_body
+from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.state import ServerState
 
 router = APIRouter()

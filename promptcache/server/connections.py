@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.server.errors import ApiError
-from promptcache.server.limits import LOG
+from promptcache.server.gate import LOG
 from promptcache.server.log import now
 
 if sys.platform != "win32":

@@ -7,20 +7,46 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.types import Receive
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode import Completion, Ticket
 from promptcache.server.errors import ApiError, ClientGone
-from promptcache.server.loop_calls import LoopCalls
 
 MAX_UNREAD = 512
 """Number of tokens that the client of a stream may be behind before its request is cancelled."""
 
 RowItem: TypeAlias = int | TokenLogprobs | Completion | BaseException
 """A generated token, the end of a row, or an error."""
+
+
+class LoopCalls:
+    """Calls from other threads into the running event loop. Calls that wait at the same time take one wake-up.
+
+    After a step the worker thread passes a token of each row. A wake-up is a system call, at which the two threads
+    hand the interpreter's lock to each other.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._is_woken = False
+
+    def add(self, call: Callable[..., None], *args: Any) -> None:
+        """Call `call(*args)` in the event loop, after the calls that were added before. Any thread may call this."""
+        self._waiting.append((call, args))
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the event loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_woken = False  # first, so that a call that is added from now on wakes the loop again
+        while self._waiting:
+            call, args = self._waiting.popleft()
+            self._loop.call_soon(call, *args)
 
 
 class RowEvents:

@@ -1,6 +1,6 @@
 """The log of the server on stderr: each line is a JSON object.
 
-A request has one line, from `limits`. Lines of other loggers have a time, a level and a message, and their traceback.
+A request has one line, from `gate`. Lines of other loggers have a time, a level and a message, and their traceback.
 """
 
 from __future__ import annotations

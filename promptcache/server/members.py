@@ -21,8 +21,8 @@ from starlette.types import Scope
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import parse_members
-from promptcache.server.bodies import read_text
 from promptcache.server.errors import ApiError
+from promptcache.server.read_body import read_text
 from promptcache.server.schemas import as_admin, find_schema
 from promptcache.server.state import ServerState
 

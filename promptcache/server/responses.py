@@ -12,11 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
 from promptcache.options import Body
-from promptcache.server.answers import Endpoint, ServerRequest, respond
-from promptcache.server.bodies import checked_part, read_body, unsupported_type
-from promptcache.server.chat import chat_prompt, template_options
-from promptcache.server.errors import ApiError
-from promptcache.server.models import (
+from promptcache.server.bodies import (
     FunctionBody,
     GenerationBody,
     JSONSchemaBody,
@@ -28,6 +24,10 @@ from promptcache.server.models import (
     with_options,
     without_others,
 )
+from promptcache.server.chat import chat_prompt, template_options
+from promptcache.server.errors import ApiError
+from promptcache.server.read_body import checked_part, read_body, unsupported_type
+from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.response_form import ResponseForm
 from promptcache.server.response_memory import Conversation, ResponseMemory
 from promptcache.server.state import ServerState

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from promptcache.diagnostics import PromptCacheError, ServiceClosed
 from promptcache.language import CheckedSchema
 from promptcache.server.connections import ConnectionLimit, limited_protocol
-from promptcache.server.limits import ApiKeys
+from promptcache.server.keys import ApiKeys
 from promptcache.server.log import log_event
 from promptcache.server.state import ServerState
 from promptcache.settings import ServerSettings

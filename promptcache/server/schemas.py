@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from promptcache.language import CheckedSchema, print_schema, prompt_grammar
 from promptcache.picture import html_page, view
-from promptcache.server.bodies import read_document
 from promptcache.server.description import describe
+from promptcache.server.documents import parse_document, picture_response
 from promptcache.server.errors import ApiError
-from promptcache.server.prompts import parse_document, picture_response
+from promptcache.server.read_body import read_document
 from promptcache.server.state import ServerState
 
 router = APIRouter()

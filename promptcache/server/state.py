@@ -12,7 +12,7 @@ from promptcache.engine import Engine
 from promptcache.language import CheckedSchema, Schema
 from promptcache.locks import new_lock
 from promptcache.server.errors import ApiError
-from promptcache.server.loop_calls import LoopCalls
+from promptcache.server.events import LoopCalls
 from promptcache.server.metrics import ServerMetrics
 from promptcache.server.pools import WorkPools
 from promptcache.server.response_memory import ResponseMemory

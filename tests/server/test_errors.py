@@ -16,8 +16,7 @@ from promptcache import Engine
 from promptcache.diagnostics import EngineClosed, QueueFull, QueueTimeout, ServiceClosed
 from promptcache.server import ServerSettings, create_app
 from promptcache.server.errors import ApiError
-from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
-from promptcache.server.loop_calls import LoopCalls
+from promptcache.server.events import MAX_UNREAD, LoopCalls, RowEvents, RowItem
 from tests.server.conftest import (
     CHAT,
     CHATS,
@@ -151,7 +150,7 @@ def test_slow_reader_is_cancelled() -> None:
 
 def test_whole_answers_have_no_slow_reader(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of unread tokens is one of streams: the server itself collects an answer that it sends at once."""
-    monkeypatch.setattr("promptcache.server.answers.MAX_UNREAD", 0)
+    monkeypatch.setattr("promptcache.server.respond.MAX_UNREAD", 0)
     app = create_app(engine)
 
     assert [each.status_code for each in answers(app, CHAT, {**CHAT, "stream": True})] == [200, 408]

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from promptcache import Engine
 from promptcache.diagnostics import InvalidValue
 from promptcache.server import ApiKeys, read_keys
-from promptcache.server.limits import digests
+from promptcache.server.keys import digests
 from tests.server.conftest import CHAT, CHATS, KEYS, ScriptedService, Served, in_process, scripted, wait_until
 
 

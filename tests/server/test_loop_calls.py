@@ -10,7 +10,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import create_app, serve
-from promptcache.server.loop_calls import LoopCalls
+from promptcache.server.events import LoopCalls
 from promptcache.server.run import DrainingServer
 
 _NUM_THREADS, _NUM_CALLS = 4, 2000

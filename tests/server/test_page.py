@@ -18,7 +18,7 @@ import pytest
 from promptcache import Engine
 from promptcache.decode import Service
 from promptcache.server import ApiKeys, create_app
-from promptcache.server.limits import digests
+from promptcache.server.keys import digests
 from tests.engine.calling import TOOLS
 from tests.server.conftest import CHATS, TRAVEL, XML, Served, running, wait_until
 

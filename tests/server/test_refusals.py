@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from promptcache.server.bodies import checked_body
+from promptcache.server.bodies import ChatBody
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody
+from promptcache.server.read_body import checked_body
 from tests.engine.calling import CALLED, TOOLS, tool
 from tests.server.conftest import CHAT, CHATS, QUESTION, Served
 

@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from promptcache import Prompt
+from promptcache.server.bodies import ModuleBody
 from promptcache.server.chat import chat_prompt
-from promptcache.server.models import ModuleBody
 from promptcache.server.response_memory import ResponseMemory
 from tests.engine.calling import TOOLS
 from tests.engine.test_reasoning import KEEPS, SAID, saying

@@ -12,7 +12,7 @@ import pytest
 
 from promptcache import Engine
 from promptcache.server import ApiKeys, create_app
-from promptcache.server.limits import digests
+from promptcache.server.keys import digests
 from tests.server.conftest import XML, Served, running
 
 SECRET = "The password is swordfish."

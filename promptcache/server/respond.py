@@ -21,9 +21,9 @@ from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFu
 from promptcache.layout import Plan
 from promptcache.planning import DEFAULT_NEW_TOKENS, PromptSource
 from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerRow
+from promptcache.server.bodies import GenerationBody
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
-from promptcache.server.models import GenerationBody
 from promptcache.server.state import ServerState
 from promptcache.structured import check_format
 

@@ -38,13 +38,13 @@ from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.options import Body
 from promptcache.picture import html_page, view
 from promptcache.planning import SchemaState, schema_state
-from promptcache.server.answers import Endpoint, ServerRequest, planned, respond
-from promptcache.server.bodies import checked_body, read_body, read_data
+from promptcache.server.bodies import ChatBody, CheckBody, PromptBody, given_options
 from promptcache.server.chat import chat_request
 from promptcache.server.chat_form import ChatForm
 from promptcache.server.description import describe
 from promptcache.server.errors import ApiError
-from promptcache.server.models import ChatBody, CheckBody, PromptBody, given_options
+from promptcache.server.read_body import checked_body, read_body, read_data
+from promptcache.server.respond import Endpoint, ServerRequest, planned, respond
 from promptcache.server.state import ServerState
 
 router = APIRouter()

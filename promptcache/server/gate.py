@@ -1,4 +1,4 @@
-"""The first stop of a request: its id, its key, the size of its body, and its line in the log.
+"""The gate of all requests: their id, caller and host, the size of the body, and their line in the log.
 
 It is plain ASGI: Starlette's middleware class loses disconnects of clients.
 """
@@ -6,7 +6,6 @@ It is plain ASGI: Starlette's middleware class loses disconnects of clients.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ipaddress
 import json
 import logging
@@ -15,15 +14,15 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptcache.diagnostics import InvalidValue, shown, size_text
+from promptcache.diagnostics import shown, size_text
 from promptcache.server.errors import ApiError
+from promptcache.server.keys import KeyRing, digests
 from promptcache.server.log import REQUESTS, now
 
 LOG = logging.getLogger(REQUESTS)
@@ -32,33 +31,9 @@ LOG = logging.getLogger(REQUESTS)
 _OPEN = ("/", "/livez", "/health")
 _METRICS = "/metrics"
 _PAGE = "/page/"  # files of the package, the same for everyone
-_KEY = re.compile(r"[!-~]+")
-_KEY_WORDS = "letters without accents, digits and signs are expected, without spaces; headers of HTTP carry no others"
 _SHOWN_DIGITS = 12  # of the digest of a key, in the log
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:\d*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKeys:
-    """Digests of the keys of a server. The keys themselves are not kept.
-
-    Attributes:
-        clients: Keys of clients; without any, no key is needed.
-        admins: Keys that may also change schemas and read metrics. Without any, schemas cannot be changed.
-        metrics: Keys that may read the metrics of all callers, and nothing else.
-    """
-
-    clients: frozenset[str] = frozenset()
-    admins: frozenset[str] = frozenset()
-    metrics: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
-class KeyRing:
-    """The keys that a server has now; a reload replaces them."""
-
-    keys: ApiKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,35 +42,6 @@ class Caller:
 
     salt: str | None
     is_admin: bool
-
-
-def digests(keys: Iterable[str]) -> frozenset[str]:
-    """Return the digests of keys. Comparing digests takes a time that tells nothing about the keys."""
-    return frozenset(hashlib.sha256(key.encode()).hexdigest() for key in keys)
-
-
-def read_keys(path: Path) -> frozenset[str]:
-    """Return the digests of the keys in a file: one key a line; empty lines and lines with # are skipped.
-
-    Raises:
-        InvalidValue: The file has no key, a key that is not printable ASCII without spaces, or is not UTF-8.
-        OSError: The file cannot be read.
-    """
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as fault:
-        line = data.count(b"\n", 0, fault.start) + 1
-        message = f"{path}: byte 0x{data[fault.start]:02x} in line {line} is not UTF-8; save the file as UTF-8"
-        raise InvalidValue(message) from None
-    lines = enumerate((line.strip() for line in text.splitlines()), 1)
-    keys = {number: line for number, line in lines if line and not line.startswith("#")}
-    if not keys:
-        raise InvalidValue(f"{path}: at least one key is expected, each on a line of its own")
-    for number, key in keys.items():
-        if _KEY.fullmatch(key) is None:
-            raise InvalidValue(f"{path}: the key in line {number} is not allowed: {_KEY_WORDS}")
-    return digests(keys.values())
 
 
 def is_address(host: str) -> bool:
