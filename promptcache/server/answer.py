@@ -145,7 +145,7 @@ class AnswerUsage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServedAnswer:
     """What a request is answered with.
 
     Attributes:
@@ -204,7 +204,7 @@ class Answer:
 class AnswerForm(ABC):
     """Base class of the forms of an answer over HTTP: one object, or the events of a stream."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ServedAnswer) -> None:
         self.answer = answer
 
     @abstractmethod

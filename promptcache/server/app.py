@@ -58,7 +58,7 @@ def create_app(
             state.draining = True
             ending.set()
             await keeping
-            await asyncio.to_thread(state.close)
+            await asyncio.to_thread(state.service.close)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_handlers(app)

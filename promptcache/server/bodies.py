@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -190,7 +190,9 @@ def without_others(data: Any, refused: Mapping[str, tuple[object, ...]], ignored
 
 @with_options(Body.ANSWER)
 class GenerationBody(StrictBody):
-    """The part of a body that all answers have."""
+    """The part of a body that all answers have; `format_name` is its field with the format of the answer."""
+
+    format_name: ClassVar[str] = "response_format"
 
     model: str | None = None
     max_tokens: WholeNumber | None = Field(None, ge=1)
@@ -236,11 +238,6 @@ class GenerationBody(StrictBody):
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
-    def format_name(self) -> str:
-        """The field with the format of the answer, for errors."""
-        return "response_format"
-
-    @property
     def options(self) -> dict[str, Any]:
         """The options of the answer, without its limit. Without a temperature the settings of the model apply.
 
@@ -282,34 +279,6 @@ class GenerationBody(StrictBody):
     def stop_strings(self) -> tuple[str, ...]:
         """The texts that end an answer."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-
-class FunctionBody(StrictBody):
-    """A tool as `/v1/responses` has it: without an object `function` in it."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    @property
-    def definition(self) -> dict[str, Any]:
-        """The tool in the form of chats."""
-        fields = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": {name: each for name, each in fields.items() if each is not None}}
-
-
-def definitions(tools: Sequence[FunctionBody]) -> list[dict[str, Any]] | None:
-    """Return tools in the form of chats; None without any.
-
-    Raises:
-        ApiError: Two tools have one name, or a name is not allowed.
-    """
-    found = [each.definition for each in tools]
-    try:
-        read_tools(found)
-    except InvalidValue as error:
-        raise ApiError(400, "invalid_value", str(error).replace(".function.", "."), param="tools") from None
-    return found or None
 
 
 @with_options(Body.PROMPT_CACHE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerRow, event_text, json_text
+from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerRow, ServedAnswer, event_text, json_text
 from promptcache.server.errors import ApiError
 from promptcache.server.logprobs import AnswerToken, chat_logprobs, plain_logprobs
 
@@ -23,7 +23,7 @@ class ChatForm(AnswerForm):
     kinds = ("chat.completion", "chat.completion.chunk")
     logprobs = staticmethod(chat_logprobs)
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ServedAnswer) -> None:
         super().__init__(answer)
         self._head = {"id": f"{self.prefix}-{answer.key}", "created": answer.created, "model": answer.model}
         self._usage_of_chunk = {"usage": None} if answer.has_usage else {}

@@ -125,12 +125,6 @@ class WorkPools:
         return await (self._large_planning if is_large else self._planning).run(request, work)
 
 
-def pools_of(request: Request) -> WorkPools:
-    """Return the pools of the server of a request."""
-    found: WorkPools = request.app.state.server.pools
-    return found
-
-
 def _limited(work: Callable[[], _Result]) -> _Result:
     with limited_solver(SOLVER_STEPS):
         return work()

@@ -16,10 +16,10 @@ from pydantic_core import ErrorDetails
 
 from promptcache.diagnostics import TEXT, is_text, shown
 from promptcache.server.errors import ApiError
-from promptcache.server.pools import pools_of
+from promptcache.server.state import ServerState
 
 _JSON = ("application/json",)
-_XML = ("application/xml", "text/xml")
+XML = ("application/xml", "text/xml")
 _MAX_DIGITS = 4300  # as in Python
 
 _MAX_ITEMS = 10_000
@@ -55,13 +55,14 @@ async def read_data(request: Request, make: Callable[[dict[str, Any]], _Made], *
         QueueFull: Too many requests wait to be read.
         ClientGone: The client has left.
     """
-    found = _media_type(request, *_JSON, *(_XML if document else ()))
+    found = _media_type(request, *_JSON, *(XML if document else ()))
     body = await request.body()
 
     def read() -> _Made:
-        return make({document: _text(body)} if document and found in _XML else _fields(body))
+        return make({document: _text(body)} if document and found in XML else _fields(body))
 
-    return await pools_of(request).read(request, len(body), read)
+    state: ServerState = request.app.state.server
+    return await state.pools.read(request, len(body), read)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -101,15 +102,6 @@ async def read_text(request: Request, *media_types: str) -> str:
     """
     _media_type(request, *media_types)
     return _text(await request.body())
-
-
-async def read_document(request: Request) -> str:
-    """Return the text of a body in XML.
-
-    Raises:
-        ApiError: It is not XML in UTF-8.
-    """
-    return await read_text(request, *_XML)
 
 
 def checked_body(kind: type[_Body], data: dict[str, Any]) -> _Body:

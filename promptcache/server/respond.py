@@ -20,7 +20,7 @@ from promptcache.decode import Request as PlannedRequest
 from promptcache.diagnostics import InvalidGeneration, PromptCacheError, QueueFull
 from promptcache.layout import Plan
 from promptcache.planning import DEFAULT_NEW_TOKENS, PromptSource
-from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerRow
+from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerRow, ServedAnswer
 from promptcache.server.bodies import GenerationBody
 from promptcache.server.errors import ApiError, ClientGone, as_api_error
 from promptcache.server.events import MAX_UNREAD, RowEvents, RowItem
@@ -58,7 +58,7 @@ class ServerRequest:
 
     endpoint: Endpoint
     prompts: tuple[PromptSource, ...]
-    make_form: Callable[[Answer], AnswerForm]
+    make_form: Callable[[ServedAnswer], AnswerForm]
     schema: str | None
     body: GenerationBody
     options: Mapping[str, Any]
@@ -187,7 +187,7 @@ class _Responder:
         self._accepted = False
         body, has_logprobs = question.body, question.options.get("logprobs") is not None
         self._reads_tokens = body.stream or has_logprobs
-        self._answer = Answer(
+        self._answer = ServedAnswer(
             model=f"{state.settings.model}{f'@{question.schema}' if question.schema else ''}",
             schema=question.schema,
             rows=tuple(AnswerRow(state.engine.tokenizer, body.stop_strings) for _ in range(question.num_rows)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from promptcache.server.answer import Answer, AnswerDelta, AnswerForm, AnswerItem, event_text, json_text
+from promptcache.server.answer import AnswerDelta, AnswerForm, AnswerItem, ServedAnswer, event_text, json_text
 from promptcache.server.errors import ApiError
 
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
@@ -20,7 +20,7 @@ class ResponseForm(AnswerForm):
 
     def __init__(
         self,
-        answer: Answer,
+        answer: ServedAnswer,
         *,
         echo: Mapping[str, Any],
         keep: Callable[[str, Mapping[str, Any]], None],

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, Field, model_validator
 from starlette.responses import Response
 
+from promptcache.diagnostics import InvalidValue
 from promptcache.options import Body
 from promptcache.server.bodies import (
-    FunctionBody,
     GenerationBody,
     JSONSchemaBody,
     ModuleBody,
     StrictBody,
     WholeNumber,
-    definitions,
     given_options,
     with_options,
     without_others,
@@ -31,7 +30,7 @@ from promptcache.server.respond import Endpoint, ServerRequest, respond
 from promptcache.server.response_form import ResponseForm
 from promptcache.server.response_memory import Conversation, ResponseMemory
 from promptcache.server.state import ServerState
-from promptcache.structured import MAX_TOOLS, OutputFormat, read_output
+from promptcache.structured import MAX_TOOLS, OutputFormat, read_output, read_tools
 
 router = APIRouter()
 
@@ -100,8 +99,11 @@ _ITEMS: Mapping[str, type[_InputItem]] = {
 }
 
 
-class _ResponseTool(FunctionBody):
+class _ResponseTool(StrictBody):
     type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
@@ -156,13 +158,11 @@ class ResponsesBody(StrictBody):
 
 
 class _ResponseSettings(GenerationBody):
+    format_name: ClassVar[str] = "text.format"
+
     @property
     def limit_name(self) -> str:
         return "max_output_tokens"
-
-    @property
-    def format_name(self) -> str:
-        return "text.format"
 
 
 @router.post("/v1/responses")
@@ -182,7 +182,7 @@ def _request(body: ResponsesBody, state: ServerState, caller: str | None) -> Ser
     fields = {
         **{name: getattr(body, name) for name in ResponsesBody.model_fields if name in GenerationBody.model_fields},
         "max_tokens": body.max_output_tokens,
-        "tools": definitions([_tool(each, f"tools[{index}]") for index, each in enumerate(body.tools)]),
+        "tools": _tools(body.tools),
         "tool_choice": _chat_choice(body.tool_choice),
         "stream_options": None,
     }
@@ -245,10 +245,20 @@ def _chat_choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": choice["name"]}}
 
 
-def _tool(tool: Any, place: str) -> _ResponseTool:
-    if isinstance(tool, dict) and tool.get("type") != "function":
-        raise unsupported_type(place, tool.get("type"), "only tools of type 'function' are")
-    return checked_part(_ResponseTool, tool, place)
+def _tools(given: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return tools in the form of chats, where the fields of a function are an object of its own."""
+    made = []
+    for index, tool in enumerate(given):
+        place = f"tools[{index}]"
+        if isinstance(tool, dict) and tool.get("type") != "function":
+            raise unsupported_type(place, tool.get("type"), "only tools of type 'function' are")
+        fields = checked_part(_ResponseTool, tool, place).model_dump(exclude={"type", "strict"}, exclude_none=True)
+        made.append({"type": "function", "function": fields})
+    try:
+        read_tools(made)
+    except InvalidValue as error:
+        raise ApiError(400, "invalid_value", str(error).replace(".function.", "."), param="tools") from None
+    return made
 
 
 def _chat_messages(given: str | Sequence[Any]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from promptcache.picture import html_page, view
 from promptcache.server.description import describe
 from promptcache.server.documents import parse_document, picture_response
 from promptcache.server.errors import ApiError
-from promptcache.server.read_body import read_document
+from promptcache.server.read_body import XML, read_text
 from promptcache.server.state import ServerState
 
 router = APIRouter()
@@ -81,7 +81,7 @@ async def schema(request: Request, name: str) -> dict[str, Any]:
 async def put_schema(request: Request, name: str) -> Response:
     """Add or replace a schema, which keeps the files of the old one. Running requests keep the old one."""
     state = as_admin(request)
-    document = await read_document(request)
+    document = await read_text(request, *XML)
     is_new = name not in state.engine.schemas
 
     def add() -> CheckedSchema:

@@ -113,10 +113,6 @@ class ServerState:
         await to_thread(self.service.drain, timeout_s)
         await to_thread(self.service.close)
 
-    def close(self) -> None:
-        """End the service; requests that still run fail."""
-        self.service.close()
-
     @property
     def reason(self) -> str | None:
         """Why no request is answered: "starting", "draining" or "worker_dead"; None if requests are."""

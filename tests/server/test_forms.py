@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from promptcache.answers import AnswerReader, TokenLogprobs
 from promptcache.server import create_app
-from promptcache.server.answer import Answer, AnswerDelta, AnswerRow
+from promptcache.server.answer import AnswerDelta, AnswerRow, ServedAnswer
 from promptcache.server.chat_form import ChatForm
 from promptcache.structured import CompiledGrammar, GrammarCache
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -208,7 +208,9 @@ def test_calls_arrive_one_by_one() -> None:
     tokenizer, said = ByteTokenizer(), b'[{"name": "time", "arguments": {}}, {"name": "time", "arguments": {}}'
     row = AnswerRow(tokenizer, ())
     row.split = AnswerReader(tool_names=frozenset({"time"})).split(streams_calls=True)
-    form = ChatForm(Answer(model="m", schema=None, rows=(row,), num_choices=1, has_logprobs=True, has_usage=False))
+    form = ChatForm(
+        ServedAnswer(model="m", schema=None, rows=(row,), num_choices=1, has_logprobs=True, has_usage=False)
+    )
     deltas, events = list[AnswerDelta](), list[str]()
     for each in said:
         deltas += (added := row.add(TokenLogprobs(token_id=each, logprob=-1.0, top=())))
