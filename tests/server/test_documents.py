@@ -47,7 +47,7 @@ def test_answers_have_the_format_that_schema_or_prompt_state(served: Served) -> 
 
 
 _READERS = {
-    "prompts": ("parse_prompt",),
+    "documents": ("parse_prompt",),
     "schemas": ("parse_document", "print_schema", "describe"),
 }
 """What reads or writes whole documents, in the modules of the server."""
