@@ -12,7 +12,7 @@ from tests.requests.table import counted
 from tests.requests.workloads import workloads
 
 NUM_PARTS = 24
-NUM_WORKLOADS = 600
+NUM_WORKLOADS = 700
 
 
 @pytest.mark.law
