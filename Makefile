@@ -10,6 +10,7 @@ WORKERS := -n 2 --dist worksteal
 USUAL := not slow and not gpu and not network
 QUICK := $(addprefix tests/,language layout kv tokenizer grammar diagnostics test_architecture.py) \
 	$(addprefix tests/,engine/test_engine.py engine/test_laws.py model/test_families.py server/test_chat.py)
+RUNTIME := $(addprefix tests/,answers attention decode encode engine loops model rows)
 # pytest rewrites every test, and tests start processes: without stored bytecode each worker and process compiles all again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -40,7 +41,7 @@ test-clients: $(STAMP)  ## LangChain and LlamaIndex, with their own packages
 # Requests of a service wait 30 s at most, which is not enough for the interpreter.
 test-triton: $(STAMP)  ## the laws with attention by the kernels for GPUs, in Triton's interpreter: about an hour
 	PROMPTCACHE_EXAMPLES=quick PROMPTCACHE_ATTENTION=triton $(PYTEST) $(WORKERS) -m "law and $(USUAL)" \
-		--ignore tests/decode/test_service.py $(addprefix tests/,engine answers attention decode encode loops model rows)
+		--ignore tests/decode/test_service.py $(RUNTIME)
 
 test-gpu: $(STAMP)  ## tests that need CUDA: backends, requests end to end, the host tier
 	TRITON_INTERPRET=0 $(PYTEST) -m gpu
@@ -53,7 +54,7 @@ bench-gpu:  ## the figures of a GPU, as JSON in gpu/: twelve minutes, and 100 GB
 	done
 
 test-lowest: $(LOWEST)/.installed  ## the runtime against the oldest supported transformers
-	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" tests/runtime tests/engine
+	$(LOWEST)/bin/python -m pytest $(WORKERS) -m "$(USUAL)" $(RUNTIME)
 
 # The last run has a slow machine: two workers and a busy neighbour share one core, and clocks of CPU time run three times
 # as fast. ATen's kernels are never below oneDNN's: on such a machine, which does not exist, PyTorch fails in bfloat16.
