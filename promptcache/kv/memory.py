@@ -78,6 +78,10 @@ class KVMemory:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.nbytes():,} bytes, at most {self.budget_bytes:,}>"
 
+    def bytes_for(self, num_tokens: int) -> int:
+        """Return the bytes of the memory that `allocate` takes for some tokens."""
+        return room_for(self.shape, num_tokens) * self.shape.token_bytes
+
     def allocate(self, num_tokens: int, cost: float, uses: int | None = None) -> KV | None:
         """Return memory for an entry that its owner fills and gives to `keep`; None if there is no room for it.
 
@@ -91,7 +95,7 @@ class KVMemory:
             torch.OutOfMemoryError: The budget has room, and the device has no memory.
         """
         with self._lock:
-            if not self._make_room(self._nbytes(num_tokens), cost, uses):
+            if not self._make_room(self.bytes_for(num_tokens), cost, uses):
                 return None
         return KV.empty(self.shape, num_tokens)
 
@@ -114,7 +118,7 @@ class KVMemory:
             recipe: The recipe of an encoding.
             evicted: The key is appended when the entry is no longer kept.
         """
-        nbytes = self._nbytes(handle.num_tokens)
+        nbytes = self.bytes_for(handle.num_tokens)
         with self._lock:
             if (first := self._entries.get(key)) is not None:  # another thread was faster
                 return first.handle
@@ -170,10 +174,6 @@ class KVMemory:
     def nbytes(self) -> int:
         """Return the bytes of all KV that is kept: encodings, history and joined copies."""
         return self._policy.nbytes
-
-    def _nbytes(self, num_tokens: int) -> int:
-        """Return the bytes of memory for some tokens."""
-        return room_for(self.shape, num_tokens) * self.shape.token_bytes
 
     def _make_room(self, nbytes: int, cost: float, uses: int | None) -> bool:
         """Evict entries so that a new one fits; evict none and return False if they do not suffice."""

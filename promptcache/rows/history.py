@@ -123,14 +123,12 @@ class _Node:
 
     Attributes:
         capacity: Number of tokens that its memory has room for.
-        nbytes: Bytes of that memory.
         siblings, place: The branch that holds this node, and its key there.
         children: Nodes that continue this one, by the number of its tokens before them, their first token and salt.
         encoding: Encoding of the tokens that the last lookup found.
     """
 
     capacity: int
-    nbytes: int
     siblings: _Branch
     place: tuple[int, int, Salt]
     token_ids: list[int] = field(default_factory=list)
@@ -186,7 +184,7 @@ class History:
         """Bytes of all nodes, including room that is not filled yet."""
         with self._lock:
             self._forget_evicted()
-            return sum(node.nbytes for node in self._nodes)
+            return sum(self._memory.bytes_for(node.capacity) for node in self._nodes)
 
     def clear(self) -> None:
         """Forget everything. Requests that use some of it keep its memory."""
@@ -328,7 +326,7 @@ class History:
         if handle is None:
             return 0
         place = (offset, token_ids[0], stretch.salt)
-        node = _Node(capacity=capacity, nbytes=handle.nbytes, siblings=siblings, place=place)
+        node = _Node(capacity=capacity, siblings=siblings, place=place)
         num_copied = _append(node, handle, token_ids, own_kv, at)
         if self._memory.keep(node, handle, cost, evicted=self._evicted) is None:
             return 0

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
-from promptcache.kv import MemoryStore
+from promptcache.kv import KVShape, MemoryStore
 from promptcache.loops.prefix_cache import PrefixHit
 from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -612,3 +612,13 @@ def test_other_texts_get_no_spare_room() -> None:
         check(prefixes, [(*shared, *[end] * 30)], [True], ENGINE.model)
 
     assert prefixes.nbytes == (256 + 64) * TOKEN_BYTES
+
+
+def test_bytes_are_those_that_the_budget_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU memory comes in eight sizes for each power of two; a cache has the bytes that the store says."""
+    monkeypatch.setattr(KVShape, "is_on_gpu", True)
+    shown = serving(ENGINE.model, 2000)
+    prefixes = PrefixCache(shown)
+    check(prefixes, [tuple(range(5, 222))], [True], ENGINE.model)
+
+    assert prefixes.nbytes == shown.store.nbytes() > 217 * TOKEN_BYTES
