@@ -100,8 +100,15 @@ class MemoryStore(KVMemory, Unpicklable, Store):
         return self.keep(recipe.key, handle, cost, recipe=recipe)
 
     def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """Set facts of encodings: the cost of one that is kept from now on is multiplied by its "priority"."""
-        self._priorities |= {key: int(more["priority"]) for key, more in facts.items() if "priority" in more}
+        """Set facts of encodings: the cost of one that is kept from now on is multiplied by its "priority".
+
+        Facts with a "module" and no priority take that of an earlier version of the schema away.
+        """
+        for key, more in facts.items():
+            if "priority" in more:
+                self._priorities[key] = int(more["priority"])
+            elif "module" in more:
+                self._priorities.pop(key, None)
         while len(self._priorities) > MAX_NOTES:
             del self._priorities[next(iter(self._priorities))]
 

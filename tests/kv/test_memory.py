@@ -373,3 +373,18 @@ def test_the_default_budget_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
     (record,) = caplog.records
     assert f"at most {budget:,} bytes" in record.getMessage()
+
+
+def test_a_priority_ends_with_that_of_the_schema() -> None:
+    """The module that lost its priority is evicted first; facts that name no module change nothing."""
+    kept = {}
+    for facts in ({"module": "m"}, {}):
+        store = store_of(SIZES["d"] + SIZES["c"])
+        store.note({RECIPES["d"].key: {"module": "m", "priority": "100"}})
+        store.note({RECIPES["d"].key: facts})
+        put(store, "d")
+        put(store, "c")
+        put(store, "a")
+        kept[bool(facts)] = RECIPES["d"].key in set(store.keys())
+
+    assert kept == {True: False, False: True}
