@@ -156,7 +156,7 @@ def test_a_tilde_at_the_beginning_is_the_home_folder(tmp_path: Path, monkeypatch
     ("location", "message"),
     [
         ("{folder}/file", "is not a folder"),
-        ("~nobody-here/x", "'~nobody-here/x': there is no such user here"),
+        ("~unknown-user/x", "'~unknown-user/x': there is no such user here"),
         ("~/x", "HOME is not set"),
     ],
 )
