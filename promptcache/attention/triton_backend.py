@@ -141,7 +141,7 @@ class TritonAttention(ListedAttention):
 def store_targets(places: Iterable[tuple[KV, int]]) -> torch.Tensor:
     """Return what `store` reads of each token, `[T, 4]`: addresses of its key and value, strides of layers and heads.
 
-    The caller holds the slabs.
+    The caller holds the memory.
     """
     targets = []
     for memory, index in places:
@@ -215,6 +215,6 @@ def computes_rightly(device: torch.device, dtype: torch.dtype) -> bool:
 @cache
 def _operators() -> Any:
     """Return the operators of the kernels. The first use compiles them for the device."""
-    from promptcache.attention.segments_kernel import OPERATORS
+    from promptcache.attention.segments_kernel import OPERATORS  # imports triton
 
     return OPERATORS

@@ -53,7 +53,7 @@ class KV:
     A store that evicts KV drops its own reference; the memory is free when no request has one either.
 
     Attributes:
-        keys: `[L, Hkv, T, D]`; memory that is not filled yet may be behind the last token.
+        keys: `[L, Hkv, T, D]`. Of KV that grows, T is the number of tokens that it has room for.
         values: Same shape as `keys`.
     """
 

@@ -251,6 +251,8 @@ class Selection(Short):
 
     def children(self, module: CheckedModule) -> Sequence[CheckedItem]:
         """Return the items of a module in this prompt: those of a collection are the members that the prompt names."""
-        if module.collection is None:
-            return module.children
-        return [self.module(path) for path in self.members if path.rpartition("/")[0] == module.path]
+        return module.children if module.collection is None else self.members_of(module)
+
+    def members_of(self, collection: CheckedModule) -> list[CheckedModule]:
+        """Return the members of a collection that the prompt names, in its order."""
+        return [self.module(path) for path in self.members if path.rpartition("/")[0] == collection.path]

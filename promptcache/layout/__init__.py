@@ -23,13 +23,10 @@ from promptcache.layout.rendering import Rendering, render
 from promptcache.layout.run_states import (
     Pair,
     find_state,
-    may_be_previous,
     pair_encodings,
     run_states,
-    runs_in_use,
-    sees_previous,
 )
-from promptcache.layout.scaffolds import covered_modules, scaffolds_in_use
+from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import fill_tokens, fit_tokens, slot_tokens
 from promptcache.layout.types import (
     Layout,
@@ -69,20 +66,16 @@ __all__ = [
     "check_positions",
     "context_digest",
     "context_length_fault",
-    "covered_modules",
     "fill_tokens",
     "find_state",
     "fit_tokens",
     "lay_out",
     "make_plan",
-    "may_be_previous",
     "member_encodings",
     "needed_positions",
     "pair_encodings",
     "render",
     "run_states",
-    "runs_in_use",
     "scaffolds_in_use",
-    "sees_previous",
     "slot_tokens",
 ]

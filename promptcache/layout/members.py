@@ -23,7 +23,7 @@ from promptcache.tokenizer import Before, Tokenizer
 def members_in_use(
     selection: Selection, layout: Layout, states: Sequence[RunState], tokenizer: Tokenizer, codec: str = "full"
 ) -> tuple[tuple[Run, ...], tuple[RunState, ...]]:
-    """Return the runs of the members that a prompt names, in the order of its modules, and their states.
+    """Return the runs of the members that a prompt names, in the order of its modules, and all states with theirs.
 
     Their indices go on behind those of the layout and of `states`. Their positions in the layout are all 0: a prompt
     with members has closed positions.
@@ -36,7 +36,7 @@ def members_in_use(
         ContextLengthExceeded: A member alone needs more positions than the model has; names it.
     """
     if not selection.members:
-        return (), ()
+        return (), tuple(states)
     visibility, makers = Visibility(layout), dict[str, _Members]()
     runs: list[Run] = []
     made: list[RunState] = []
@@ -47,7 +47,7 @@ def members_in_use(
         run = _run(selection.module(path), len(layout.runs) + len(runs), tokenizer)
         runs.append(run)
         made.append(makers[collection].state(run, len(states) + len(made)))
-    return tuple(runs), tuple(made)
+    return tuple(runs), (*states, *made)
 
 
 def member_encodings(

@@ -50,12 +50,12 @@ def make_plan(
         ContextLengthExceeded: A member or the added text alone needs more positions than the model has.
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
-    members, of_members = members_in_use(selection, layout, states, tokenizer, codec)
+    members, states = members_in_use(selection, layout, states, tokenizer, codec)
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
     runs = runs_in_use(layout, selection.modules, members)
-    for run, state in states_in_use(layout, runs, (*states, *of_members), scaffolds):
+    for run, state in states_in_use(layout, runs, states, scaffolds):
         modules.add(run, state)
     if contents.faults:
         raise PromptError(contents.faults)

@@ -40,7 +40,7 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
     return tuple(maker.states)
 
 
-def runs_in_use(layout: Layout, modules: Iterable[str], members: Iterable[Run]) -> list[Run]:
+def runs_in_use(layout: Layout, modules: Iterable[str], members: Sequence[Run]) -> list[Run]:
     """Return the runs of the root, of the modules of a prompt, and of its members, in document order.
 
     Args:
@@ -48,6 +48,8 @@ def runs_in_use(layout: Layout, modules: Iterable[str], members: Iterable[Run]) 
     """
     indices = sorted(index for path in ("", *modules) for index in layout.runs_of.get(path, ()))
     runs = [layout.runs[index] for index in indices]
+    if not members:
+        return runs
     return sorted([*members, *runs], key=lambda run: layout.collections.get(collection_of(run), run.index))
 
 
@@ -119,9 +121,8 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[t
 def sees_previous(layout: Layout, run: Run) -> bool:
     """Whether a run is encoded behind the module before it in a prompt."""
     modules = layout.schema.modules
-    return run.module != "" and modules[run.module if run.module in modules else collection_of(run)].context is (
-        Context.PREVIOUS
-    )
+    declared = modules.get(run.module) or modules.get(collection_of(run))  # a member has the context of its collection
+    return declared is not None and declared.context is Context.PREVIOUS
 
 
 def may_be_previous(layout: Layout, other: Run) -> bool:

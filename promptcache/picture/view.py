@@ -246,12 +246,11 @@ class _PlanViewer(_Viewer):
             yield f"in scaffold {self._scaffolds[module.path]}"
 
     def _module(self, node: LayoutNode, module: CheckedModule) -> Part:
-        modules = self._plan.selection.modules
-        if module.path not in modules:
+        if module.path not in self._plan.selection.modules:
             return self._part(PartKind.MODULE, module.path, marks=tuple(self._marks(module)), present=False)
         if module.collection is None:
             return super()._module(node, module)
-        members = [*self._members(path for path in modules if path.rpartition("/")[0] == module.path)]
+        members = [*self._members(each.path for each in self._plan.selection.members_of(module))]
         return self._part(PartKind.MODULE, module.path, None, members, marks=tuple(self._marks(module)))
 
     def _members(self, paths: Iterable[str]) -> Iterator[Part]:
