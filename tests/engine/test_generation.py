@@ -14,36 +14,22 @@ import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 from transformers.generation import utils as generation_utils
 
-from promptcache.decode.completion import Completion, FinishReason
+from promptcache.decode import Completion, FinishReason
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
 from promptcache.language import Prompt
 from promptcache.loops import PrefixCache
-from promptcache.model import reference_logits, used_tokens
-from promptcache.model.model import Model
+from promptcache.model import Model, used_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import LONGER, PROMPT, answered, engine_of
 from tests.families import random_model
 
-SCHEMA = """<schema name="travel">You plan trips.
-<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
-<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
-</schema>"""
-PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
 FULL = '<prompt schema="travel"><plan days="n days  "/>Where to?</prompt>'
-LONGER = '<prompt schema="travel"><miami/>Tell me more about all of it, please.</prompt>'
 GREEDY: dict[str, Any] = {"do_sample": False}
-
-
-def engine_of(model: Model) -> Engine:
-    """An engine with the travel schema."""
-    made = Engine(model, ByteTokenizer())
-    made.add_schema(SCHEMA)
-    return made
-
-
-ENGINE = engine_of(tiny_model())
-PLAIN = ENGINE.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids
+SHORT: dict[str, Any] = {"max_new_tokens": 12, **GREEDY}
+ENGINE = engine_of()
+PLAIN = ENGINE.generate(PROMPT, **SHORT).token_ids
 
 
 def facts(answers: list[Completion] | tuple[Completion, ...]) -> list[tuple[tuple[int, ...], FinishReason]]:
@@ -60,26 +46,18 @@ def facts(answers: list[Completion] | tuple[Completion, ...]) -> list[tuple[tupl
         ("min_length", 30),
         ("max_length", 20),
         ("token_healing", True),
+        ("assistant_early_exit", 1),
     ],
 )
 def test_a_models_own_settings_leave_linked_kv_alone(name: str, value: object) -> None:
-    """A checkpoint's generation configuration cannot switch off the cache or count its tokens."""
-    engine = engine_of(tiny_model())
+    """A checkpoint's generation configuration cannot switch off the cache, count its tokens or draft some."""
+    engine = engine_of()
     setattr(engine.model.hf.generation_config, name, value)
 
-    answers = engine.generate_batch([PROMPT, LONGER], max_new_tokens=12, **GREEDY)
-
-    assert engine.generate(PROMPT, max_new_tokens=12, **GREEDY).token_ids == answers[0].token_ids == PLAIN
-
-
-def test_a_models_own_early_exit_has_no_effect() -> None:
-    """A checkpoint's early exit starts no draft: each forward pass chooses one token, so log-probabilities work."""
-    engine = engine_of(tiny_model())
-    engine.model.hf.generation_config.assistant_early_exit = 1
-
-    answer = engine.generate(PROMPT, max_new_tokens=12, logprobs=0, **GREEDY)
+    answer = engine.generate(PROMPT, logprobs=0, **SHORT)
 
     assert answer.token_ids == tuple(each.token_id for each in answer.logprobs or ()) == PLAIN
+    assert engine.generate_batch([PROMPT, LONGER], **SHORT)[0].token_ids == PLAIN
 
 
 def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +73,9 @@ def test_a_least_number_of_new_tokens_is_no_reason_to_warn(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("config", "keywords"),
     [
-        ({"max_new_tokens": 5}, {"max_new_tokens": 5}),
         ({"max_new_tokens": 5, "max_length": 3}, {"max_new_tokens": 5}),
         ({"max_new_tokens": 9, "eos_token_id": PLAIN[3]}, {"max_new_tokens": 9, "eos_token_id": PLAIN[3]}),
-        ({"max_new_tokens": 9, "repetition_penalty": 3.0}, {"max_new_tokens": 9, "repetition_penalty": 3.0}),
         ({"max_new_tokens": 9, "use_cache": False, "cache_implementation": "static"}, {"max_new_tokens": 9}),
-        ({"max_new_tokens": 9, "no_repeat_ngram_size": 1}, {"max_new_tokens": 9, "no_repeat_ngram_size": 1}),
     ],
 )
 def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords: dict[str, Any]) -> None:
@@ -112,6 +87,7 @@ def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords
     )
 
 
+@pytest.mark.parametrize("way", ["generate", "batch", "stream"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -121,34 +97,34 @@ def test_a_configuration_says_what_keywords_say(config: dict[str, Any], keywords
     ],
     ids=["keyword", "configuration", "alone"],
 )
-def test_temperature_0_is_greedy(options: dict[str, Any]) -> None:
+def test_temperature_0_is_greedy(options: dict[str, Any], way: str) -> None:
     """`temperature=0` is greedy decoding, whatever answers the prompt."""
-    options = {"max_new_tokens": 12, **options}
-
-    assert ENGINE.generate(PROMPT, **options).token_ids == PLAIN
-    assert ENGINE.generate_batch([PROMPT], **options)[0].token_ids == PLAIN
-    with ENGINE.stream(PROMPT, **options) as stream:
-        list(stream)
-    assert stream.completion is not None
-    assert stream.completion.token_ids == PLAIN
+    assert answered(ENGINE, PROMPT, way, **{"max_new_tokens": 12, **options}).token_ids == PLAIN
 
 
-def test_a_models_own_temperature_0_is_greedy() -> None:
+@pytest.mark.parametrize("way", ["generate", "batch"])
+def test_a_models_own_temperature_0_is_greedy(way: str) -> None:
     """So it is in a checkpoint's generation configuration; a temperature of the caller wins."""
-    engine = engine_of(tiny_model())
+    engine = engine_of()
     engine.model.hf.generation_config.update(temperature=0.0, do_sample=True)
 
-    for answer in (engine.generate, lambda prompt, **options: engine.generate_batch([prompt], **options)[0]):
-        assert answer(PROMPT, max_new_tokens=12).token_ids == PLAIN
-        torch.manual_seed(0)
-        assert answer(PROMPT, max_new_tokens=12, temperature=5.0, top_k=0).token_ids != PLAIN
+    assert answered(engine, PROMPT, way, max_new_tokens=12).token_ids == PLAIN
+    torch.manual_seed(0)
+    assert answered(engine, PROMPT, way, max_new_tokens=12, temperature=5.0, top_k=0).token_ids != PLAIN
 
 
 def test_keywords_stand_above_a_configuration() -> None:
-    """Keywords win over a configuration, as in transformers."""
+    """Keywords win over a configuration, and that over the one of the model, as in transformers."""
     given = GenerationConfig(max_new_tokens=9, do_sample=True)
+    engine = engine_of()
+    engine.model.hf.generation_config.update(eos_token_id=PLAIN[0], max_new_tokens=2)
 
-    assert ENGINE.generate(PROMPT, max_new_tokens=3, generation_config=given, **GREEDY).token_ids == PLAIN[:3]
+    assert (
+        engine.generate(PROMPT, max_new_tokens=3, generation_config=given, eos_token_id=[], **GREEDY).token_ids
+        == (PLAIN[:3])
+    )
+    given = GenerationConfig(max_new_tokens=5, eos_token_id=PLAIN[3], **GREEDY)
+    assert engine.generate(PROMPT, generation_config=given).token_ids == PLAIN[:4]
 
 
 @pytest.mark.parametrize(
@@ -170,146 +146,44 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"is_assistant": True}, "'is_assistant' does not work here"),
         ({"generation_config": GenerationConfig(is_assistant=True)}, "'is_assistant' does not work here"),
         ({"stop_strings": ["x"]}, "pass tokenizer="),
+        *(({name: 1}, name) for name in ("input_ids", "position_ids", "past_key_values", "max_length")),
+        ({"prefill_chunk_size": 1}, "prefill_chunk_size"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
-    """Unsupported options are refused by name, from every source."""
+    """Unsupported options, and those that the prompt decides, are refused by name, from every source."""
     with pytest.raises(InvalidGeneration, match=message):
         ENGINE.generate(PROMPT, **options)
 
 
-def test_a_criterion_at_the_last_token_stops() -> None:
-    """An answer that a criterion ends at its last allowed token has the finish reason "stop"."""
-
-    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        return input_ids[:, -1] == PLAIN[2]
-
-    answer = ENGINE.generate(PROMPT, max_new_tokens=3, stopping_criteria=[stop], **GREEDY)
-
-    assert (answer.token_ids, answer.finish_reason) == (PLAIN[:3], FinishReason.STOP)
-
-
-@pytest.mark.parametrize("ends", [{}, {"eos_token_id": []}], ids=["an end token", "no end token"])
-def test_rows_that_a_criterion_stops_are_as_alone(ends: dict[str, Any]) -> None:
-    """A batch row that stops early has no tokens after its stop, with or without an end token."""
-
-    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        return input_ids[:, -1] == PLAIN[2]
-
-    options = {"max_new_tokens": 12, "stopping_criteria": [stop], **GREEDY, **ends}
-    together = ENGINE.generate_batch([PROMPT, LONGER, PROMPT], **options)
-
-    assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
-    assert len({len(each.token_ids) for each in together}) > 1
-
-
-def by_length(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """A logits processor that forces another token for every length."""
-    return scores.index_fill(1, torch.tensor([input_ids.shape[1] % scores.shape[1]]), 1e4)
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"repetition_penalty": 3.0},
-        {"min_new_tokens": 9, "eos_token_id": PLAIN[3]},
-        {"no_repeat_ngram_size": 2},
-        {"logits_processor": [by_length]},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_processors_see_the_tokens_of_one_row(options: dict[str, Any]) -> None:
-    """Options that depend on a row's tokens give the same answers in a batch as alone."""
-    options = {"max_new_tokens": 12, **options, **GREEDY}
-
-    together = ENGINE.generate_batch([PROMPT, LONGER, PROMPT], **options)
-
-    assert facts(together) == facts([ENGINE.generate(each, **options) for each in (PROMPT, LONGER, PROMPT)])
-
-
-class Put(list[list[int]]):
-    """A streamer that keeps what it gets."""
-
-    def put(self, value: torch.Tensor) -> None:
-        """Keep tokens."""
-        self.append(value.reshape(-1).tolist())
-
-    def end(self) -> None:
-        """Keep nothing more."""
-
-
-@pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 2}])
-@pytest.mark.parametrize("repair", ["slots", "all"])
-@pytest.mark.parametrize("prompt", [PROMPT, [{"role": "user", "content": "Where to?"}]], ids=["modules", "chat"])
-def test_what_reads_tokens_gets_the_whole_prompt(prompt: Any, repair: str, options: dict[str, Any]) -> None:
-    """Processors, criteria and streamers get all tokens in position order, of cached modules too, with any repair."""
-    seen: list[torch.Tensor] = []
-    asked: list[torch.Tensor] = []
-    streamer = Put()
-
-    def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        seen.append(input_ids)
-        return scores
-
-    def criterion(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        asked.append(input_ids)
-        return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    answer = ENGINE.generate(
-        prompt,
-        repair=repair,
-        max_new_tokens=3,
-        min_new_tokens=3,
-        logits_processor=[processor],
-        stopping_criteria=[criterion],
-        **({} if options else {"streamer": streamer}),
-        **{**GREEDY, **options},
-    )
-
-    whole = [token.token_id for token in used_tokens(answer.plan.tokens)]
-    for found, lengths in ((seen, [0, 1, 2]), (asked, [1, 2, 3])):
-        assert [row[: len(whole)].tolist() for rows in found for row in rows] == [whole] * sum(map(len, found))
-        assert [*dict.fromkeys(rows.shape[1] - len(whole) for rows in found)] == lengths
-    if not options:
-        assert streamer == [whole, *([each] for each in answer.token_ids)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"repetition_penalty": 1.8},
-        {"no_repeat_ngram_size": 2},
         {"encoder_repetition_penalty": 1.7},
-        {"encoder_no_repeat_ngram_size": 2},
-        {"bad_words_ids": [[104, 101], [32]]},
-        {"sequence_bias": {(116, 111): 9.0, (101,): 2.0}},
-        {"prefix_allowed_tokens_fn": lambda _, ids: sorted({*ids.tolist()})},
-        {"repetition_penalty": 1.4, "no_repeat_ngram_size": 3},
         {"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": 101},
         {"forced_eos_token_id": 101, "min_new_tokens": 4},
     ],
     ids=" ".join,
 )
 def test_penalties_are_those_of_transformers_over_the_whole_text(options: dict[str, Any]) -> None:
-    """Where a prompt is exact and has no gaps, options that read tokens give the answer of transformers."""
+    """Where a prompt is exact and has no gaps, options that the law of requests lacks give the answer of transformers."""
     given = {"max_new_tokens": 8, **options, **GREEDY}
 
     found = ENGINE.generate(FULL, **given)
 
     ids = torch.tensor([[token.token_id for token in used_tokens(found.plan.tokens)]])
-    plain = {"eos_token_id": [*ENGINE.end_ids], **given}
     stock = copy.deepcopy(ENGINE.model.hf)
     stock.set_attn_implementation("eager")
+    plain = {"eos_token_id": [*ENGINE.end_ids], **given}
     made = stock.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **plain)
     assert found.level == "exact"
     assert found.token_ids == tuple(made[0, ids.shape[1] :].tolist())
-    rows = ENGINE.generate_batch([FULL, FULL], **given)
-    assert [each.token_ids for each in rows] == [found.token_ids] * 2
+    assert [each.token_ids for each in ENGINE.generate_batch([FULL, FULL], **given)] == [found.token_ids] * 2
 
 
 def test_a_stream_of_several_sequences_is_refused() -> None:
     """Their tokens would be mixed. A number in the model's own configuration counts, and chats refuse it as well."""
-    engine = engine_of(tiny_model())
+    engine = engine_of()
     several = {"do_sample": True, "num_return_sequences": 2}
     chat = engine.chat()
 
@@ -321,48 +195,6 @@ def test_a_stream_of_several_sequences_is_refused() -> None:
     engine.model.hf.generation_config.update(**several)
     with pytest.raises(InvalidGeneration, match="one sequence"):
         engine.stream(PROMPT)
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
-def test_sequences_of_one_prompt_are_those_of_single_ones(family: str) -> None:
-    """Several sequences over an argument between cached tokens are as single ones, also through `link`."""
-    engine = engine_of(random_model(family, torch.float64))
-    options = {"max_new_tokens": 6, "eos_token_id": None}
-    several = {"do_sample": True, "top_k": 1, "num_return_sequences": 3, **options}  # `top_k=1` is greedy
-    single = engine.generate(PROMPT, **options, **GREEDY)
-
-    answer = engine.generate(PROMPT, **several)
-
-    assert {answer.text, *answer.alternatives} == {single.text}
-    linked = engine.link(PROMPT)
-    num_given = linked["input_ids"].shape[1]
-    rows = engine.model.hf.generate(**linked, **several)[:, num_given:].tolist()
-    assert rows == [list(single.token_ids)] * 3
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt-oss"])
-def test_scores_of_beams_are_those_of_the_reference(family: str) -> None:
-    """Over `link`, the score of each beam is the mean log-probability of its tokens by the reference."""
-    engine = engine_of(random_model(family, torch.float64))
-    plan = engine.plan(PROMPT)
-
-    linked = engine.link(PROMPT)
-    made = engine.model.hf.generate(
-        **linked,
-        num_beams=3,
-        num_return_sequences=3,
-        max_new_tokens=5,
-        eos_token_id=None,
-        output_scores=True,
-        return_dict_in_generate=True,
-        **GREEDY,
-    )
-
-    sequences = made.sequences[:, linked["input_ids"].shape[1] :].tolist()
-    for sequence, score in zip(sequences, made.sequences_scores.tolist(), strict=True):
-        logits = reference_logits(plan.continued(sequence[:-1]).tokens, engine.model)[-len(sequence) :]
-        expected = logits.float().log_softmax(-1)[range(len(sequence)), sequence].mean()
-        assert score == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_several_sequences_have_the_seeds_from_the_given_one_on() -> None:
@@ -382,35 +214,41 @@ def test_several_sequences_have_the_seeds_from_the_given_one_on() -> None:
     ]
 
 
-def test_an_error_of_a_processor_ends_its_request_only() -> None:
-    """What the caller's processor raises is raised by its request; the other requests of a service go on."""
+def test_an_error_of_the_callers_code_ends_its_request_only() -> None:
+    """It is raised as it is; the other requests of a service go on."""
+
+    class Broken:
+        def put(self, value: object) -> None:
+            raise ValueError("mine")
+
+        def end(self) -> None: ...
 
     def fails(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("the caller's own")
+        raise ValueError("mine")
 
-    with pytest.raises(RuntimeError, match="the caller's own"):
-        ENGINE.generate(PROMPT, logits_processor=[fails], **GREEDY)
+    for options in ({"streamer": Broken()}, {"logits_processor": [fails]}):
+        with pytest.raises(ValueError, match=r"^mine$") as found:
+            ENGINE.generate(PROMPT, **options)
+        assert not isinstance(found.value, PromptCacheError)
     good, bad = (queue.SimpleQueue[Any]() for _ in range(2))
     with ENGINE.service() as service:
-        service.submit(PROMPT, good.put, max_new_tokens=12, **GREEDY)
-        service.submit(PROMPT, bad.put, max_new_tokens=12, logits_processor=[fails], **GREEDY)
+        service.submit(PROMPT, good.put, **SHORT)
+        service.submit(PROMPT, bad.put, logits_processor=[fails], **SHORT)
         heard = [good.get(timeout=60) for _ in range(13)]
         assert (tuple(heard[:12]), heard[12].token_ids) == (PLAIN, PLAIN)
-        assert str(bad.get(timeout=60)) == "the caller's own"
+        assert str(bad.get(timeout=60)) == "mine"
 
 
 def test_the_time_of_an_answer_is_limited() -> None:
     """`max_time` ends an answer as in transformers."""
-    assert ENGINE.generate(PROMPT, max_time=0.0, max_new_tokens=12, **GREEDY).token_ids == PLAIN[:1]
+    assert ENGINE.generate(PROMPT, max_time=0.0, **SHORT).token_ids == PLAIN[:1]
 
 
 def test_rows_with_less_room_are_as_alone() -> None:
     """Rows with different room before the end of the context stay within it."""
     config = GPT2Config(vocab_size=263, n_embd=16, n_layer=1, n_head=2, n_positions=128)
-    engine = Engine(GPT2LMHeadModel(config), ByteTokenizer())
-    engine.add_schema(
-        f'<schema name="long"><module name="a">aaaa</module><module name="b">{"b" * 80}</module></schema>'
-    )
+    modules = f'<module name="a">aaaa</module><module name="b">{"b" * 80}</module>'
+    engine = engine_of(GPT2LMHeadModel(config), schema=f'<schema name="long">{modules}</schema>')
     prompts = ['<prompt schema="long"><a/>xy</prompt>', '<prompt schema="long"><a/><b/>xyz</prompt>']
 
     together = engine.generate_batch(prompts, eos_token_id=[], **GREEDY)
@@ -428,16 +266,16 @@ def test_a_single_prompt_is_no_batch(single: Any) -> None:
 
 def test_inference_mode_leaves_no_trace() -> None:
     """KV encoded in `torch.inference_mode` works outside of it, and the reverse."""
-    engine = engine_of(tiny_model())
+    engine = engine_of()
 
     with torch.inference_mode():
-        inside = engine.generate(LONGER, max_new_tokens=12, **GREEDY)
-    outside = engine.generate(PROMPT, max_new_tokens=12, **GREEDY)
+        inside = engine.generate(LONGER, **SHORT)
+    outside = engine.generate(PROMPT, **SHORT)
     with torch.inference_mode():
-        again = engine.generate(PROMPT, max_new_tokens=12, **GREEDY)
+        again = engine.generate(PROMPT, **SHORT)
 
     assert outside.token_ids == again.token_ids == PLAIN
-    assert inside.token_ids == ENGINE.generate(LONGER, max_new_tokens=12, **GREEDY).token_ids
+    assert inside.token_ids == ENGINE.generate(LONGER, **SHORT).token_ids
 
 
 AUTOCAST = torch.autocast("cpu", dtype=torch.bfloat16)
@@ -516,27 +354,9 @@ def test_errors_come_out_of_another_process_as_they_were_raised(mistake: Callabl
 )
 def test_names_of_other_libraries_are_told_apart(named: str, meant: str) -> None:
     """An option of another library, or one that is mistyped, is refused with its name here, in every way of asking."""
-    for ask in (ENGINE.generate, ENGINE.stream, lambda prompt, **options: ENGINE.generate_batch([prompt], **options)):
+    for way in ("generate", "stream", "batch"):
         with pytest.raises(InvalidGeneration, match=f"no option '{named}' .did you mean {meant}"):
-            ask(PROMPT, **{named: 5})
-
-
-def test_errors_of_the_callers_own_code_are_left_alone() -> None:
-    """Errors of the caller's streamers and processors are not changed."""
-
-    class Broken:
-        def put(self, value: object) -> None:
-            raise ValueError("mine")
-
-        def end(self) -> None: ...
-
-    def fail(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        raise ValueError("mine")
-
-    for options in ({"streamer": Broken()}, {"logits_processor": [fail]}):
-        with pytest.raises(ValueError, match=r"^mine$") as found:
-            ENGINE.generate(PROMPT, **options)
-        assert not isinstance(found.value, PromptCacheError)
+            answered(ENGINE, PROMPT, way, **{named: 5})
 
 
 def test_settings_that_are_not_used_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -545,8 +365,7 @@ def test_settings_that_are_not_used_are_told_once(caplog: pytest.LogCaptureFixtu
     model.hf.generation_config = GenerationConfig(cache_implementation="static", max_length=77, temperature=0.5)
     given = GenerationConfig(use_cache=False, max_new_tokens=1)
     for _ in range(2):
-        engine = Engine(model, ByteTokenizer())
-        engine.generate([{"role": "user", "content": "Hello"}], generation_config=given)
+        Engine(model, ByteTokenizer()).generate([{"role": "user", "content": "Hello"}], generation_config=given)
 
     told = [each.getMessage() for each in caplog.records if "is not used" in each.getMessage()]
     assert len(told) == 2
