@@ -19,7 +19,7 @@ GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 8}
 WAYS = ("generate", "stream", "batch", "service", "chat")
 
 
-def engine_of(model: Any = None, tokenizer: Any = None, schema: str = SCHEMA, **settings: Any) -> Engine:
+def engine_of(model: Any = None, tokenizer: Any = None, schema: Any = SCHEMA, **settings: Any) -> Engine:
     """Return an engine with a schema; of the tiny model over bytes, if no other is given."""
     made = Engine(tiny_model() if model is None else model, tokenizer or ByteTokenizer(), **settings)
     made.add_schema(schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from promptcache.answers import AnswerReader
-from promptcache.decode.completion import Completion, FinishReason, KVSource
+from promptcache.decode.completion import Completion, FinishReason
 from promptcache.decode.stream import Stream, _leave
 from promptcache.diagnostics import (
     Cancelled,
@@ -30,16 +30,15 @@ from promptcache.engine import Engine
 from promptcache.kv import KV, MemoryStore, Recipe
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from promptcache.tokenizer import DEMO_FOLDER, HubTokenizer
+from tests.engine.asking import GREEDY, PROMPT, SCHEMA, engine_of
 
-SCHEMA = """<schema name="travel">You plan trips.
-<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
-<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
-</schema>"""
-PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
-GREEDY = {"do_sample": False, "max_new_tokens": 8}
+
+@pytest.fixture
+def engine() -> Engine:
+    """An engine with the travel schema, nothing encoded yet."""
+    return engine_of()
 
 
 class CountingStore(MemoryStore):
@@ -51,25 +50,6 @@ class CountingStore(MemoryStore):
         """Put and count."""
         self.puts += 1
         return super().put(recipe, keys, values, persist=persist)
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    """An engine with the travel schema, nothing encoded yet."""
-    made = Engine(tiny_model(), ByteTokenizer())
-    made.add_schema(SCHEMA)
-    return made
-
-
-def test_first_request_encodes_and_the_next_reuses(engine: Engine) -> None:
-    """A second request finds everything that the first one encoded, and gets the same answer."""
-    first = engine.generate(PROMPT, **GREEDY)
-    second = engine.generate(PROMPT, **GREEDY)
-
-    assert {usage.source for usage in first.usage.modules} == {KVSource.MISS}
-    assert {usage.source for usage in second.usage.modules} == {KVSource.HIT, KVSource.HISTORY}
-    assert (first.usage.num_encoded_tokens > 0, second.usage.num_encoded_tokens) == (True, 0)
-    assert first.token_ids == second.token_ids
 
 
 def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:
@@ -106,8 +86,7 @@ def test_warm_encodes_everything_once(engine: Engine) -> None:
 def test_shared_text_is_encoded_once_for_all_schemas() -> None:
     """Two schemas with the same text in the same place share its encoding."""
     store = CountingStore(tiny_model().shape)
-    engine = Engine(tiny_model(), ByteTokenizer(), store=store)
-    engine.add_schema(SCHEMA)
+    engine = engine_of(store=store)
     engine.warm(pairs=True)
     before = store.puts
 
@@ -125,24 +104,6 @@ def test_replacing_a_schema_encodes_only_what_changed(engine: Engine) -> None:
     (report,) = engine.warm(pairs=True)
 
     assert report.num_encoded == 2  # alone, and behind the plan
-
-
-def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
-    """Replacing a schema while a request is running changes nothing for that request."""
-    expected = engine.generate(PROMPT, **GREEDY).token_ids
-    replaced = threading.Event()
-
-    def replace(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        if not replaced.is_set():
-            engine.add_schema(SCHEMA.replace("soup", "wine").replace("You plan", "He plans"))
-            engine.warm()
-            replaced.set()
-        return torch.zeros(1, dtype=torch.bool)
-
-    answer = engine.generate(PROMPT, stopping_criteria=[replace], **GREEDY)
-
-    assert replaced.is_set()
-    assert answer.token_ids == expected
 
 
 def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
@@ -170,57 +131,28 @@ def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
     path.write_text(SCHEMA, encoding="utf-8")
     answers = set()
     for source in (SCHEMA, path, str(path), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
-        engine = Engine(tiny_model(), ByteTokenizer())
-        engine.add_schema(source)
+        engine = engine_of(schema=source)
         answers.add(engine.generate(PROMPT, **GREEDY).token_ids)
 
     assert len(answers) == 1
 
 
-def test_logits_equal_the_reference(engine: Engine) -> None:
-    """`logits` equals `reference`."""
-    cached, reference = engine.logits(PROMPT), engine.reference(PROMPT)
-
-    assert (cached - reference).abs().max() / reference.abs().max() < 1e-10
-
-
-def test_concurrent_requests_answer_like_single_ones(engine: Engine) -> None:
-    """Concurrent requests on a cold store get the answers of single ones."""
+def test_concurrent_requests_encode_once() -> None:
+    """Concurrent requests on a cold store get the answers of single ones, and encode each encoding once."""
     prompts = [
         f'<prompt schema="travel"><plan days="{days}"/><{city}/>Go?</prompt>'
         for days in "1234"
         for city in ("miami", "paris")
     ]
-    expected = Engine(tiny_model(), ByteTokenizer())
-    expected.add_schema(SCHEMA)
+    store, alone = CountingStore(tiny_model().shape), engine_of()
+    engine = engine_of(store=store)
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda prompt: engine.generate(prompt, **GREEDY).token_ids, prompts))
 
-    assert answers == [expected.generate(prompt, **GREEDY).token_ids for prompt in prompts]
-
-
-def test_concurrent_requests_encode_once() -> None:
-    """Each missing encoding is computed once, with any number of threads."""
-    store = CountingStore(tiny_model().shape)
-    engine = Engine(tiny_model(), ByteTokenizer(), store=store)
-    engine.add_schema(SCHEMA)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: engine.generate(PROMPT, **GREEDY), range(8)))
-
-    used = [part.encoding for part in engine.plan(PROMPT).tokens.parts]
+    assert answers == [alone.generate(prompt, **GREEDY).token_ids for prompt in prompts]
+    used = [part.encoding for prompt in prompts for part in engine.plan(prompt).tokens.parts]
     assert store.puts == len({*used, *(part.encoding for each in used for part in each.context)})
-
-
-def test_stream_gives_the_text_of_generate(engine: Engine) -> None:
-    """The pieces of a stream join to the text; none ends inside a character; the completion follows."""
-    stream = engine.stream(PROMPT, max_new_tokens=40, do_sample=False)
-
-    pieces = list(stream)
-
-    assert stream.completion is not None
-    assert "".join(pieces) == stream.completion.text == engine.generate(PROMPT, max_new_tokens=40, do_sample=False).text
 
 
 def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
@@ -256,6 +188,11 @@ def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> Non
     assert sorted("".join(pieces)) == sorted(stream.completion.text)
 
 
+def stream_threads() -> list[threading.Thread]:
+    """Threads that generate for a stream."""
+    return [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
+
+
 def test_closing_a_stream_stops_generation(engine: Engine) -> None:
     """Closing a stream stops generation."""
     with engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False) as stream:
@@ -263,11 +200,6 @@ def test_closing_a_stream_stops_generation(engine: Engine) -> None:
 
     assert stream.completion is None
     assert not stream_threads()
-
-
-def stream_threads() -> list[threading.Thread]:
-    """Threads that generate for a stream."""
-    return [thread for thread in threading.enumerate() if thread.name == "promptcache-stream"]
 
 
 def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
@@ -349,55 +281,10 @@ def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
         engine.stream(PROMPT.replace("paris", "rome"))
 
 
-def test_several_sequences(engine: Engine) -> None:
-    """Each is sampled, and usage counts the tokens of all."""
-    sampled = engine.generate(PROMPT, do_sample=True, num_return_sequences=3, max_new_tokens=8, eos_token_id=[])
-
-    assert len(sampled.alternatives) == 2
-    assert sampled.usage.num_generated_tokens == 24
-
-
-@pytest.mark.filterwarnings("ignore:.*")  # transformers' assisted decoding warns of its own arguments
-def test_assisted_decoding_over_a_linked_prompt_gives_the_greedy_answer(engine: Engine) -> None:
-    """Assisted decoding removes rejected candidates: prompt lookup and an assistant give the greedy answer."""
-    greedy = engine.generate(PROMPT, max_new_tokens=30, do_sample=False).token_ids
-
-    for option in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": tiny_model(seed=1).hf}):
-        linked = engine.link(PROMPT)
-        made = engine.model.hf.generate(
-            **linked, max_new_tokens=30, do_sample=False, eos_token_id=[*engine.end_ids], **option
-        )
-        assert tuple(made[0, linked["input_ids"].shape[1] :].tolist()) == greedy
-
-
-def test_finish_reason(engine: Engine) -> None:
-    """An answer ends by length, by an end token or by a stopping criterion."""
-
-    def stop(input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        return torch.ones(1, dtype=torch.bool)
-
-    by_length = engine.generate(PROMPT, **GREEDY)
-    stopped = engine.generate(PROMPT, stopping_criteria=[stop], **GREEDY)
-    ended = engine.generate(PROMPT, eos_token_id=by_length.token_ids[0], **GREEDY)
-    last = engine.generate(PROMPT, eos_token_id=by_length.token_ids[-1], **GREEDY)
-
-    assert last.finish_reason is FinishReason.STOP
-    assert by_length.finish_reason is FinishReason.LENGTH
-    assert stopped.finish_reason is ended.finish_reason is FinishReason.STOP
-    assert len(stopped.token_ids) == len(ended.token_ids) == 1
-
-
 def test_unknown_schema_is_suggested(engine: Engine) -> None:
     """An unknown schema is named with the nearest known one."""
     with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
         engine.generate('<prompt schema="travle"><paris/></prompt>')
-
-
-@pytest.mark.parametrize("option", ["input_ids", "position_ids", "past_key_values", "max_length", "prefill_chunk_size"])
-def test_options_that_are_ours_are_refused(engine: Engine, option: str) -> None:
-    """Options that the prompt decides are refused by name."""
-    with pytest.raises(InvalidGeneration, match=option):
-        engine.generate(PROMPT, **{option: 1})
 
 
 def test_context_length_is_checked_before_work(engine: Engine) -> None:
@@ -410,11 +297,22 @@ def test_context_length_is_checked_before_work(engine: Engine) -> None:
     assert list(engine.store.keys()) == []
 
 
-def test_missing_model_folder(tmp_path: Path) -> None:
-    """A missing folder, and one without a model, are refused with the fix."""
-    with pytest.raises(ModelNotFound, match="does not exist"):
-        Engine.from_pretrained(tmp_path / "nothing")
-    with pytest.raises(ModelNotFound, match=r"no config\.json"):
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({}, ModelNotFound, r"no config\.json"),
+        ({"config.json": '{"model_type": "llama"}'}, ModelNotFound, "no tokenizer"),
+        ({"config.json": '{"model_type": "t5"}', "tokenizer.json": "{}"}, UnsupportedModel, "t5"),
+    ],
+)
+def test_a_folder_without_a_model_of_ours_is_refused(
+    tmp_path: Path, files: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """A folder without a model or a tokenizer, and one with an encoder and decoder, is refused with the fix."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    with pytest.raises(error, match=message):
         Engine.from_pretrained(tmp_path)
 
 
@@ -428,39 +326,15 @@ def test_a_folder_can_be_named_from_home(tmp_path: Path, monkeypatch: pytest.Mon
         Engine.from_pretrained("~/nothing")
 
 
-def test_folder_without_tokenizer(tmp_path: Path) -> None:
-    """A model folder without a tokenizer is refused."""
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-
-    with pytest.raises(ModelNotFound, match="no tokenizer"):
-        Engine.from_pretrained(tmp_path)
-
-
-def test_unsupported_kind_of_model(tmp_path: Path) -> None:
-    """An encoder-decoder model is refused by name."""
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-
-    with pytest.raises(UnsupportedModel, match="t5"):
-        Engine.from_pretrained(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def demo() -> Engine:
-    """The model that ships with the package."""
-    made = Engine.from_pretrained("demo")
-    made.add_schema(SCHEMA)
-    return made
-
-
-def test_stop_strings_end_an_answer(demo: Engine) -> None:
+def test_stop_strings_end_an_answer() -> None:
     """`stop_strings` works as in transformers, without passing a tokenizer."""
-    whole = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[])
+    demo = Engine.from_pretrained("demo")
+    chat, options = [{"role": "user", "content": "Where to?"}], {**GREEDY, "max_new_tokens": 12, "eos_token_id": []}
+    whole = demo.generate(chat, **options)
     mark = whole.text[0]
 
-    stopped = demo.generate(PROMPT, max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
-
-    (batched,) = demo.generate_batch([PROMPT], max_new_tokens=12, do_sample=False, eos_token_id=[], stop_strings=[mark])
+    stopped = demo.generate(chat, stop_strings=[mark], **options)
+    (batched,) = demo.generate_batch([chat], stop_strings=[mark], **options)
 
     assert mark in stopped.text
     assert batched.token_ids == stopped.token_ids
@@ -468,12 +342,12 @@ def test_stop_strings_end_an_answer(demo: Engine) -> None:
     assert stopped.finish_reason is FinishReason.STOP
 
 
-def test_a_folder_and_a_loaded_pair_are_the_same(demo: Engine) -> None:
+def test_a_folder_and_a_loaded_pair_are_the_same() -> None:
     """Tokens, headers and footers from a model folder equal those of the loaded tokenizer."""
-    folder = HubTokenizer.from_folder(DEMO_FOLDER)
+    folder, loaded = HubTokenizer.from_folder(DEMO_FOLDER), Engine.from_pretrained("demo").tokenizer
 
     for text in ("Where to go?", "  two\n\nlines ", "<|end|> ünïcode 🙂"):
-        assert folder.tokenize(text) == demo.tokenizer.tokenize(text)
+        assert folder.tokenize(text) == loaded.tokenize(text)
     chat = [{"role": str(role), "content": "text"} for role in (Role.SYSTEM, Role.USER, Role.ASSISTANT)]
-    assert len({each.render_chat(chat, generation_prompt=True) for each in (folder, demo.tokenizer)}) == 1
-    assert (folder.bos_ids, set(folder.eos_ids)) == (demo.tokenizer.bos_ids, set(demo.tokenizer.eos_ids))
+    assert len({each.render_chat(chat, generation_prompt=True) for each in (folder, loaded)}) == 1
+    assert (folder.bos_ids, set(folder.eos_ids)) == (loaded.bos_ids, set(loaded.eos_ids))
