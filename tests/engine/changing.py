@@ -18,8 +18,8 @@ from peft import LoraConfig
 
 from promptcache import Completion, Engine
 from promptcache.diagnostics import ModelChanged
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import engine_of
 
 SCHEMA = """<schema name="t">Root. <module name="a">The house is red and old.</module>
 <module name="b">Its <parameter name="p" length="6"/> is open.</module></schema>"""
@@ -38,15 +38,20 @@ def adapted(*names: str) -> Any:
     """Return a tiny model with adapters, always with the same weights, none of them active."""
     hf = tiny_model().hf
     for name in names:
-        config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-        with torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Already found a `peft_config`")  # there are several adapters
-            torch.manual_seed(ord(name[0]))
-            hf.add_adapter(config, adapter_name=name)
-    hf.double().eval()
+        add_adapter(hf, name)
     if names:
         hf.disable_adapters()
     return hf
+
+
+def add_adapter(hf: Any, name: str, seed: int | None = None, **settings: int) -> None:
+    """Add an adapter and make it active. Its weights are always those of its name, or of a seed."""
+    config = LoraConfig(**{"r": 4, **settings}, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # there are several adapters
+        torch.manual_seed(ord(name[0]) if seed is None else seed)
+        hf.add_adapter(config, adapter_name=name)
+    hf.double().eval()
 
 
 def activate(name: str) -> Change:
@@ -85,9 +90,7 @@ def after_tokens(number: int, action: Callable[[], object]) -> Any:
 
 def engine(hf: Any, store: Any = None) -> Engine:
     """Return an engine with the schema."""
-    made = Engine(hf, ByteTokenizer(), store=store)
-    made.add_schema(SCHEMA)
-    return made
+    return engine_of(hf, schema=SCHEMA, store=store)
 
 
 STATES: dict[str, Change] = {
@@ -141,7 +144,7 @@ class ChangingModel(RuleBasedStateMachine):
         """Answer all prompts in a state."""
         one = self.engine_of(state)
         for prompt in PROMPTS:
-            _check(one.generate(prompt, logprobs=0, **GREEDY), _answer(state, prompt))
+            check_equal(one.generate(prompt, logprobs=0, **GREEDY), _answer(state, prompt))
             assert (one.logits(prompt) - _logits(state, prompt)).abs().max() < TOLERANCE
 
     @rule(state=st.sampled_from([*STATES]), other=st.sampled_from([*STATES]))
@@ -167,7 +170,7 @@ class ChangingModel(RuleBasedStateMachine):
         self.change(state)
         found = one.chat(CHAT).say("hi", logprobs=0, **GREEDY)
         alone = _alone(state).chat(CHAT, salt=f"without history {next(_numbers)}")
-        _check(found, alone.say("hi", logprobs=0, **GREEDY))
+        check_equal(found, alone.say("hi", logprobs=0, **GREEDY))
 
 
 def is_refused(ask: Callable[[], object]) -> bool:
@@ -204,7 +207,8 @@ def _answer(state: str, prompt: str) -> Completion:
     return _alone(state).generate(prompt, logprobs=0, **GREEDY)
 
 
-def _check(found: Completion, expected: Completion) -> None:
+def check_equal(found: Completion, expected: Completion) -> None:
+    """Check that two answers have the same tokens and log-probabilities."""
     assert found.token_ids == expected.token_ids
     assert found.logprobs is not None
     assert expected.logprobs is not None

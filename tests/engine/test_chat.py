@@ -244,17 +244,14 @@ TestSmallConversations = pytest.mark.law(SmallConversations.TestCase)
 
 
 def test_each_turn_prefills_the_last_question_only() -> None:
-    """A turn prefills the last token of the answer before it, the frames and the question."""
+    """A turn prefills the last token of the answer before it, four tokens of frames and the question, in a fork as well."""
     chat = engine().chat(PROMPTS[1])
     chat.say("First?", max_new_tokens=4, **GREEDY)
     for _ in range(5):
-        usage = chat.say("Next?", max_new_tokens=4, **GREEDY).usage
-        assert usage.num_new_tokens == len("Next?") + 1 + num_frame_tokens()
-
-
-def num_frame_tokens() -> int:
-    """Return the number of tokens around a question: one header and one footer for each of the two turns."""
-    return 4
+        assert chat.say("Next?", max_new_tokens=4, **GREEDY).usage.num_new_tokens == len("Next?") + 1 + 4
+    fork = chat.fork()
+    chat.say("Left", max_new_tokens=4, **GREEDY)
+    assert fork.say("Right", max_new_tokens=4, **GREEDY).usage.num_new_tokens <= len("Right") + 1 + 4
 
 
 def test_answers_are_not_tokenized_again() -> None:
@@ -303,20 +300,6 @@ def test_a_schema_of_any_name_is_used_by_its_chats(name: str, tmp_path: Path) ->
         assert "rules" in [module.module for module in each.say("And?", max_new_tokens=1).usage.modules]
 
 
-def test_forks_do_not_see_each_other() -> None:
-    """What one fork says changes nothing in the other, and both reuse the turns before."""
-    made = engine()
-    chat = made.chat(PROMPTS[1])
-    chat.say("Start " * 20, max_new_tokens=4, **GREEDY)
-    other = chat.fork()
-    chat.say("Left", max_new_tokens=4, **GREEDY)
-
-    found = check_as_plain(made, other, "Right", max_new_tokens=4)
-
-    assert found.usage.num_history_tokens > 100
-    assert [len(each.turns) for each in (chat, other)] == [2, 2]
-
-
 def test_a_fork_is_small() -> None:
     """A fork of a chat of 3,000 tokens takes less than 10 kilobytes."""
     chat = engine().chat(PROMPTS[1])
@@ -330,54 +313,13 @@ def test_a_fork_is_small() -> None:
     assert size < 10 * 10_000
 
 
-@pytest.mark.parametrize("fault", ["text", "disk"])
-def test_a_failed_save_changes_nothing(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a save that fails, the earlier file is as before, and nothing else is there."""
-
-    def files() -> dict[Path, bytes]:
-        return {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
-
-    made = engine()
-    chat = made.chat(PROMPTS[1])
-    chat.say("First", max_new_tokens=4, **GREEDY)
-    chat.save(tmp_path / "chat.json")
-    before = files()
-    other = made.chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
-    other.say("Another", max_new_tokens=4, **GREEDY)
-    if fault == "disk":
-
-        def full(_temporary: Path, _path: Path) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("promptcache.atomic.publish", full)
-
-    with pytest.raises((PromptError, OSError)):
-        other.save(tmp_path / "chat.json")
-
-    assert files() == before
-
-
-@pytest.mark.parametrize("name", ["folder", "missing/chat.json"])
-def test_a_save_to_no_file_leaves_nothing(name: str, tmp_path: Path) -> None:
-    """A path that cannot be a file is refused, and no folder is made."""
-    (tmp_path / "folder").mkdir()
-    chat = engine().chat(PROMPTS[1])
-    chat.say("First", max_new_tokens=4, **GREEDY)
-    with pytest.raises(OSError, match=r"folder|missing"):
-        chat.save(tmp_path / name)
-
-    assert [*tmp_path.rglob("*")] == [tmp_path / "folder"]
-
-
 def test_a_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`~` is the home folder when saving and when loading."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    chat = engine().chat(PROMPTS[1])
-    chat.say("First", max_new_tokens=4, **GREEDY)
-    chat.save("~/chat.json")
+    chat = saved(PLAIN, Path("~/chat.json"), "First")
 
     assert [each.name for each in tmp_path.iterdir()] == ["chat.json"]
-    assert engine().load_chat("~/chat.json").turns == chat.turns
+    assert PLAIN.load_chat("~/chat.json").turns == chat.turns
 
 
 class OtherBytes(ByteTokenizer):
@@ -396,9 +338,7 @@ class OtherBytes(ByteTokenizer):
 
 def test_answers_get_tokens_of_another_tokenizer(tmp_path: Path) -> None:
     """A chat that is loaded with another tokenizer has the same texts, and the tokens that these have there."""
-    chat = engine().chat(PROMPTS[1])
-    chat.say("One?", max_new_tokens=9, min_new_tokens=9, **GREEDY)
-    chat.save(tmp_path / "chat.json")
+    chat = saved(PLAIN, tmp_path / "chat.json", "One?")
     made, other = Engine(MODEL, OtherBytes()), OtherBytes()
     made.add_schema(SCHEMA)
     loaded = made.load_chat(tmp_path / "chat.json")
@@ -419,34 +359,6 @@ def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
     assert [turn.question for turn in chat.turns] == ["Two?"]
 
 
-def test_a_closed_stream_leaves_no_turn() -> None:
-    """A stream that is closed before its end leaves the chat as it was."""
-    chat = engine().chat(PROMPTS[0])
-    stream = chat.stream("One?", max_new_tokens=200, **GREEDY)
-    next(stream)
-    stream.close()
-    for thread in threading.enumerate():
-        if thread.name == "promptcache-stream":
-            thread.join(30)
-
-    assert chat.turns == ()
-
-
-@pytest.mark.parametrize("num_read", [0, 1])
-def test_a_stream_that_is_closed_after_generation_leaves_no_turn(num_read: int) -> None:
-    """The turn is there after the last piece is read, however early the last token was generated."""
-    chat = engine().chat(PROMPTS[0])
-    stream = chat.stream("One?", max_new_tokens=40, **GREEDY)
-    for _ in range(num_read):
-        next(stream)
-    for thread in threading.enumerate():
-        if thread.name == "promptcache-stream":
-            thread.join(30)
-    stream.close()
-
-    assert chat.turns == ()
-
-
 def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
     """An option that is refused, a prompt that is wrong, or no room: the conversation has no new turn."""
     made = engine()
@@ -465,46 +377,6 @@ def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
         made.chat(Prompt("s").use("nothing")).say("One?")
     with pytest.raises(UnknownSchema):
         made.chat(Prompt("nothing")).say("One?")
-
-
-@pytest.mark.parametrize("prompt", [Prompt("s").use("a", p="some").user("Why?"), Prompt("open").use("m").text("Why?")])
-def test_question_at_the_end_of_a_prompt_is_answered_first(tmp_path: Path, prompt: Prompt) -> None:
-    """`say()` without a text answers the question that the prompt ends with, as a chat without it answers that text."""
-    made = engine()
-    chat, other = made.chat(prompt), made.chat(replace(prompt, messages=()))
-    chat.save(tmp_path / "chat.json")
-    chats = [chat, chat.fork(), made.load_chat(tmp_path / "chat.json")]
-    expected = other.say("Why?", **GREEDY, max_new_tokens=3)
-
-    for each in chats:
-        assert each.messages[-1] == {"role": "user", "content": "Why?"}
-        with pytest.raises(InvalidValue, match="answer it first with say"):
-            each.say("And then?", **GREEDY, max_new_tokens=3)
-
-        assert each.say(**GREEDY, max_new_tokens=3).token_ids == expected.token_ids
-        assert (each.question, each.messages) == (None, other.messages)
-    assert "".join(made.chat(prompt).stream(**GREEDY, max_new_tokens=3)) == expected.text
-
-
-@pytest.mark.parametrize("prompt", ASKING)
-@pytest.mark.parametrize("rewound", [False, True])
-def test_forks_and_files_have_the_questions_of_the_prompt(tmp_path: Path, prompt: Prompt, rewound: bool) -> None:
-    """A chat without answers has all user turns of its prompt in forks and files, also if its answers were rewound."""
-    made = engine()
-    chat = made.chat(prompt)
-    if rewound:
-        before = made.chat(PROMPTS[0])
-        before.say("What?", **GREEDY, max_new_tokens=2)
-        chat = before.with_prompt(prompt)
-        chat.rewind()
-    chat.save(tmp_path / "chat.json")
-    chats = [chat, chat.fork(), made.load_chat(tmp_path / "chat.json")]
-
-    assert [each.messages for each in chats] == [written(prompt)] * 3
-    text = "And then?" if rewound else None
-    answers = [each.say(text, **GREEDY, max_new_tokens=3) for each in chats]
-    assert len({each.plan.stop for each in answers}) == 1
-    assert len({each.token_ids for each in answers}) == 1
 
 
 def test_values_are_checked(tmp_path: Path) -> None:
@@ -528,18 +400,82 @@ def test_values_are_checked(tmp_path: Path) -> None:
         made.load_chat(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize("num_read", [0, 1])
+@pytest.mark.parametrize("is_generated", [False, True])
+def test_a_closed_stream_leaves_no_turn(num_read: int, is_generated: bool) -> None:
+    """The turn is there after the last piece is read, however early the last token was generated."""
+    chat = engine().chat(PROMPTS[0])
+    stream = chat.stream("One?", max_new_tokens=40 if is_generated else 2000, **GREEDY)
+    for _ in range(num_read):
+        next(stream)
+    for thread in threading.enumerate():
+        if is_generated and thread.name == "promptcache-stream":
+            thread.join(30)
+    stream.close()
+
+    assert chat.turns == ()
+
+
+@pytest.mark.parametrize("prompt", [Prompt("s").use("a", p="some").user("Why?"), Prompt("open").use("m").text("Why?")])
+def test_question_at_the_end_of_a_prompt_is_answered_first(prompt: Prompt) -> None:
+    """`say()` without a text answers the question that the prompt ends with, as a chat without it answers that text."""
+    made = engine()
+    chat, other = made.chat(prompt), made.chat(replace(prompt, messages=()))
+    expected = other.say("Why?", **GREEDY, max_new_tokens=3)
+    assert "".join(chat.fork().stream(**GREEDY, max_new_tokens=3)) == expected.text
+    with pytest.raises(InvalidValue, match="answer it first with say"):
+        chat.say("And then?", **GREEDY, max_new_tokens=3)
+
+    assert chat.say(**GREEDY, max_new_tokens=3).token_ids == expected.token_ids
+    assert (chat.question, chat.messages) == (None, other.messages)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"), [("text", "chat.json"), ("disk", "chat.json"), ("", "folder"), ("", "missing/chat.json")]
+)
+def test_a_failed_save_changes_nothing(fault: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a save that fails, an earlier file is as before, and nothing else is there."""
+
+    def files() -> dict[Path, bytes | None]:
+        return {each: each.read_bytes() if each.is_file() else None for each in tmp_path.rglob("*")}
+
+    def full(_temporary: Path, _path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "folder").mkdir()
+    saved(engine(), tmp_path / "chat.json", "First")
+    before = files()
+    other = engine().chat(PROMPTS[1].system("not in XML: \x00") if fault == "text" else PROMPTS[1])
+    if fault == "disk":
+        monkeypatch.setattr("promptcache.atomic.publish", full)
+
+    with pytest.raises((PromptError, OSError)):
+        other.save(tmp_path / name)
+
+    assert files() == before
+
+
+def saved(made: Engine, path: Path, *questions: str, prompt: Any = PROMPTS[1]) -> Chat:
+    """Return a chat that asked questions and was saved."""
+    chat = made.chat(prompt)
+    for each in questions:
+        chat.say(each, max_new_tokens=9, min_new_tokens=9, **GREEDY)
+    chat.save(path)
+    return chat
+
+
+def edit(path: Path, *turns: dict[str, Any], **fields: Any) -> Any:
+    """Change fields of a file, and of its turns; return its content."""
+    data = json.loads(path.read_text()) | fields
+    for turn, change in zip(data["turns"], turns, strict=False):
+        turn.update(change)
+    path.write_text(json.dumps(data))
+    return data
+
+
 @pytest.mark.parametrize(
     "content",
-    [
-        *(
-            "",
-            "[]",
-            "{}",
-            '{"format": "promptcache chat", "version": 1, "kv_sizes": [3]}',
-            '{"format": "promptcache chat", "version": 2}',
-        ),
-        "[" * 100_000,
-    ],
+    ["", "[]", "{}", *(f'{{"format": "promptcache chat", "version": {number}}}' for number in (1, 2)), "[" * 100_000],
     ids=lambda each: each[:60],
 )
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
@@ -547,29 +483,59 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None
     path = tmp_path / "chat.json"
     path.write_text(content)
     with pytest.raises(InvalidValue, match=r"chat\.json is not a saved chat"):
-        engine().load_chat(path)
+        PLAIN.load_chat(path)
+
+
+CALLED = {"tool_calls": [["weather", "{}"]]}
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("turns", "fields", "message"),
     [
-        ("repair", "bogus"),
-        ("messages", [3]),
-        ("turns", {}),
-        ("prompt", "<x/>"),
-        ("question", 3),
-        ("question", "\ud800"),
-        ("prompt", "<prompt schema='open'>bare text<user>Why?</user></prompt>"),
+        ([], {"repair": "bogus"}, ""),
+        ([], {"messages": [3]}, ""),
+        ([], {"turns": {}}, ""),
+        ([], {"prompt": "<x/>"}, ""),
+        ([], {"question": 3, "turns": []}, ""),
+        ([], {"question": "\ud800", "turns": []}, ""),
+        ([], {"prompt": "<prompt schema='open'>bare text<user>Why?</user></prompt>"}, ""),
+        *(([{"token_ids": each}], {}, "") for each in ([-1], "x", [10**6])),
+        ([{"question": 3}], {}, ""),
+        ([{"question": "\ud800"}], {}, ""),
+        ([{"answer": "\udfff"}], {}, ""),
+        (
+            [{}, {"results": ["7"], "question": ""}],
+            {},
+            r"turns\[1\] has 1 result: the answer before has 0 calls",
+        ),
+        (
+            [CALLED, {"results": ["7", "8"], "question": ""}],
+            {},
+            r"turns\[1\] has 2 results: the answer before has 1 call;",
+        ),
+        ([CALLED, {"results": ["7"], "question": "And?"}], {}, r"turns\[1\] has 1 result and a question"),
     ],
 )
-def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: Any) -> None:
-    """A file with a damaged field is refused by name."""
+def test_damaged_files_are_refused(
+    tmp_path: Path, turns: list[dict[str, Any]], fields: dict[str, Any], message: str
+) -> None:
+    """A file with a damaged field or turn, or with results that do not match the calls before, is refused by name."""
     path = tmp_path / "chat.json"
-    engine().chat(PROMPTS[0]).save(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    saved(PLAIN, path, "One?", "Two?")
+    edit(path, *turns, **fields)
 
-    with pytest.raises(InvalidValue, match=r"chat\.json is not a saved chat"):
-        engine().load_chat(path)
+    with pytest.raises(InvalidValue, match=rf"chat\.json is not a saved chat.*{message}"):
+        PLAIN.load_chat(path)
+
+
+@pytest.mark.parametrize("second", [{"results": ["7"], "question": ""}, {"results": [], "question": "And?"}])
+def test_results_in_a_file_are_those_of_its_calls(tmp_path: Path, second: dict[str, Any]) -> None:
+    """Calls of an answer may have results or not."""
+    path = tmp_path / "chat.json"
+    saved(PLAIN, path, "One?", "Two?", prompt=None)
+    edit(path, CALLED, second)
+
+    assert PLAIN.load_chat(path).turns[1].results == tuple(second["results"])
 
 
 @pytest.mark.parametrize("field", ["question", "answer", "token_ids"])
@@ -577,71 +543,13 @@ def test_fields_of_another_form_are_refused(tmp_path: Path, name: str, value: An
 def test_an_edited_text_is_what_the_model_reads(tmp_path: Path, field: str, fresh: bool) -> None:
     """A turn that was edited in the file has the tokens of the text that it shows, and KV of other tokens is not used."""
     path, made = tmp_path / "chat.json", engine()
-    chat = made.chat(PROMPTS[1])
-    for text in ("One?", "Two?"):
-        chat.say(text, max_new_tokens=9, min_new_tokens=9, **GREEDY)
-    chat.save(path)
-    data = json.loads(path.read_text())
-    data["turns"][0][field] = [*b"Other"] if field == "token_ids" else "Edited."
-    path.write_text(json.dumps(data))
+    chat = saved(made, path, "One?", "Two?")
+    shown = edit(path, {field: [*b"Other"] if field == "token_ids" else "Edited."})["turns"][0]
     loaded = (engine() if fresh else made).load_chat(path)
 
     edited, second = loaded.turns
-    shown = data["turns"][0]
     assert (edited.question, edited.answer) == (shown["question"], shown["answer"])
     assert edited.token_ids == (chat.turns[0].token_ids if field == "question" else TOKENIZER.tokenize(shown["answer"]))
     assert second == chat.turns[1]
     reused = check_as_plain(made, loaded, "And?", max_new_tokens=2).usage.num_history_tokens
     assert reused < chat.say("And?", max_new_tokens=2, **GREEDY).usage.num_history_tokens
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"token_ids": [-1]}, {"token_ids": "x"}, {"token_ids": [10**6]}),
-        *({"question": 3}, {"question": "\ud800"}, {"answer": "\udfff"}),
-    ],
-)
-def test_turns_of_another_form_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    """A file with a damaged turn is refused."""
-    made = engine()
-    chat = made.chat(PROMPTS[0])
-    chat.say("One?", max_new_tokens=1, **GREEDY)
-    chat.save(tmp_path / "chat.json")
-    data = json.loads((tmp_path / "chat.json").read_text())
-    data["turns"][0].update(change)
-    (tmp_path / "chat.json").write_text(json.dumps(data))
-
-    with pytest.raises(InvalidValue, match="not a saved chat"):
-        made.load_chat(tmp_path / "chat.json")
-
-
-@pytest.mark.parametrize(
-    ("calls", "results", "question", "message"),
-    [
-        (1, ["7"], "", None),
-        (1, [], "And?", None),
-        (0, ["7"], "", r"turns\[1\] has 1 result: the answer before has 0 calls"),
-        (1, ["7", "8"], "", r"turns\[1\] has 2 results: the answer before has 1 call;"),
-        (1, ["7"], "And?", r"turns\[1\] has 1 result and a question"),
-    ],
-)
-def test_results_in_a_file_are_those_of_its_calls(
-    tmp_path: Path, calls: int, results: list[str], question: str, message: str | None
-) -> None:
-    """A file whose results do not match the calls of the answer before is refused when it is loaded."""
-    path, made = tmp_path / "chat.json", engine()
-    chat = made.chat()
-    for text in ("One?", "Two?"):
-        chat.say(text, max_new_tokens=2, **GREEDY)
-    chat.save(path)
-    data = json.loads(path.read_text())
-    data["turns"][0]["tool_calls"] = [["weather", "{}"]] * calls
-    data["turns"][1].update(results=results, question=question)
-    path.write_text(json.dumps(data))
-
-    if message is None:
-        assert made.load_chat(path).turns[1].results == tuple(results)
-    else:
-        with pytest.raises(InvalidValue, match=f"not a saved chat.*{message}"):
-            made.load_chat(path)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import queue
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from peft import LoraConfig
 from peft.utils.hotswap import hotswap_adapter_from_state_dict
 from transformers import DynamicCache, LlamaForCausalLM, LlamaModel
 
@@ -28,6 +25,7 @@ from promptcache.model import Model
 from promptcache.model.additions import additions
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
+from tests.engine.asking import WAYS, answered, by_service
 from tests.engine.changing import (
     CHAT,
     GREEDY,
@@ -37,8 +35,11 @@ from tests.engine.changing import (
     ChangingModel,
     activate,
     adapted,
+    add_adapter,
     after_tokens,
+    check_equal,
     engine,
+    hook,
     kept,
 )
 
@@ -66,13 +67,6 @@ def merge(hf: Any) -> None:
         layer.merge()
 
 
-def hook_values(factor: float) -> Change:
-    """Return a change that multiplies the values of the first layer."""
-    return lambda hf: hf.model.layers[0].self_attn.v_proj.register_forward_hook(
-        lambda module, args, output: output * factor
-    )
-
-
 def hook_inputs(hf: Any) -> None:
     """Multiply what a layer gets."""
     hf.model.layers[1].mlp.register_forward_pre_hook(lambda module, args: (args[0] * 1.5,))
@@ -97,8 +91,8 @@ CHANGES: dict[str, Change] = {
     "both": lambda hf: (hf.enable_adapters(), hf.set_adapter(["french", "german"])),
     "french at half": scale(0.5),
     "french merged": merge,
-    "hook": hook_values(1.5),
-    "another hook": hook_values(1.25),
+    "hook": hook(1.5),
+    "another hook": hook(1.25),
     "hook before": hook_inputs,
     "forward": patch_forward,
     "buffer": change_buffer,
@@ -151,13 +145,9 @@ def test_any_changes_and_restarts_change_no_answer() -> None:
 
 
 USES: dict[str, Callable[[Engine], object]] = {
-    "generate": lambda one: one.generate(PROMPT, **GREEDY),
-    "generate_batch": lambda one: one.generate_batch([PROMPT], **GREEDY),
+    **{way: lambda one, way=way: answered(one, PROMPT, way, **GREEDY) for way in WAYS},
     "processors": lambda one: one.generate(PROMPT, no_repeat_ngram_size=3, **GREEDY),
-    "stream": lambda one: list(one.stream(PROMPT, **GREEDY)),
-    "a chat": lambda one: one.chat(CHAT).say("hi", **GREEDY),
     "a chat without modules": lambda one: one.generate([{"role": "user", "content": "hi"}], **GREEDY),
-    "service": lambda one: answered(one.service(), PROMPT),
     "warm": lambda one: one.warm(),
     "logits": lambda one: one.logits(PROMPT),
     "reference": lambda one: one.reference(PROMPT),
@@ -226,12 +216,7 @@ def test_engines_of_several_adapters_share_a_model(tmp_path: Path) -> None:
     engines = {}
     for name in ("french", "german"):
         if name not in hf.peft_config:
-            config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-            with torch.random.fork_rng(), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Already found a `peft_config`")
-                torch.manual_seed(ord(name[0]))
-                hf.add_adapter(config, adapter_name=name)
-            hf.double().eval()
+            add_adapter(hf, name)
         activate(name)(hf)
         engines[name] = engine(hf, tmp_path)
     for name in ("french", "german", "french"):
@@ -244,10 +229,8 @@ def test_engines_of_several_adapters_share_a_model(tmp_path: Path) -> None:
 def other_french(rank: int) -> Any:
     """Return a model whose adapter "french" has other weights of a rank and the same scale."""
     hf = adapted()
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    torch.manual_seed(9)
-    hf.add_adapter(config, adapter_name="french")
-    return hf.double().eval()
+    add_adapter(hf, "french", seed=9, r=rank, lora_alpha=2 * rank)
+    return hf
 
 
 def weights_of(hf: Any) -> dict[str, torch.Tensor]:
@@ -458,18 +441,8 @@ def test_a_model_that_changes_while_it_encodes_stores_no_wrong_kv(tmp_path: Path
         check_alone(changed(CHANGES[name], tmp_path), changed(CHANGES[name]))
 
 
-ANSWERS: dict[str, Callable[[Engine, Any], object]] = {
-    "generate": lambda one, stop: one.generate(PROMPT, stopping_criteria=[stop], **GREEDY),
-    "generate_batch": lambda one, stop: one.generate_batch([PROMPT, PROMPT], stopping_criteria=[stop], **GREEDY),
-    "processors": lambda one, stop: one.generate(PROMPT, no_repeat_ngram_size=3, stopping_criteria=[stop], **GREEDY),
-    "stream": lambda one, stop: list(one.stream(PROMPT, stopping_criteria=[stop], **GREEDY)),
-    "service": lambda one, stop: answered(one.service(), PROMPT, stopping_criteria=[stop]),
-    "chat": lambda one, stop: one.chat(CHAT).say("hi", stopping_criteria=[stop], **GREEDY),
-}
-
-
 @pytest.mark.parametrize("number", [1, 2, 6])
-@pytest.mark.parametrize("way", ANSWERS)
+@pytest.mark.parametrize("way", [*WAYS, "processors"])
 def test_an_answer_ends_if_the_model_changes(way: str, number: int) -> None:
     """If an adapter is switched during an answer, also at its last token, it ends with the error, and nothing is kept."""
     hf = adapted("french", "german")
@@ -479,8 +452,11 @@ def test_an_answer_ends_if_the_model_changes(way: str, number: int) -> None:
     one.logits(CHAT.replace("/></", "/>hi</"))
     before = kept(one)
 
+    stops = [after_tokens(number, lambda: activate("german")(hf))]
+    options = {**GREEDY, **({"no_repeat_ngram_size": 3} if way == "processors" else {})}
+
     with pytest.raises(ModelChanged, match="other adapters"):
-        ANSWERS[way](one, after_tokens(number, lambda: activate("german")(hf)))
+        answered(one, PROMPT, way, stopping_criteria=stops, **options)
     assert kept(one)[0] == before[0]
 
     activate("french")(hf)
@@ -495,8 +471,8 @@ def test_a_request_that_was_fetched_before_a_change_ends() -> None:
     store = Switching(model.shape)
     one = engine(model, store)
     store.switch = lambda: activate("german")(hf)
-    with one.service() as service, pytest.raises(ModelChanged):
-        answered(service, PROMPT)
+    with pytest.raises(ModelChanged):
+        answered(one, PROMPT, "service", **GREEDY)
 
 
 class Switching(MemoryStore):
@@ -510,18 +486,6 @@ class Switching(MemoryStore):
         if switch is not None:
             switch()
         return super().faults()
-
-
-def answered(service: Any, prompt: str, **options: Any) -> tuple[int, ...]:
-    """Return the tokens of an answer of a service."""
-    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    service.submit(prompt, results.put, **GREEDY, **options)
-    while isinstance(item := results.get(timeout=60), int):
-        pass
-    if isinstance(item, BaseException):
-        raise item
-    token_ids: tuple[int, ...] = item.token_ids
-    return token_ids
 
 
 UNUSABLE: dict[str, tuple[Change, str]] = {
@@ -570,12 +534,7 @@ def test_what_is_computed_in_training_is_not_kept() -> None:
     with pytest.raises(ModelChanged, match="training mode"):
         one.chat(CHAT).say("hi", stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
     hf.eval()
-    found, expected = (each.chat(CHAT).say("hi", logprobs=1, **GREEDY) for each in (one, engine(with_dropout())))
-
-    assert found.logprobs is not None
-    assert expected.logprobs is not None
-    for each, other in zip(found.logprobs, expected.logprobs, strict=True):
-        assert each.logprob == pytest.approx(other.logprob, abs=TOLERANCE)
+    check_equal(*(each.chat(CHAT).say("hi", logprobs=1, **GREEDY) for each in (one, engine(with_dropout()))))
 
 
 def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
@@ -585,15 +544,11 @@ def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:
     expected = one.generate(PROMPT, **GREEDY).token_ids
     with one.service() as service:
         for _ in range(4):  # three failed steps in a row would end it
-            results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            service.submit(PROMPT, results.put, stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
-            while isinstance(item := results.get(timeout=60), int):
-                pass
-            assert isinstance(item, ModelChanged)
-            with pytest.raises(ModelChanged, match="is in training mode"):
-                answered(service, PROMPT)
+            for stops in ([after_tokens(2, hf.train)], []):
+                with pytest.raises(ModelChanged, match="is in training mode"):
+                    by_service(service, PROMPT, stopping_criteria=stops, **GREEDY)
             hf.eval()
-        assert answered(service, PROMPT) == expected
+        assert by_service(service, PROMPT, **GREEDY).token_ids == expected
 
 
 @pytest.mark.slow
