@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
@@ -19,26 +18,21 @@ from promptcache.encode.idle import Interrupted
 from promptcache.layout import Level, Origin, Plan
 from promptcache.model import Model, reference_logits
 from promptcache.model.reference import plain_logits
-from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.engine import asking
+from tests.engine.asking import WAYS, answered
 from tests.engine.changing import activate, adapted, is_refused
 from tests.laws.position_oracle import planned_tokens
 
-TEXTS = (
-    """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
-<module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
-    """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
-<module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
-    """<schema name="s">Root.<module name="a">alpha</module><module name="b">other <parameter name="p" length="6"/></module>
-<module name="c">gamma</module><module name="new" cache="false">late</module></schema>""",
-)
+_TEXT = """<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta <parameter name="p" length="6"/></module>
+<module name="c">gamma</module><module name="new" cache="false">late</module></schema>"""
+_OTHER = _TEXT.replace("beta", "other")
+TEXTS = (_TEXT, _OTHER, _OTHER.replace(' context="guaranteed"', ""))
 MODULES = ("<a/>", "<a/><b/>", "<a/><c/>", "<a/><b/><c/>", "<b/><c/>", '<a/><b p="x"/><c/>', "<a/><c/><new/>", "<c/>")
 PROMPTS = tuple(f'<prompt schema="s">{each}Well?</prompt>' for each in MODULES)
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3, "logprobs": 0}
 TOLERANCE = 1e-9
 FEW_TOKENS = 192
 """Room of a small memory: that of three nodes of history."""
-
-WAYS = ("generate", "stream", "batch", "service", "chat")
 
 
 def never() -> None:
@@ -54,8 +48,7 @@ def work(engine: Engine) -> None:
 def engine_of(model: Any, **options: Any) -> Engine:
     """Return an engine with automatic promotion whose thread never works: the caller does."""
     with patch("promptcache.engine.check_linking"):  # would test the model again
-        made = Engine(model, ByteTokenizer(), promote="auto", **options)
-    made.add_schema(TEXTS[0])
+        made = asking.engine_of(model, schema=TEXTS[0], promote="auto", **options)
     made._repetition.end()
     return made
 
@@ -96,7 +89,7 @@ class PromotingEngine(RuleBasedStateMachine):
     def ask(self, prompt: str, way: str, deterministic: bool) -> None:
         """Ask a prompt, and compare the answer with the modular or the exact one."""
         before = self.engine.stats().promotions
-        completion = answered(self.engine, prompt, way, deterministic=deterministic)
+        completion = asked(self.engine, prompt, way, deterministic=deterministic)
         usage = completion.usage
         if deterministic:
             assert not usage.promoted
@@ -111,7 +104,7 @@ class PromotingEngine(RuleBasedStateMachine):
         """Ask a prompt with idle time in between, until it is exact, if that is possible."""
         self.promote(prompt)
         plan = self.planned(prompt, way)
-        completion = answered(self.engine, prompt, way, deterministic=deterministic)
+        completion = asked(self.engine, prompt, way, deterministic=deterministic)
         check_answer(completion, plan, self.model)
         if not self.is_small and way != "chat":  # the text of a chat may begin otherwise
             assert completion.usage.promoted is (plan.level is Level.MODULAR and not deterministic)
@@ -127,7 +120,7 @@ class PromotingEngine(RuleBasedStateMachine):
             return
         assert num_tokens <= num_combined(plan)
         assert self.engine.promote(prompt) == 0
-        completion = answered(self.engine, prompt, way)
+        completion = asked(self.engine, prompt, way)
         check_answer(completion, self.planned(prompt, way), self.model)
         if way != "chat":
             assert completion.usage.promoted is (plan.level is Level.MODULAR)
@@ -135,7 +128,7 @@ class PromotingEngine(RuleBasedStateMachine):
     def promote(self, prompt: str) -> None:
         """Ask a prompt until it is promoted, if it can be."""
         for _ in range(3):
-            answered(self.engine, prompt, "generate")
+            asked(self.engine, prompt)
             work(self.engine)
 
     @rule()
@@ -147,7 +140,7 @@ class PromotingEngine(RuleBasedStateMachine):
     def interrupt(self, prompt: str, num_layers: int) -> None:
         """Interrupt work after some layers: nothing is kept of it, and it is done later."""
         for _ in range(2):
-            answered(self.engine, prompt, "generate")
+            asked(self.engine, prompt)
         left = num_layers
 
         def check() -> None:
@@ -179,7 +172,7 @@ class PromotingEngine(RuleBasedStateMachine):
         """Free all history: the answer is the modular one."""
         self.promote(prompt)
         self.engine.clear_history()
-        completion = answered(self.engine, prompt, "generate")
+        completion = asked(self.engine, prompt)
         assert not completion.usage.promoted
         check_answer(completion, self.engine.plan(prompt), self.model)
 
@@ -199,15 +192,15 @@ class PromotingEngine(RuleBasedStateMachine):
     def change(self, prompt: str) -> None:
         """Change the model and change it back: in between nothing is answered or promoted, and then all is as before."""
         for _ in range(2):
-            answered(self.engine, prompt, "generate")
+            asked(self.engine, prompt)
         before = self.num_promoted()
         activate("french")(self.model.hf)
-        assert is_refused(lambda: answered(self.engine, prompt, "generate"))
+        assert is_refused(lambda: asked(self.engine, prompt))
         work(self.engine)
         assert self.num_promoted() == before
         self.model.hf.disable_adapters()
         self.promote(prompt)
-        check_answer(answered(self.engine, prompt, "generate"), self.engine.plan(prompt), self.model)
+        check_answer(asked(self.engine, prompt), self.engine.plan(prompt), self.model)
 
     @invariant()
     def memory_is_within_its_budget(self) -> None:
@@ -220,42 +213,14 @@ class PromotingEngine(RuleBasedStateMachine):
         return self.engine.plan(prompt) if way != "chat" else chat_plan(self.engine, prompt)
 
 
-def answered(engine: Engine, prompt: str, way: str, *, deterministic: bool = False) -> Completion:
+def asked(engine: Engine, prompt: str, way: str = "generate", **options: Any) -> Completion:
     """Ask a prompt in one of the ways."""
-    match way:
-        case "stream":
-            with engine.stream(prompt, deterministic=deterministic, **GREEDY) as stream:
-                for _ in stream:
-                    pass
-            assert stream.completion is not None
-            return stream.completion
-        case "batch":
-            return engine.generate_batch([prompt], deterministic=deterministic, **GREEDY)[0]
-        case "service":
-            return by_service(engine, prompt, deterministic=deterministic)
-        case "chat":
-            return engine.chat(prompt.replace("Well?", "")).say("Well?", deterministic=deterministic, **GREEDY)
-    return engine.generate(prompt, deterministic=deterministic, **GREEDY)
-
-
-def by_service(engine: Engine, prompt: str, *, deterministic: bool = False) -> Completion:
-    """Ask a service for one answer, and close it."""
-    items: queue.Queue[Any] = queue.Queue()
-    service = engine.service()
-    try:
-        service.submit(prompt, items.put, deterministic=deterministic, **GREEDY)
-        while not isinstance(item := items.get(timeout=60), Completion):
-            if isinstance(item, BaseException):
-                raise item
-    finally:
-        service.close()
-    return item
+    return answered(engine, prompt, way, **GREEDY, **options)
 
 
 def chat_plan(engine: Engine, prompt: str) -> Plan:
     """Return the plan of a chat that asks the text of a prompt."""
-    chat = engine.chat(prompt.replace("Well?", ""))
-    return engine._planner.plan_chat(chat.prompt, (), "Well?", None)
+    return engine._planner.plan_chat(engine.chat(prompt).prompt, (), "Well?", None)
 
 
 def check_answer(completion: Completion, plan: Plan, model: Model) -> None:

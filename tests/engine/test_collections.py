@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, note, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from promptcache import Engine
@@ -21,10 +22,10 @@ from promptcache.layout import Level
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
-from tests.conftest import law_examples, law_pairs
-from tests.engine.promoting import GREEDY, by_service, work
-from tests.laws.engine_laws import ENGINE_LAWS
-from tests.laws.laws import Law
+from tests.conftest import law_examples
+from tests.engine import asking
+from tests.engine.asking import WAYS, answered
+from tests.engine.promoting import GREEDY, work
 from tests.laws.level_oracle import true_level
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.service import serve
@@ -44,29 +45,12 @@ SCHEMA = f"""
 </schema>"""
 
 
-def engine_of(schema: str = SCHEMA, **options: object) -> Engine:
-    engine = Engine(tiny_model(), ByteTokenizer(), **options)  # type: ignore[arg-type]
-    engine.add_schema(schema)
-    return engine
+def engine_of(**options: Any) -> Engine:
+    return asking.engine_of(**{"schema": SCHEMA, **options})
 
 
 def prompt(*members: str, others: str = "<end/>") -> str:
     return f'<prompt schema="kb"><notes>{"".join(f"<{each}/>" for each in members)}</notes>{others}Who?</prompt>'
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=collection_schemas(), tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=law_pairs(0.25))
-def test_laws_hold_with_collections(
-    law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
-) -> None:
-    """Every law of one prompt holds for random schemas with collections, and random members in any order."""
-    selection = data.draw(strategies.prompts(schema))
-    service = serve(schema, tokenizer=tokenizer)
-    note(f"level: {service.plan(selection).level}")
-
-    law.check(service, selection)
 
 
 @pytest.mark.law
@@ -103,27 +87,13 @@ def test_tokens_and_levels_are_right(data: st.DataObject, schema: CheckedSchema,
 )
 def test_a_collection_may_stand_behind_anything(first: str, bos: bool) -> None:
     """Members have the logits of the reference at the beginning of a schema and behind any element, with and without BOS."""
-    engine = Engine(tiny_model(), ByteTokenizer(bos=bos))
-    engine.add_schema(f'<schema name="kb">{first}{COLLECTION}</schema>')
+    engine = engine_of(tokenizer=ByteTokenizer(bos=bos), schema=f'<schema name="kb">{first}{COLLECTION}</schema>')
     engine.warm(members=True)
 
     for members in (("cook",), ("cook", "gate")):
         asked = prompt(*members, others="")
         assert torch.allclose(engine.logits(asked), engine.reference(asked), atol=1e-9)
     assert engine.generate(prompt("bus", others=""), **GREEDY).usage.num_encoded_tokens == 0
-
-
-@given(order=st.permutations(["gate", "cook", "bus"]), number=st.integers(1, 3))
-@settings(max_examples=12, deadline=None)
-def test_members_stand_in_the_order_of_the_prompt(order: list[str], number: int) -> None:
-    """The text of a prompt has its members as they are named."""
-    texts = {"gate": "The gate is blue.", "cook": "The cook is Mara.", "bus": "The bus leaves at nine."}
-    engine = ENGINE
-
-    plan = engine.plan(prompt(*order[:number]))
-
-    written = "".join(map(chr, plan.tokens.used_ids[1:]))
-    assert "\n".join(texts[each] for each in order[:number]) in written
 
 
 ENGINE = engine_of()
@@ -154,13 +124,13 @@ class Twin:
 
     def __init__(self, promote: str, context: str, folder: Path) -> None:
         self.schema = SCHEMA.replace('name="notes"', f'name="notes" context="{context}"')
-        self.options: dict[str, object] = {
+        self.options: dict[str, Any] = {
             "schema": self.schema,
             "promote": promote,
             "store": StoreConfig(folder=folder, disk_bytes=400_000, memory_bytes=60_000),
         }
         self.engine, self.promotes = engine_of(**self.options), promote == "auto"
-        self.fresh = engine_of(self.schema, history=False)
+        self.fresh = engine_of(schema=self.schema, history=False)
         self.texts = {**DECLARED}
 
     def step(self, chance: random.Random) -> None:
@@ -280,39 +250,20 @@ def test_adding_a_member_and_planning_do_not_depend_on_the_number_of_members() -
         (("kb", "notes", 3, "x"), InvalidValue, "a text is expected"),
         (("kb", "notes", "a", "  "), InvalidValue, "is empty"),
         (("kb", "notes", "a", None), InvalidValue, "text=None"),
+        (("kb", "notes", "x"), InvalidValue, "has no member 'x'"),
     ],
 )
-def test_wrong_members_are_refused(arguments: tuple[str, str, str, str], error: type[Exception], message: str) -> None:
-    """The error says what is wrong, and nothing is added."""
+def test_wrong_members_are_refused(arguments: tuple[str, ...], error: type[Exception], message: str) -> None:
+    """The error says what is wrong, and nothing is added; a member that is not there cannot be removed."""
     with pytest.raises(error, match=message):
-        ENGINE.add_member(*arguments)
+        (ENGINE.add_member if len(arguments) == 4 else ENGINE.remove_member)(*arguments)
     assert len(ENGINE.members("kb", "notes")) == 3
-
-
-def test_a_member_that_is_not_there_cannot_be_removed() -> None:
-    """The error names it."""
-    with pytest.raises(InvalidValue, match="has no member 'x'"):
-        ENGINE.remove_member("kb", "notes", "x")
 
 
 def test_collections_need_closed_positions() -> None:
     """Fixed places cannot hold members in any order."""
     with pytest.raises(SchemaError, match="PC515"):
         ENGINE.add_schema('<schema name="f" positions="fixed"><collection name="c"/></schema>')
-
-
-def test_batches_services_and_chats_take_members() -> None:
-    """Every way of asking gives the answer of `generate`."""
-    engine = engine_of()
-    prompts = [prompt("cook", "gate"), prompt("bus")]
-    alone = [engine.generate(each, **GREEDY).token_ids for each in prompts]
-
-    assert [each.token_ids for each in engine.generate_batch(prompts, **GREEDY)] == alone
-    assert [by_service(engine, each).token_ids for each in prompts] == alone
-    chat = engine.chat(prompts[0].replace("Who?", ""))
-    assert chat.say("Who?", **GREEDY).usage.num_reused_tokens > len("The cook is Mara.The gate is blue.")
-    logits = engine.logits(prompts[0])
-    assert torch.allclose(logits, engine.reference(prompts[0]), atol=1e-9)
 
 
 @pytest.mark.law
@@ -362,31 +313,32 @@ def test_repeated_members_are_promoted() -> None:
     assert engine.generate(prompt("gate", "cook"), **GREEDY).level is Level.EXACT
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_asking_takes_members(way: str) -> None:
+    """Each gives the logits of the reference."""
+    engine = engine_of()
+    asked = prompt("cook", "gate").replace("Who?", "<user>Who?</user>")
+    found = answered(engine, asked, way, **GREEDY)
+
+    assert found.token_ids == ENGINE.generate(asked, **GREEDY).token_ids
+    assert found.usage.num_reused_tokens > len("The cook is Mara.The gate is blue.")
+    assert torch.allclose(engine.logits(asked), engine.reference(asked), atol=1e-9)
+
+
 def test_a_member_that_does_not_fit_the_context_is_refused() -> None:
-    """An encoding never needs more positions than the model has; a prompt that does is refused."""
-    engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
-    engine.add_schema('<schema name="kb"><collection name="notes"/></schema>')
-    engine.add_member("kb", "notes", "short", "x")
-    engine.add_member("kb", "notes", "long", "y" * 100)
-    engine.add_member("kb", "notes", "longer", "y" * 130)
+    """An encoding never needs more positions than the model has. A prompt or warming that does is refused before any work."""
+    engine = engine_of(
+        model=tiny_model().hf, schema='<schema name="kb">Go.<collection name="notes"/></schema>', context_length=128
+    )
+    for name, text in (("short", "x"), ("long", "y" * 123), ("longer", "y" * 124)):
+        engine.add_member("kb", "notes", name, text)
 
     plan = engine.plan(prompt("short", "long", others=""))
-
     assert all(piece.source.encoding.position_ids[-1] < 128 for piece in plan.reused)
-    with pytest.raises(ContextLengthExceeded, match="member 'notes/longer' needs 132 positions, the model has 128"):
-        engine.generate(prompt("longer", others=""), **GREEDY)
-
-
-def test_warming_refuses_a_member_that_is_too_long() -> None:
-    """A member longer than the context is named before anything is encoded; one that fits exactly is encoded."""
-    engine = Engine(tiny_model().hf, ByteTokenizer(), context_length=128)
-    engine.add_schema('<schema name="kb">Go.<collection name="notes"/></schema>')
-    engine.add_member("kb", "notes", "short", "x")
-    engine.add_member("kb", "notes", "long", "y" * 124)
-
-    with pytest.raises(ContextLengthExceeded, match="member 'notes/long' needs 129 positions, the model has 128"):
-        engine.warm(members=True)
+    for ask in (lambda: engine.generate(prompt("longer", others=""), **GREEDY), lambda: engine.warm(members=True)):
+        with pytest.raises(ContextLengthExceeded, match="member 'notes/longer' needs 129 positions, the model has 128"):
+            ask()
     assert [*engine.store.keys()] == []
-    engine.add_member("kb", "notes", "long", "y" * 123)
+    engine.remove_member("kb", "notes", "longer")
     (report,) = engine.warm(members=True)
     assert report.num_encoded == report.num_encodings

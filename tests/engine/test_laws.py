@@ -12,6 +12,7 @@ from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
+from tests.engine.test_previous import SCHEMAS as SEEING_PREVIOUS
 from tests.laws.engine_laws import (
     ENGINE_LAWS,
     cached_is_reference,
@@ -21,37 +22,36 @@ from tests.laws.engine_laws import (
 )
 from tests.laws.laws import Law
 from tests.laws.service import default_model, serve
+from tests.strategies.collections import collection_schemas
 
 pytestmark = pytest.mark.law
 
 
+KINDS = {
+    "any": (strategies.schemas(), 0.75),
+    "coalesced": (strategies.schemas(), 0.25),
+    "collections": (collection_schemas(), 0.25),
+    "previous": (SEEING_PREVIOUS, 0.25),
+}
+"""Random schemas, and the share of all pairs that is drawn of them."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=law_pairs(0.75))
-def test_laws_hold_for_random_schemas(
-    law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer
-) -> None:
-    """Every law of one prompt holds for random schemas and prompts."""
-    selection = data.draw(strategies.prompts(schema))
-    service = serve(schema, tokenizer=tokenizer)
-    note(f"level: {service.plan(selection).level}")
+def test_laws_hold_for_random_schemas(law: Law, kind: str) -> None:
+    """Every law of one prompt holds for random schemas and prompts, also if some or all segments are coalesced."""
+    schemas, share = KINDS[kind]
 
-    law.check(service, selection)
+    @given(data=st.data(), schema=schemas, tokenizer=strategies.TOKENIZERS, small_tokens=st.sampled_from([8, 64]))
+    @settings(max_examples=law_pairs(share))
+    def holds(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer, small_tokens: int) -> None:
+        selection = data.draw(strategies.prompts(schema))
+        pool = Pool(default_model(), small_tokens=small_tokens) if kind == "coalesced" else None
+        service = serve(schema, pool=pool, tokenizer=tokenizer)
+        note(f"level: {service.plan(selection).level}")
+        law.check(service, selection)
 
-
-@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(
-    data=st.data(), schema=strategies.schemas(), small_tokens=st.sampled_from([8, 64]), tokenizer=strategies.TOKENIZERS
-)
-@settings(max_examples=law_pairs(0.25))
-def test_laws_hold_where_segments_are_coalesced(
-    law: Law, data: st.DataObject, schema: CheckedSchema, small_tokens: int, tokenizer: ByteTokenizer
-) -> None:
-    """Every law of one prompt holds if some or all segments are coalesced."""
-    selection = data.draw(strategies.prompts(schema))
-    model = default_model()
-
-    law.check(serve(schema, model, pool=Pool(model, small_tokens=small_tokens), tokenizer=tokenizer), selection)
+    holds()
 
 
 @given(data=st.data(), schema=strategies.exact_schemas(), tokenizer=strategies.TOKENIZERS)

@@ -14,12 +14,10 @@ from promptcache import Engine
 from promptcache.language import CheckedSchema, Context, check_schema
 from promptcache.layout import Level, lay_out, make_plan, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
-from tests.conftest import law_examples, law_pairs
+from tests.conftest import law_examples
+from tests.engine import asking
 from tests.engine.promoting import GREEDY
-from tests.laws.engine_laws import ENGINE_LAWS
-from tests.laws.laws import Law
 from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
 from tests.laws.service import serve
 from tests.layout.samples import choose, read
@@ -39,10 +37,8 @@ SCHEMA = """
 </schema>"""
 
 
-def engine_of(**options: object) -> Engine:
-    engine = Engine(tiny_model(), ByteTokenizer(), history=False, **options)  # type: ignore[arg-type]
-    engine.add_schema(SCHEMA)
-    return engine
+def engine_of() -> Engine:
+    return asking.engine_of(schema=SCHEMA, history=False)
 
 
 ENGINE = engine_of()
@@ -73,19 +69,11 @@ def of_previous(schemas: SearchStrategy[CheckedSchema]) -> SearchStrategy[Checke
     return schemas.map(lambda schema: check_schema(replace(schema.source, context=Context.PREVIOUS)))
 
 
-_SIX = "".join(f'<module name="{name}">text {name}</module>' for name in "abcdef")
-MANY = st.just(read(f'<schema name="m">{_SIX}</schema>'))
+_MODULES = [f'<module name="{name}">text {name}</module>' for name in "abcdef"]
+FOUR = f'<schema name="s">Root.{"".join(_MODULES[:4])}</schema>'
+MANY = st.just(read(f'<schema name="m">{"".join(_MODULES)}</schema>'))
 """Random schemas seldom have prompts with three modules that see one another."""
 SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_schemas(), MANY))
-
-
-@pytest.mark.law
-@pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-@given(data=st.data(), schema=SCHEMAS, tokenizer=strategies.TOKENIZERS)
-@settings(max_examples=law_pairs(0.25))
-def test_laws_hold(law: Law, data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
-    """Every law of one prompt holds for random schemas."""
-    law.check(serve(schema, tokenizer=tokenizer), data.draw(strategies.prompts(schema)))
 
 
 @pytest.mark.law
@@ -122,9 +110,8 @@ def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
 
 def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
     """They come in any order, so a module behind them sees the module before them; a collection inherits no context."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(
-        '<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module>'
+    engine = asking.engine_of(
+        schema='<schema name="s">Root.<module name="a">alpha</module><module name="b">beta</module>'
         '<collection name="notes"><module name="x">xi</module><module name="y">ypsilon</module></collection>'
         '<module name="c">gamma</module></schema>'
     )
@@ -139,9 +126,7 @@ def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
 
 def test_two_modules_are_exact_and_three_are_not() -> None:
     """The second module has seen all that is before it."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="s">Root.{modules}</schema>')
+    engine = asking.engine_of(schema=FOUR)
 
     for number in range(5):
         levels = {engine.plan(prompt("".join(each))).level for each in combinations("abcd", number)}
@@ -198,13 +183,6 @@ def test_a_replaced_schema_keeps_pairs_of_unchanged_modules() -> None:
     assert engine.generate(prompt("bf"), **GREEDY).usage.num_encoded_tokens == 0
 
 
-def key(engine: Engine, modules: str, module: str) -> str:
-    """Return the store key of a module in a prompt."""
-    plan = engine.plan(prompt(modules))
-    (part,) = (each.source for each in plan.reused if each.module == module)
-    return engine._executor.key(part.encoding)
-
-
 def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
     """A filler may be longer than what is in the prompt. Then the module is used as if it were the first."""
     filler = f'<parameter name="n" length="40" placeholder="{40 * "n"}"/>'
@@ -223,9 +201,7 @@ def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
 
 def test_fixed_positions_have_pairs_too() -> None:
     """A module is encoded at its place, behind the one before it at its place."""
-    engine = Engine(tiny_model(), ByteTokenizer(), positions="fixed")
-    modules = "".join(f'<module name="{name}">text {name}</module>' for name in "abcd")
-    engine.add_schema(f'<schema name="s">Root.{modules}</schema>')
+    engine = asking.engine_of(schema=FOUR, positions="fixed")
     last = [engine.plan(prompt(each)).tokens.parts[-1] for each in ("a", "c", "acd")]
 
     assert last[2].encoding.context[-1] == last[1]

@@ -19,15 +19,16 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from promptcache import Engine, StoreConfig
 from promptcache.diagnostics import InvalidValue, PromptCacheError
-from promptcache.encode import check_linking, compare_predictions
+from promptcache.encode import check_linking
 from promptcache.encode.idle import QUIET_S, Activity, IdleThread, Interrupted
 from promptcache.layout import Level
-from promptcache.model import Model, used_tokens
+from promptcache.model import Model
 from promptcache.model.reference import plain_logits
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
-from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, answered, by_service, engine_of, num_combined, work
+from tests.engine import asking
+from tests.engine.promoting import GREEDY, TEXTS, PromotingEngine, asked, engine_of, num_combined, work
 from tests.families import random_model
 from tests.planted.targets import module_of
 
@@ -41,12 +42,12 @@ def prompt(*modules: str, text: str = "Well?") -> str:
 def promote(engine: Engine, *modules: str) -> None:
     """Ask for a combination twice, and do the work that then waits."""
     for _ in range(2):
-        answered(engine, prompt(*modules), "generate")
+        asked(engine, prompt(*modules))
     work(engine)
 
 
 def is_promoted(engine: Engine, *modules: str) -> bool:
-    return answered(engine, prompt(*modules), "generate").usage.promoted
+    return asked(engine, prompt(*modules)).usage.promoted
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -69,73 +70,54 @@ def test_promotions_change_no_answer_but_from_modular_to_exact() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3, text"])
-def test_a_promoted_answer_is_the_models_own(kind: str) -> None:
-    """In float32, the probabilities of a promoted answer are those of the model's ordinary forward pass."""
-    random = kind in ("mistral", "gemma3, text")
-    model = Model(random_model(kind, torch.float32)) if random else tiny_model(torch.float32)
+@pytest.mark.parametrize(
+    ("kind", "positions"), [("llama", "closed"), ("llama", "fixed"), ("mistral", "closed"), ("gemma3, text", "closed")]
+)
+def test_a_promoted_answer_is_the_models_own(kind: str, positions: str) -> None:
+    """In float32, the probabilities of a promoted answer are those of one causal pass, without gaps the model's own."""
+    model = tiny_model(torch.float32) if kind == "llama" else Model(random_model(kind, torch.float32))
     check_linking(model)
-    engine = engine_of(model)
-    promote(engine, "a", "b", "c")
-    completion = engine.generate(prompt("a", "b", "c"), **GREEDY)
-    tokens = [each.token_id for each in used_tokens(completion.plan.tokens)]
-    with torch.no_grad():
-        own = model.hf(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+    engine = engine_of(model, positions=positions)
+    modules = ("a", "c") if positions == "fixed" else ("a", "b", "c")
+    promote(engine, *modules)
+    completion = asked(engine, prompt(*modules))
+    expected = plain_logits(completion.plan.tokens, model)[-1].log_softmax(-1)
+    if positions == "closed":
+        with torch.no_grad():
+            expected = model.hf(torch.tensor([completion.plan.tokens.used_ids])).logits[0, -1].log_softmax(-1)
 
     assert completion.usage.promoted
     assert completion.logprobs is not None
     first = completion.logprobs[0]
-    assert abs(first.logprob - float(own[first.token_id])) < 1e-5
-
-
-@pytest.mark.parametrize("positions", ["closed", "fixed"])
-def test_a_promoted_answer_is_plain_prefill(positions: str) -> None:
-    """With closed and fixed positions, all log-probabilities of an answer are those of one causal pass: 0 millinats."""
-    model = tiny_model(torch.float32)
-    check_linking(model)
-    engine = engine_of(model, positions=positions)
-    text = '<prompt schema="s"><a/><c/>Well?</prompt>'
-    for _ in range(2):
-        engine.generate(text, **GREEDY)
-    work(engine)
-    logits: list[torch.Tensor] = []
-
-    def record(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        logits.append(scores[0].clone())
-        return scores
-
-    completion = engine.generate(text, do_sample=False, max_new_tokens=1, logits_processor=[record])
-    found = logits[0].log_softmax(-1)
-    expected = plain_logits(engine.plan(text).tokens, model)[-1].log_softmax(-1)
-
-    assert completion.usage.promoted
-    assert compare_predictions(found[None], expected[None]).divergence < 1e-6
-    assert float((found - expected).abs().max()) < 1e-5
+    assert abs(first.logprob - float(expected[first.token_id])) < 1e-5
 
 
 def test_quantized_modules_are_promoted() -> None:
     """KV of history is as the model computes it, whatever the codec of the modules is, and the answer says so."""
     engine = engine_of(tiny_model())
     engine.add_schema(TEXTS[0], keep="int8")
-    modular = answered(engine, prompt("a", "b", "c"), "generate")
+    modular = asked(engine, prompt("a", "b", "c"))
     promote(engine, "a", "b", "c")
-    completion = answered(engine, prompt("a", "b", "c"), "generate")
+    completion = asked(engine, prompt("a", "b", "c"))
 
     assert (modular.level, modular.lossy) == (Level.MODULAR, True)
     assert (completion.usage.promoted, completion.level, completion.lossy) == (True, Level.EXACT, False)
 
 
 def test_a_failed_promotion_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """If a forward pass in idle time fails, that is logged, and requests are answered as before."""
+    """An error in idle time is logged, one of a call is raised; requests are answered as before, and may be promoted."""
     engine = engine_of(tiny_model())
     with monkeypatch.context() as patched:
         patched.setattr(engine._executor, "extend_history", lambda *_: 1 / 0)
         promote(engine, "a", "b", "c")
-    completion = answered(engine, prompt("a", "b", "c"), "generate")
+        with pytest.raises(ZeroDivisionError):
+            engine.promote(prompt("a", "b", "c"))
 
-    assert completion.level is Level.MODULAR
+    assert asked(engine, prompt("a", "b", "c")).level is Level.MODULAR
     assert (engine.stats().promotions.num_waiting, engine.stats().promotions.num_combinations) == (0, 0)
     assert "could not be promoted" in caplog.text
+    assert engine.promote(prompt("a", "b", "c")) > 0
+    assert is_promoted(engine, "a", "b", "c")
 
 
 def test_a_promotion_serves_every_beginning() -> None:
@@ -170,10 +152,7 @@ def test_a_combination_that_evicts_itself_ends(positions: str) -> None:
 
 def test_off_is_the_default() -> None:
     """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(
-        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
-    )
+    engine = asking.engine_of(schema=TEXTS[0])
     completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
 
     assert {each.level for each in completions} == {Level.MODULAR}
@@ -218,20 +197,19 @@ def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["off", "auto"])
 def test_a_call_promotes_at_once(mode: str) -> None:
     """`Engine.promote` computes what idle time would; with and without it, for cold and warm schemas."""
-    engine = Engine(tiny_model(), ByteTokenizer(), promote=mode)
-    engine.add_schema(TEXTS[0])
-    before = answered(engine, prompt("a", "b"), "generate")
+    engine = asking.engine_of(schema=TEXTS[0], promote=mode)
+    before = asked(engine, prompt("a", "b"))
     figures = engine.stats().promotions
 
     assert engine.promote(prompt("a", "b", "c")) == num_combined(engine.plan(prompt("a", "b", "c")))
     assert engine.promote(prompt("a", "b", "c", text="Another text.")) == 0
-    after = answered(engine, prompt("a", "b", "c"), "generate")
+    after = asked(engine, prompt("a", "b", "c"))
 
     assert (before.level, figures.num_combinations) == (Level.MODULAR, 0)
     assert (after.level, after.usage.promoted, after.usage.num_encoded_tokens) == (Level.EXACT, True, 0)
     figures = engine.stats().promotions
     assert (figures.num_combinations, figures.num_waiting, figures.num_hits) == (1, 0, 1)
-    assert not answered(engine, prompt("a", "b", "c"), "generate", deterministic=True).usage.promoted
+    assert not asked(engine, prompt("a", "b", "c"), deterministic=True).usage.promoted
     assert engine.promote(prompt("a", "b")) == 0  # the beginning of the other combination
 
 
@@ -244,27 +222,29 @@ def test_what_is_exact_needs_no_promotion() -> None:
     assert engine.stats().promotions.num_combinations == 0
 
 
-def test_a_call_promotes_for_its_arguments_and_salt() -> None:
+@pytest.mark.parametrize("is_called", [True, False])
+def test_arguments_are_promoted_for_their_salt(is_called: bool) -> None:
     """Only requests with the same arguments and salt use the promotion, whatever their repair is."""
     engine = engine_of(tiny_model())
     text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
-    engine.promote(text, salt="one")
+    if is_called:
+        engine.promote(text, salt="one")
+    for _ in range(0 if is_called else 2):
+        asked(engine, text, salt="one")
+        work(engine)
+    found = asked(engine, text, salt="one")
 
-    def hit(text: str, **options: str) -> bool:
-        return engine.generate(text, **{**GREEDY, **options}).usage.promoted
-
-    assert hit(text, salt="one")
-    assert hit(text, salt="one", repair="first-1")
-    assert not hit(text, salt="two")
-    assert not hit(text.replace('"x"', '"y"'), salt="one")
+    assert (found.usage.promoted, found.level, found.usage.num_new_tokens) == (True, Level.EXACT, len("Well?"))
+    assert asked(engine, text, salt="one", repair="first-1").usage.promoted
+    assert not asked(engine, text, salt="two").usage.promoted
+    assert not asked(engine, text.replace('"x"', '"y"'), salt="one").usage.promoted
 
 
 def test_a_call_that_cannot_promote_is_refused() -> None:
     """The error names the room that memory has, or the history that there is not; nothing is left."""
     model = tiny_model()
     small = engine_of(model, store=StoreConfig(memory_bytes=8 * model.shape.token_bytes))
-    none = Engine(model, ByteTokenizer(), history=False)
-    none.add_schema(TEXTS[0])
+    none = asking.engine_of(model, schema=TEXTS[0], history=False)
     with pytest.raises(PromptCacheError, match="no room"):
         small.promote(prompt("a", "b"))
     with pytest.raises(InvalidValue, match="history=False"):
@@ -287,22 +267,9 @@ def test_text_that_is_not_cached_is_promoted() -> None:
     assert is_promoted(engine, "new", "a", "b")
 
 
-def test_a_failed_call_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the forward pass reaches the caller, and a second call promotes."""
-    engine = engine_of(tiny_model())
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._executor, "extend_history", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            engine.promote(prompt("a", "b", "c"))
-    assert engine.stats().promotions.num_waiting == 0
-    assert engine.promote(prompt("a", "b", "c")) > 0
-    assert is_promoted(engine, "a", "b", "c")
-
-
 def test_threads_promote_together() -> None:
     """Calls of several threads, beside idle time, promote each combination once."""
-    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
-    engine.add_schema(TEXTS[0])
+    engine = asking.engine_of(schema=TEXTS[0], promote="auto")
     combinations = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")] * 2
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda each: engine.promote(prompt(*each)), combinations))
@@ -328,25 +295,19 @@ def test_a_long_conversation_stays_as_it_began(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_thread_promotes_in_idle_time() -> None:
     """Without any call, a combination that came twice is promoted; a service uses it."""
-    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
-    engine.add_schema(
-        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
-    )
+    engine = asking.engine_of(schema=TEXTS[0], promote="auto")
     for _ in range(2):
-        assert not by_service(engine, prompt("a", "b")).usage.promoted
+        assert not asked(engine, prompt("a", "b"), "service").usage.promoted
     wait_for(lambda: engine.stats().promotions.num_combinations == 1)
 
-    assert by_service(engine, prompt("a", "b")).usage.promoted
+    assert asked(engine, prompt("a", "b"), "service").usage.promoted
     assert engine.stats().promotions.num_hits == 1
     wait_for(lambda: not [each for each in threading.enumerate() if each.name == "promptcache-idle"])
 
 
 def test_the_thread_does_not_keep_the_engine() -> None:
     """An engine is freed, and its thread ends, also while work waits for idle time."""
-    engine = Engine(tiny_model(), ByteTokenizer(), promote="auto")
-    engine.add_schema(
-        '<schema name="s" context="guaranteed">Root.<module name="a">alpha</module><module name="b">beta</module></schema>'
-    )
+    engine = asking.engine_of(schema=TEXTS[0], promote="auto")
     with engine._executor.activity:
         for _ in range(2):
             engine.generate(prompt("a", "b"), **GREEDY)
@@ -430,21 +391,3 @@ def test_the_end_interrupts_work() -> None:
     time.sleep(2 * QUIET_S)
 
     assert len(worker.begun) == len(worker.interrupted) == 1
-
-
-def test_arguments_and_defaults_are_promoted() -> None:
-    """Contents of slots are part of a combination; those of arguments belong to the salt of the request."""
-    engine = engine_of(tiny_model())
-    text = '<prompt schema="s"><a/><b p="x"/><c/>Well?</prompt>'
-    other = text.replace('"x"', '"y"')
-    for _ in range(2):
-        engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
-        work(engine)
-    promoted = engine.generate(text, salt="one", do_sample=False, max_new_tokens=2)
-
-    assert (promoted.usage.promoted, promoted.level) == (True, Level.EXACT)
-    assert not engine.generate(text, salt="two", do_sample=False, max_new_tokens=2).usage.promoted
-    assert not engine.generate(other, salt="one", do_sample=False, max_new_tokens=2).usage.promoted
-    logits = plain_logits(engine.plan(text).tokens, engine.model)
-    assert promoted.token_ids[0] == int(logits[-1].argmax())
-    assert promoted.usage.num_new_tokens == len("Well?")
