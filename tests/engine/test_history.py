@@ -13,16 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from transformers import LogitsProcessorList
 
 from promptcache.decode import Completion, KVSource
-from promptcache.diagnostics import InvalidValue
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
 from promptcache.layout import context_digest
 from promptcache.rows import History
 from promptcache.rows.history import _append, num_shared
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
-from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.engine.asking import engine_of
 from tests.families import random_model
 
 SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
@@ -36,9 +34,7 @@ TOLERANCE = 1e-9
 
 def engine(**options: Any) -> Engine:
     """Return an engine with the schema."""
-    made = Engine(tiny_model(), ByteTokenizer(), **options)
-    made.add_schema(SCHEMA)
-    return made
+    return engine_of(schema=SCHEMA, **options)
 
 
 PLAIN = engine(history=False)
@@ -81,8 +77,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         size = PLAIN.model.shape.token_bytes
-        self.engine = Engine(PLAIN.model, PLAIN.tokenizer, store=StoreConfig(memory_bytes=self.memory_tokens * size))
-        self.engine.add_schema(SCHEMA)
+        self.engine = engine(model=PLAIN.model, store=StoreConfig(memory_bytes=self.memory_tokens * size))
 
     @rule(
         prompt=st.sampled_from(PROMPTS),
@@ -207,35 +202,6 @@ def test_planted_faults_change_answers(fault: str, monkeypatch: pytest.MonkeyPat
         ask_in_turn(engine())
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_processors_see_the_tokens_of_history(options: str) -> None:
-    """Penalties, bans and biases that read token IDs give the same answer with and without history."""
-    made = engine()
-    for prompt in (PROMPTS[20], PROMPTS[21], PROMPTS[21]):
-        found = asked(made, prompt, 12, **OPTIONS[options])
-        check_equal(found, asked(PLAIN, prompt, 12, **OPTIONS[options]))
-
-    assert found.usage.num_new_tokens == 1
-
-
-def test_a_custom_processor_gets_all_own_tokens() -> None:
-    """The token IDs that processors, criteria and streamers get are those of a request without history."""
-    calls: dict[bool, list[list[int]]] = {True: [], False: []}
-
-    for on, seen in ((engine(), calls[True]), (engine(history=False), calls[False])):
-        for _ in range(2):
-
-            def processor(input_ids: torch.Tensor, scores: torch.Tensor, seen: Any = seen) -> torch.Tensor:
-                seen.append(input_ids[0].tolist())
-                return scores
-
-            on.generate(
-                PROMPTS[9], max_new_tokens=3, do_sample=False, logits_processor=LogitsProcessorList([processor])
-            )
-
-    assert calls[True] == calls[False]
-
-
 def test_a_conversation_prefills_its_last_turn_only() -> None:
     """Each turn of a growing text reuses all of the one before, in few views, and copies its own tokens only."""
     made = engine()
@@ -288,32 +254,10 @@ def test_arguments_are_found_again_and_text_above_a_change_is_not() -> None:
     assert early.num_history_tokens == 0
 
 
-def test_repair_all_with_history_is_exact_prefix_caching() -> None:
-    """What `all` computed again is reused by the next request with the same modules before it."""
-    made = engine()
-    first = made.generate('<prompt schema="s"><a/><c/><e/>Go</prompt>', max_new_tokens=1, repair="all")
-    again = made.generate('<prompt schema="s"><a/><c/><e/>On</prompt>', max_new_tokens=1, repair="all")
-
-    assert again.level == "exact"
-    assert first.usage.num_history_tokens == 0
-    assert again.usage.num_history_tokens >= first.usage.num_repaired_tokens > 0
-
-
-def test_several_sequences_use_and_write_history() -> None:
-    """Each sequence is a row with history, as one sequence is."""
-    made, options = engine(), {"num_return_sequences": 2, "do_sample": True, "max_new_tokens": 2}
-    first, again = (made.generate(PROMPTS[8], **options) for _ in range(2))
-    assert first.usage.num_history_tokens == 0
-    assert again.usage.num_new_tokens == 1
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral", "gpt2"])
-def test_families_answer_as_without_history(family: str) -> None:
-    """Windows, soft caps and learned positions answer a second time as the first."""
-    model = random_model(family)
-    with_history, without = Engine(model, ByteTokenizer()), Engine(model, ByteTokenizer(), history=False)
-    for each in (with_history, without):
-        each.add_schema(SCHEMA)
+def test_learned_positions_answer_as_without_history() -> None:
+    """A model with learned positions, which the law of requests lacks, answers a second time as the first."""
+    model = random_model("gpt2")
+    with_history, without = engine(model=model), engine(model=model, history=False)
     for prompt in (PROMPTS[21], PROMPTS[22], PROMPTS[21]):
         found, expected = (asked(each, prompt, 4) for each in (with_history, without))
         assert found.token_ids == expected.token_ids
@@ -355,9 +299,3 @@ def test_an_error_of_history_costs_no_answer(monkeypatch: pytest.MonkeyPatch, ca
     check_equal(found, asked(PLAIN, PROMPTS[8], 4))
     assert found.usage.kept_bytes == 0
     assert "on purpose" in caplog.text
-
-
-def test_values_are_checked() -> None:
-    """A wrong salt is refused before anything is computed."""
-    with pytest.raises(InvalidValue, match="salt"):
-        PLAIN.generate(PROMPTS[0], salt=3)  # type: ignore[arg-type]
