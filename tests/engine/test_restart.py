@@ -14,9 +14,9 @@ import torch
 
 from promptcache import Engine, StoreConfig
 from promptcache.decode.completion import KVSource
-from promptcache.kv import Store, TieredStore
-from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.kv import Store
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import engine_of
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "schemas" / "travel.xml"
@@ -88,15 +88,9 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
     tmp_path: Path, keep: str, memory_bytes: int | None
 ) -> None:
     """Each codec gives the same logits again from memory, from a small memory, and from mapped files."""
-    engines = []
-    for _ in range(2):
-        made = Engine(tiny_model(), ByteTokenizer(), store=StoreConfig(folder=tmp_path, memory_bytes=memory_bytes))
-        made.add_schema(TRAVEL, keep=keep)
-        engines.append(made)
-    first, second = engines
+    config = StoreConfig(folder=tmp_path, memory_bytes=memory_bytes)
+    first, second, again = (engine_of(schema=TRAVEL, store=each, keep=keep) for each in (config, config, tmp_path))
     first.warm(pairs=True)
-    again = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
-    again.add_schema(TRAVEL, keep=keep)
 
     assert second.generate(SHORT, max_new_tokens=1).usage.num_encoded_tokens == 0
     assert torch.equal(second.logits(SHORT), first.logits(SHORT))
@@ -107,16 +101,13 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
 @pytest.mark.parametrize("other", ["weights", "dtype"])
 def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> None:
     """Two models share a folder without using each other's KV."""
-    first = Engine(tiny_model(), ByteTokenizer(), store=tmp_path)
     changed = tiny_model(seed=1) if other == "weights" else tiny_model(torch.float32)
-    second, alone = Engine(changed, ByteTokenizer(), store=tmp_path), Engine(changed, ByteTokenizer())
-    for engine in (first, second, alone):
-        engine.add_schema(TRAVEL)
+    first, second = (engine_of(each, schema=TRAVEL, store=tmp_path) for each in (None, changed))
+    alone = engine_of(changed, schema=TRAVEL)
     first.warm(pairs=True)
     answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
 
     assert {each.source for each in answer.usage.modules} == {KVSource.MISS}
     assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
     assert first.warm(pairs=True)[0].num_encoded == 0
-    assert isinstance(first.store, TieredStore)
     assert not set(first.keys("travel")) & set(second.keys("travel"))

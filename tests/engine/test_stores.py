@@ -14,8 +14,8 @@ from promptcache import Engine, StoreConfig
 from promptcache.decode.completion import KVSource
 from promptcache.diagnostics import StoreError
 from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import engine_of
 from tests.kv.stored import DictTier, random_stored, write
 
 pytestmark = pytest.mark.long
@@ -26,11 +26,9 @@ PROMPT = '<prompt schema="travel"><plan/><city><beach/></city>Where to?</prompt>
 GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
-def engine(store: object, **keep: str) -> Engine:
+def engine(store: Any, **keep: str) -> Engine:
     """A fresh engine that knows the travel schema."""
-    made = Engine(tiny_model(), ByteTokenizer(), store=store)  # type: ignore[arg-type] # some of it is wrong on purpose
-    made.add_schema(TRAVEL, **keep)
-    return made
+    return engine_of(schema=TRAVEL, store=store, **keep)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -54,7 +52,7 @@ def test_a_store_for_another_shape_is_refused(other: dict[str, Any], is_tiered: 
 
 @pytest.mark.parametrize("kind", ["text", "path", "config", "url", "file url", "tier"])
 def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
-    """A path, a URL, a `StoreConfig` and a `BlobTier` name a store: the next engine encodes nothing."""
+    """A path, a URL, a `StoreConfig` and a `BlobTier` name a store: the next engine encodes nothing, and says so."""
     folder = tmp_path / "kept"
     store = {
         "text": str(folder),
@@ -64,13 +62,17 @@ def test_a_place_can_be_named_in_every_way(tmp_path: Path, kind: str) -> None:
         "file url": f"file://{folder}",
         "tier": DictTier(),
     }[kind]
-    first = engine(store).generate(PROMPT, **GREEDY)
-    second = engine(store).generate(PROMPT, **GREEDY)
+    first, other = engine(store).generate(PROMPT, **GREEDY), engine(store)
+    second, third = other.generate(PROMPT, **GREEDY), other.generate(PROMPT, **GREEDY)
 
     tier = Tier.REMOTE if kind in ("url", "tier") else Tier.DISK
     assert {each.source for each in first.usage.modules} == {KVSource.MISS}
     assert {(each.source, each.tier) for each in second.usage.modules} == {(KVSource.LOAD, tier)}
-    assert second.token_ids == first.token_ids
+    assert {each.source for each in third.usage.modules} == {KVSource.HIT, KVSource.HISTORY}
+    assert {each.tier for each in third.usage.modules} == {Tier.MEMORY}
+    loaded_bytes = second.usage.num_reused_tokens * other.model.shape.token_bytes
+    assert (second.usage.moved_bytes, second.usage.num_encoded_tokens, third.usage.moved_bytes) == (loaded_bytes, 0, 0)
+    assert first.token_ids == second.token_ids == third.token_ids
 
 
 def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +83,10 @@ def test_the_home_folder_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert files(tmp_path / "kept")
 
 
-def test_engines_may_share_a_store() -> None:
-    """The store of another engine is used as it is."""
-    store = MemoryStore(tiny_model().shape)
+class Almost:
+    """A class with the methods of a tier that is not a subclass."""
 
-    assert engine(store).store is store
-    assert isinstance(engine(None).store, TieredStore)
+    read = write = delete = keys = None
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,35 @@ def test_engines_may_share_a_store() -> None:
     [
         ("", "the path of a folder, or a URL, is expected"),
         (17, "store=17 is not allowed: a path, a URL, a StoreConfig, a BlobTier"),
+        (Almost(), r"a StoreConfig, a BlobTier or the store of another engine"),
         ("nosuchprotocol://x", "cannot use this URL as a store"),
         ("{folder}/file", "is not a folder"),
+        *(
+            (f"{url}{{folder}}{name}", "cannot use this URL as a store: ")
+            for url, name in (
+                ("zip://x::", "/gone.zip"),
+                ("zip://x::", "/file"),
+                ("zip://x::", ""),
+                ("tar://x::", "/no"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object, words: str) -> None:
     """An invalid store is refused when the engine is made, not by the first request."""
     (tmp_path / "file").touch()
-    given = store.format(folder=tmp_path) if isinstance(store, str) else store
-
     with pytest.raises(StoreError, match=words):
-        engine(given)
+        engine(store.format(folder=tmp_path) if isinstance(store, str) else store)
+
+
+def test_engines_may_share_a_store() -> None:
+    """The store of another engine is used as it is. An unknown codec is refused with the known ones."""
+    store = MemoryStore(tiny_model().shape)
+
+    assert engine(store).store is store
+    assert isinstance(engine(None).store, TieredStore)
+    with pytest.raises(StoreError, match="one of full, int8, int4 is expected"):
+        engine(None).add_schema(TRAVEL, keep="int9")
 
 
 @pytest.mark.parametrize(
@@ -177,12 +195,6 @@ def test_quantized_and_full_share_a_folder_and_never_meet(tmp_path: Path, codec:
     assert small.nbytes < whole.nbytes
     assert lossy_bytes < full_bytes
     assert (full.generate(PROMPT, **GREEDY).lossy, lossy.generate(PROMPT, **GREEDY).lossy) == (False, True)
-
-
-def test_an_unknown_codec_is_named() -> None:
-    """An unknown codec is refused with the known ones."""
-    with pytest.raises(StoreError, match="one of full, int8, int4 is expected"):
-        engine(None, keep="int9")
 
 
 def test_warm_says_what_was_there_and_what_went_wrong(tmp_path: Path) -> None:
@@ -271,17 +283,6 @@ def test_a_place_that_does_not_answer_when_it_is_opened_costs_no_answer(tmp_path
     assert dict(report.not_kept) == {"ftp://127.0.0.1:1/kept": report.num_encodings}
 
 
-@pytest.mark.parametrize(
-    "url", ["zip://x::{folder}/gone.zip", "zip://x::{folder}/file", "zip://x::{folder}", "tar://x::{folder}/gone.tar"]
-)
-def test_a_url_that_names_nothing_is_refused_by_name(tmp_path: Path, url: str) -> None:
-    """A file system without its file is refused with its own message."""
-    (tmp_path / "file").touch()
-
-    with pytest.raises(StoreError, match="cannot use this URL as a store: "):
-        engine(url.format(folder=tmp_path))
-
-
 def test_a_file_of_another_shape_is_encoded_again(tmp_path: Path) -> None:
     """A file with the right key and another dtype or shape is encoded again."""
     first = engine(tmp_path)
@@ -313,16 +314,6 @@ def test_the_tier_of_a_caller_serves_like_any_other() -> None:
     assert (dict(report.not_kept), report.faults) == ({}, ())
 
 
-def test_what_is_like_a_tier_and_is_none_is_refused() -> None:
-    """A class with the methods of a tier that is not a subclass is refused; the message names the base class."""
-
-    class Almost:
-        read = write = delete = keys = None
-
-    with pytest.raises(StoreError, match=r"a StoreConfig, a BlobTier or the store of another engine"):
-        engine(Almost())
-
-
 def test_a_budget_of_one_byte_costs_no_answer(tmp_path: Path) -> None:
     """With no room anywhere, every request is encoded again and right."""
     tight = engine(StoreConfig(folder=tmp_path, memory_bytes=1, host_bytes=1, disk_bytes=1))
@@ -346,18 +337,6 @@ def test_two_engines_on_one_folder_agree(tmp_path: Path) -> None:
     assert answers[1].usage.num_encoded_tokens == 0
 
 
-def test_a_folder_half_deleted_is_made_whole(tmp_path: Path) -> None:
-    """A folder that loses files under a running engine is filled again, and answers stay right."""
-    first = engine(tmp_path)
-    made = first.generate(PROMPT, **GREEDY)
-    for part in ("encodings", "incoming", "locks"):
-        shutil.rmtree(tmp_path / part)
-    again, next_time = engine(tmp_path).generate(PROMPT, **GREEDY), engine(tmp_path).generate(PROMPT, **GREEDY)
-
-    assert made.token_ids == again.token_ids == next_time.token_ids
-    assert next_time.usage.num_encoded_tokens == 0
-
-
 def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: Path) -> None:
     """With a read-only folder every request is right, and its usage reports that KV is not kept."""
     (tmp_path / "file").touch()
@@ -368,3 +347,18 @@ def test_a_folder_that_cannot_be_written_costs_no_answer_and_is_told(tmp_path: P
     assert any("Not a directory" in fault for fault in answers[0].usage.faults)
     assert answers[1].usage.num_encoded_tokens == 0  # memory has it
     assert any("Not a directory" in fault for fault in engine(tmp_path / "file" / "kept").warm()[0].faults)
+
+
+def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
+    """A file with a flipped bit is encoded again, and the usage names the file."""
+    made = engine(tmp_path).generate(PROMPT, **GREEDY)
+    damaged = max(tmp_path.rglob("*.safetensors"))
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(data)
+    healed = engine(tmp_path).generate(PROMPT, **GREEDY)
+
+    assert healed.token_ids == made.token_ids
+    assert [fault for fault in healed.usage.faults if damaged.stem in fault]
+    assert healed.usage.num_encoded_tokens > 0

@@ -12,14 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache import Engine
-from promptcache.decode.completion import KVSource
 from promptcache.kv import Codec, FileTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.planning.catalog import schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
-from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
 from tests.conftest import law_examples
 from tests.laws.engine_laws import ENGINE_LAWS
@@ -93,46 +90,6 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
     assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
     assert sum(hits) > 500
-
-
-def test_a_request_says_where_its_modules_came_from(tmp_path: Path) -> None:
-    """The usage names the source of each module: encoded, loaded from disk by a new process, then found in memory."""
-    first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
-    first.add_schema(TRAVEL)
-    made = first.generate(PROMPT, **GREEDY)
-    second = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
-    second.add_schema(TRAVEL)
-    loaded, hit = second.generate(PROMPT, **GREEDY), second.generate(PROMPT, **GREEDY)
-
-    assert [
-        {(each.source, each.tier) for each in usage.modules} for usage in (made.usage, loaded.usage, hit.usage)
-    ] == [
-        {(KVSource.MISS, None)},
-        {(KVSource.LOAD, Tier.DISK)},
-        {(KVSource.HIT, Tier.MEMORY), (KVSource.HISTORY, Tier.MEMORY)},
-    ]
-    assert loaded.usage.moved_bytes == loaded.usage.num_reused_tokens * default_model().shape.token_bytes
-    assert (hit.usage.moved_bytes, loaded.usage.num_encoded_tokens) == (0, 0)
-    assert made.token_ids == loaded.token_ids == hit.token_ids
-
-
-def test_damage_on_disk_is_told_and_costs_no_answer(tmp_path: Path) -> None:
-    """A file with a flipped bit is encoded again, and the usage names the file."""
-    first = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
-    first.add_schema(TRAVEL)
-    made = first.generate(PROMPT, **GREEDY)
-    damaged = max(tmp_path.rglob("*.safetensors"))
-    data = bytearray(damaged.read_bytes())
-    data[-1] ^= 1
-    damaged.unlink()
-    damaged.write_bytes(data)
-    second = Engine(tiny_model(), ByteTokenizer(), store=in_tiers(tmp_path))
-    second.add_schema(TRAVEL)
-    healed = second.generate(PROMPT, **GREEDY)
-
-    assert healed.token_ids == made.token_ids
-    assert [fault for fault in healed.usage.faults if damaged.stem in fault]
-    assert healed.usage.num_encoded_tokens > 0
 
 
 def lossy(schema: CheckedSchema, codec: Codec) -> ServedSchema:
