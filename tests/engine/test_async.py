@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,13 +21,9 @@ from promptcache.decode import Service
 from promptcache.decode.service import ServiceState
 from promptcache.diagnostics import EngineClosed, InvalidGeneration, PromptError, ServiceClosed, UnknownSchema
 from promptcache.engine import Engine
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.engine.asking import engine_of
 
-SCHEMA = """<schema name="travel"><system>You plan trips.</system>
-<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
-</schema>"""
 PROMPTS: list[Any] = [
     '<prompt schema="travel"><paris/><user>Where to?</user></prompt>',
     '<prompt schema="travel"><miami/><user>Tell me more.</user></prompt>',
@@ -45,17 +42,11 @@ GREEDY: dict[str, Any] = {"do_sample": False}
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """An engine with the travel schema."""
-    with opened() as engine:
+    with engine_of() as engine:
         yield engine
 
 
-def opened() -> Engine:
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(SCHEMA)
-    return engine
-
-
-ENGINE = opened()
+ENGINE = engine_of()
 ASKED = st.tuples(st.sampled_from(PROMPTS), st.sampled_from(OPTIONS), st.integers(1, 9))
 
 
@@ -102,23 +93,15 @@ class Held:
         assert await asyncio.to_thread(self.reached.wait, 60)
 
 
-async def cancelled_task(engine: Engine, options: dict[str, Any], held: Held) -> None:
+async def read(engine: Engine, prompt: Any, **options: Any) -> None:
+    """Read a stream to its end."""
+    async for _ in engine.astream(prompt, **options):
+        pass
+
+
+async def cancelled_task(engine: Engine, options: dict[str, Any], held: Held, ask: Any = Engine.agenerate) -> None:
     """Cancel a task that awaits an answer."""
-    task = asyncio.create_task(engine.agenerate(PROMPTS[0], **options))
-    await held.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def cancelled_reader(engine: Engine, options: dict[str, Any], held: Held) -> None:
-    """Cancel a task that waits for a piece."""
-
-    async def read() -> None:
-        async for _ in engine.astream(PROMPTS[0], **options):
-            pass
-
-    task = asyncio.create_task(read())
+    task = asyncio.create_task(ask(engine, PROMPTS[0], **options))
     await held.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,7 +130,7 @@ async def deleted_stream(engine: Engine, options: dict[str, Any], held: Held) ->
     gc.collect()
 
 
-@pytest.mark.parametrize("leave", [cancelled_task, cancelled_reader, left_block, deleted_stream])
+@pytest.mark.parametrize("leave", [cancelled_task, partial(cancelled_task, ask=read), left_block, deleted_stream])
 def test_the_end_of_a_task_cancels_its_request(engine: Engine, leave: Callable[..., Any]) -> None:
     """A request that no task waits for takes no more steps, while another one is answered."""
     held = Held()
@@ -226,7 +209,7 @@ def test_tasks_wait_as_threads_do(engine: Engine) -> None:
 def test_a_dropped_engine_ends_its_service() -> None:
     """The thread of the service has no reference to the engine."""
     before = set(threading.enumerate())
-    engine = opened()
+    engine = engine_of()
     asyncio.run(engine.agenerate(PROMPTS[0], max_new_tokens=1, **GREEDY))
     (thread,) = (each for each in set(threading.enumerate()) - before if each.name == "promptcache-service")
 
@@ -251,18 +234,14 @@ ERRORS: list[tuple[Any, dict[str, Any], type[Exception]]] = [
 def test_errors_are_those_of_generate(prompt: Any, options: dict[str, Any], error: type[Exception]) -> None:
     """They are raised where the answer is awaited, and at the first piece."""
 
-    async def read() -> None:
-        async for _ in ENGINE.astream(prompt, **options):
-            pass
-
-    for ask in (ENGINE.agenerate(prompt, **options), read()):
+    for ask in (ENGINE.agenerate(prompt, **options), read(ENGINE, prompt, **options)):
         with pytest.raises(error):
             asyncio.run(ask)  # type: ignore[arg-type]
 
 
 def test_a_closed_engine_answers_no_tasks() -> None:
     """A request that runs gets an error, and later calls too."""
-    engine, reached = opened(), threading.Event()
+    engine, reached = engine_of(), threading.Event()
     services: list[Service] = []
 
     def hold(*_: Any, **__: Any) -> bool:
@@ -290,10 +269,10 @@ def test_two_tasks_may_read_one_stream() -> None:
     async def run() -> tuple[str, list[list[str]]]:
         stream = ENGINE.astream(PROMPTS[0], max_new_tokens=9, **GREEDY)
 
-        async def read() -> list[str]:
+        async def pieces() -> list[str]:
             return [piece async for piece in stream]
 
-        found = await asyncio.gather(read(), read())
+        found = await asyncio.gather(pieces(), pieces())
         assert stream.completion is not None
         return stream.completion.text, found
 
@@ -304,12 +283,13 @@ def test_two_tasks_may_read_one_stream() -> None:
 FORKING = """
 import asyncio, os, signal
 import torch
-from tests.engine.test_async import GREEDY, PROMPTS, opened
+from tests.engine.asking import engine_of
+from tests.engine.test_async import GREEDY, PROMPTS
 
 def ask():
     return asyncio.run(engine.agenerate(PROMPTS[0], max_new_tokens=3, **GREEDY)).token_ids
 
-engine = opened()
+engine = engine_of()
 before = ask()
 child = os.fork()
 if child == 0:

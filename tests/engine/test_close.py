@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from promptcache.decode import Completion, Service
+from promptcache.decode import Service
 from promptcache.decode.service import ServiceState
 from promptcache.diagnostics import EngineClosed, ServiceClosed
 from promptcache.engine import Engine
 from promptcache.kv import MemoryStore
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import by_service, engine_of
 
 SCHEMA = """<schema name="travel"><system>You plan trips.</system>
 <module name="paris">Paris has soup.</module><collection name="notes" max="2"/></schema>"""
@@ -28,8 +28,7 @@ GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4}
 
 def opened(**settings: Any) -> Engine:
     """Return an engine with a schema that has answered a prompt."""
-    engine = Engine(tiny_model(), ByteTokenizer(), **settings)
-    engine.add_schema(SCHEMA)
+    engine = engine_of(schema=SCHEMA, **settings)
     engine.generate(PROMPT, **GREEDY)
     return engine
 
@@ -102,10 +101,7 @@ def test_nothing_of_an_engine_runs_after_its_end() -> None:
     before = set(threading.enumerate())
     with opened(promote="auto") as engine:
         services = [engine.service(), engine.service()]
-        items: queue.Queue[Any] = queue.Queue()
-        services[0].submit(PROMPT, items.put, **GREEDY)
-        while not isinstance(items.get(timeout=60), Completion):
-            pass
+        by_service(services[0], PROMPT, **GREEDY)
         engine.generate(PROMPT, **GREEDY)
         assert engine.store.nbytes() > 0
 
@@ -161,9 +157,7 @@ def test_what_is_not_the_engines_stays(tmp_path: Path) -> None:
     """KV in a folder, and in a store of the caller, serves the next engine."""
     model = tiny_model()
     for store in (tmp_path, MemoryStore(model.shape)):
-        with Engine(model, ByteTokenizer(), store=store) as engine:
-            engine.add_schema(SCHEMA)
+        with engine_of(model, schema=SCHEMA, store=store) as engine:
             engine.warm()
-        with Engine(model, ByteTokenizer(), store=store) as engine:
-            engine.add_schema(SCHEMA)
+        with engine_of(model, schema=SCHEMA, store=store) as engine:
             assert engine.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -13,7 +11,8 @@ from promptcache.diagnostics import NotFinite
 from promptcache.engine import Engine
 from promptcache.loops import PrefixCache
 from promptcache.model import Model
-from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.engine import asking
+from tests.engine.asking import answered
 from tests.families import random_model
 
 SCHEMA = """<schema name="t"><module name="a">The house.</module>
@@ -29,55 +28,21 @@ def engine_of(value: float, family: str = "llama", dtype: torch.dtype = torch.fl
     model = random_model(family, dtype)
     with torch.no_grad():
         model.get_input_embeddings().weight[ord("A")] = value
-    made = Engine(Model(model), ByteTokenizer())
-    made.add_schema(SCHEMA)
-    return made
+    return asking.engine_of(Model(model), schema=SCHEMA)
 
 
-def by_generate(engine: Engine, prompt: str) -> tuple[int, ...]:
-    """Ask by `generate`."""
-    return engine.generate(prompt, **OPTIONS).token_ids
-
-
-def by_batch(engine: Engine, prompt: str) -> tuple[int, ...]:
-    """Ask by `generate_batch`."""
-    return engine.generate_batch([prompt], **OPTIONS)[0].token_ids
-
-
-def by_service(engine: Engine, prompt: str) -> tuple[int, ...]:
-    """Ask a service, beside a good request."""
-    service = engine.service()
-    try:
-        asked = [Future[tuple[int, ...]]() for _ in range(2)]
-        for each, text in zip(asked, (GOOD, prompt), strict=True):
-            service.submit(text, lambda item, each=each: _receive(each, item), **OPTIONS)
-        asked[0].result(60)
-        return asked[1].result(60)
-    finally:
-        service.close()
-
-
-def _receive(asked: Future[tuple[int, ...]], item: Any) -> None:
-    if isinstance(item, BaseException):
-        asked.set_exception(item)
-    elif not isinstance(item, int):
-        asked.set_result(item.token_ids)
-
-
-@pytest.mark.parametrize("ask", [by_generate, by_batch, by_service])
+@pytest.mark.parametrize("way", ["generate", "batch", "service"])
 @pytest.mark.parametrize("bad", [BAD, BAD_MODULE])
 @pytest.mark.parametrize(("family", "value"), [("llama", float("nan")), ("mistral", float("inf"))])
-def test_a_request_that_is_not_finite_changes_no_other(
-    family: str, value: float, bad: str, ask: Callable[[Engine, str], tuple[int, ...]]
-) -> None:
+def test_a_request_that_is_not_finite_changes_no_other(family: str, value: float, bad: str, way: str) -> None:
     """The request ends with `NotFinite`. What it shares with others, history or modules of one pass, is as before."""
-    expected = by_generate(engine_of(value, family), GOOD)
+    expected = answered(engine_of(value, family), GOOD, **OPTIONS).token_ids
     engine = engine_of(value, family)
 
     for _ in range(2):
         with pytest.raises(NotFinite, match="infinities or NaN: check its weights"):
-            ask(engine, bad)
-        assert ask(engine, GOOD) == by_generate(engine, GOOD) == expected
+            answered(engine, bad, way, **OPTIONS)
+        assert answered(engine, GOOD, way, **OPTIONS).token_ids == expected
 
 
 def test_only_the_module_that_is_not_finite_is_left_out() -> None:

@@ -14,19 +14,11 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper
 from promptcache.answers import TokenLogprobs
 from promptcache.decode import Completion
 from promptcache.diagnostics import InvalidGeneration
-from promptcache.engine import Engine
 from promptcache.model import reference_logits
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.engine.asking import LONGER, PROMPT, answered, engine_of
 from tests.families import random_model
 
-SCHEMA = """<schema name="travel">You plan trips.
-<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
-<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
-</schema>"""
-PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/>Where to?</prompt>'
-LONGER = '<prompt schema="travel"><miami/>Tell me more about all of it, please.</prompt>'
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 6}
 WAYS: list[dict[str, Any]] = [
     {},
@@ -37,14 +29,7 @@ WAYS: list[dict[str, Any]] = [
 """Options that change scores, but not what the model says."""
 
 
-def engine_of(model: Any) -> Engine:
-    """Return an engine with the travel schema and without end tokens."""
-    engine = Engine(model, ByteTokenizer())
-    engine.add_schema(SCHEMA)
-    return engine
-
-
-ENGINE = engine_of(tiny_model())
+ENGINE = engine_of()
 
 
 def close(found: tuple[TokenLogprobs, ...] | None, expected: tuple[TokenLogprobs, ...] | None) -> bool:
@@ -90,11 +75,8 @@ def test_every_way_of_asking_gives_the_same(family: str) -> None:
     """A batch, a stream and a chat have the log-probabilities of a single answer; the first are those of `logits`."""
     engine = engine_of(random_model(family, torch.float64))
     alone = [engine.generate(prompt, **GREEDY, logprobs=3) for prompt in (PROMPT, LONGER)]
-    with engine.stream(PROMPT, **GREEDY, logprobs=3) as stream:
-        list(stream)
-    assert stream.completion is not None
 
-    assert close(stream.completion.logprobs, alone[0].logprobs)
+    assert close(answered(engine, PROMPT, "stream", **GREEDY, logprobs=3).logprobs, alone[0].logprobs)
     for each, single in zip(engine.generate_batch([PROMPT, LONGER], **GREEDY, logprobs=3), alone, strict=True):
         assert close(each.logprobs, single.logprobs)
     assert alone[0].logprobs is not None

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from promptcache import Engine, Prompt, Schema
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidValue, PromptError
+from tests.engine.asking import answered
 
 QUESTION = "What is the best dish of Miami?"
 KEEPS = (
@@ -68,27 +69,14 @@ def rendered(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("ask", ["generate", "batch", "stream"])
-def test_reasoning_is_apart_from_the_answer(ask: str, is_open: bool) -> None:
+@pytest.mark.parametrize("way", ["generate", "batch", "stream"])
+def test_reasoning_is_apart_from_the_answer(way: str, is_open: bool) -> None:
     """The answer has its text, and its reasoning beside it, also where the prompt opens the block."""
     engine, _ = engine_of(KEEPS, is_open=is_open)
     said = SAID.removeprefix("<think>\n") if is_open else SAID
-    chat, options = [{"role": "user", "content": QUESTION}], saying(engine, said)
-    pieces = ["Ceviche."]
-    match ask:
-        case "generate":
-            found = engine.generate(chat, **options)
-        case "batch":
-            (found,) = engine.generate_batch([chat], **options)
-        case _:
-            stream = engine.stream(chat, **options)
-            pieces = [*stream]
-            assert stream.completion is not None
-            found = stream.completion
-            assert stream.reasoning == found.reasoning
+    found = answered(engine, [{"role": "user", "content": QUESTION}], way, **saying(engine, said))
 
     assert (found.reasoning, found.text) == ("Many.", "Ceviche.")
-    assert "".join(pieces) == found.text
     assert engine.tokenizer.decode(found.token_ids) == said
 
 
