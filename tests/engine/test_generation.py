@@ -143,6 +143,10 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
         ({"negative_prompt_ids": torch.ones(1, 2)}, "negative_prompt_ids=…"),
         ({"num_return_sequences": 3, "do_sample": False}, "needs do_sample=True"),
+        (
+            {"num_return_sequences": 2, "do_sample": True, "logprobs": 1},
+            "'logprobs' does not work with 'num_return_sequences'",
+        ),
         ({"is_assistant": True}, "'is_assistant' does not work here"),
         ({"generation_config": GenerationConfig(is_assistant=True)}, "'is_assistant' does not work here"),
         ({"stop_strings": ["x"]}, "pass tokenizer="),

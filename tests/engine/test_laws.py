@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.language import CheckedSchema
+from promptcache.language import CheckedSchema, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -20,6 +21,7 @@ from tests.laws.engine_laws import (
     exact_is_plain,
     history_changes_nothing,
 )
+from tests.laws.histories import history_machine
 from tests.laws.laws import Law
 from tests.laws.service import default_model, serve
 from tests.strategies.collections import collection_schemas
@@ -76,3 +78,42 @@ def test_order_of_requests_does_not_matter(
     selections = data.draw(st.lists(strategies.prompts(schema), min_size=2, max_size=4))
 
     history_changes_nothing(serve(schema, tokenizer=tokenizer), selections)
+
+
+SCHEMAS = (
+    """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
+<module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
+</union><module name="e" cache="false">Anew.</module></schema>""",
+    """<schema name="two">Root.<module name="a">Text of a.</module><module name="x">x x x</module><module name="y">y y</module>
+<scaffold modules="x y"/><module name="z" requires="x">z z z z</module></schema>""",
+)
+SCHEMAS = (*SCHEMAS, SCHEMAS[0].replace("Text of b", "Another b"))
+PROMPTS = {
+    "one": (
+        "<a/>",
+        '<a p="filler"/>',
+        '<a p="other"/><c/>',
+        "<a><b/></a><d/>",
+        "<e/><c/>",
+        '<a p="ab"><b/></a><e/>',
+        "<d/>",
+    ),
+    "two": ("<a/>", "<x/>", "<x/><y/>", "<a/><x/><z/>", "<y/>", "<x/><y/><z/><a/>"),
+}
+
+
+def prompt(schema: CheckedSchema, references: str) -> str:
+    """A prompt document with some text of its own."""
+    return f'<prompt schema="{schema.name}">{references} And now?</prompt>'
+
+
+def test_machine_of_histories() -> None:
+    """Warming, asking, generating, evicting, holding, releasing and restarting in any order change no answer."""
+    documents = [
+        (text, [prompt(check_schema(parse_schema(text)), references) for references in PROMPTS[name]])
+        for text, name in zip(SCHEMAS, ("one", "two", "one"), strict=True)
+    ]
+
+    run_state_machine_as_test(
+        history_machine(documents), settings=settings(max_examples=law_examples(0.2), stateful_step_count=40)
+    )

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from promptcache.diagnostics import InvalidValue
-from promptcache.engine import Engine
+from promptcache.diagnostics import InvalidGeneration, InvalidValue
 from promptcache.planning import planner
-from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import answered, engine_of
 
 SCHEMA = '<schema name="s" context="guaranteed"><module name="a">one</module><module name="b">two</module></schema>'
 PROMPT = '<prompt schema="s"><a/>?</prompt>'
 REPAIRED = """<schema name="r" context="guaranteed" repair="first-2"><module name="a">one</module><module name="b">two</module></schema>"""
 BOTH = '<prompt schema="{}"><a/><b/>?</prompt>'
-ENGINE = Engine(tiny_model(), ByteTokenizer())
+ENGINE = engine_of(schema=SCHEMA)
+ONE = {"max_new_tokens": 1, "do_sample": False}
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +63,7 @@ def test_few_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_prompts_count_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cached plans of long prompts take no more memory than the limit allows."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(SCHEMA)
+    engine = engine_of(schema=SCHEMA)
     monkeypatch.setattr(planner, "MAX_REMEMBERED_BYTES", 500_000)
     texts = [PROMPT.replace("?", f"{number} " + 500 * "long ") for number in range(50)]
     engine.plan(PROMPT)
@@ -100,50 +95,47 @@ def test_plans_of_several_repairs_are_kept_apart() -> None:
     assert all(ENGINE.plan(prompt, repair=repair) is plan for repair, plan in plans.items())
 
 
-def _answers(engine: Engine) -> dict[str, Callable[..., str]]:
-    """Return every method that takes a repair, as a function that says which one served."""
-    greedy: dict[str, Any] = {"max_new_tokens": 1, "do_sample": False}
+def test_the_repair_of_the_engine_comes_last() -> None:
+    """A call's repair goes before that of the schema, and that before the engine's; logits have it as well."""
+    engine = engine_of(schema=SCHEMA, repair="first-1")
+    engine.add_schema(REPAIRED)
 
-    def of_stream(prompt: str, **options: Any) -> str:
-        with engine.stream(prompt, **greedy, **options) as stream:
-            list(stream)
-        assert stream.completion is not None
-        return stream.completion.repair
-
-    def of_logits(prompt: str, **options: Any) -> str:
-        repairs = ("slots", "first-1", "first-2", "all")
-        found = engine.logits(prompt, **options)
-        assert torch.allclose(found, engine.reference(prompt, **options))
-        return next(repair for repair in repairs if len(found) == engine.plan(prompt, repair=repair).num_new_tokens)
-
-    return {
-        "plan": lambda prompt, **options: str(engine.plan(prompt, **options).repair),
-        "generate": lambda prompt, **options: engine.generate(prompt, **greedy, **options).repair,
-        "generate_batch": lambda prompt, **options: engine.generate_batch([prompt], **greedy, **options)[0].repair,
-        "stream": of_stream,
-        "logits": of_logits,
-    }
+    for name, own, repair in (
+        ("s", None, "first-1"),
+        ("r", None, "first-2"),
+        ("r", "all", "all"),
+        ("s", "none", "none"),
+    ):
+        prompt = BOTH.format(name)
+        assert (
+            str(engine.plan(prompt, repair=own).repair) == answered(engine, prompt, **ONE, repair=own).repair == repair
+        )
+        assert len(engine.logits(prompt, repair=own)) == engine.plan(prompt, repair=repair).num_new_tokens
 
 
-@pytest.mark.parametrize("method", ["plan", "generate", "generate_batch", "stream", "logits"])
-def test_the_repair_of_the_call_comes_first(method: str) -> None:
-    """A call's repair goes before that of the schema, and that before the engine's; the default is "slots"."""
-    engine, plain = (Engine(tiny_model(), ByteTokenizer(), repair=repair) for repair in ("first-1", "slots"))
-    for each in (engine, plain):
-        each.add_schema(SCHEMA)
-        each.add_schema(REPAIRED)
-    served, served_plain = _answers(engine)[method], _answers(plain)[method]
+@pytest.mark.parametrize(("own", "stated"), [("closed", "fixed"), ("fixed", "closed")])
+def test_the_positions_of_the_engine_come_last(own: str, stated: str) -> None:
+    """A schema that states its positions is answered as by an engine with them; another one as the engine says."""
+    engine, other = (engine_of(schema=SCHEMA, positions=each) for each in (own, stated))
+    prompt = PROMPT.replace("<a/>", "<b/>")
+    assert engine.plan(prompt).tokens != other.plan(prompt).tokens
 
-    assert served_plain(BOTH.format("s")) == "slots"
-    assert served(BOTH.format("s")) == "first-1"
-    assert served(BOTH.format("r")) == "first-2"
-    assert served(BOTH.format("r"), repair="all") == "all"
-    assert served(BOTH.format("s"), repair="first-2") == "first-2"
+    engine.add_schema(SCHEMA.replace('name="s"', f'name="s" positions="{stated}"'))
+    assert engine.plan(prompt).tokens == other.plan(prompt).tokens
+    assert engine.logits(prompt).allclose(other.logits(prompt))
+
+
+def test_other_positions_are_refused() -> None:
+    """The error names those that there are, and a request has none of its own."""
+    with pytest.raises(InvalidValue, match="closed"):
+        engine_of(positions="open")
+    with pytest.raises(InvalidGeneration, match="positions"):
+        ENGINE.generate(PROMPT, positions="fixed")
 
 
 def test_repaired_tokens_are_counted() -> None:
     """The answer says how many stored tokens were computed again; they are new tokens."""
-    usage = ENGINE.generate(BOTH.format("s"), repair="all", max_new_tokens=1, do_sample=False).usage
+    usage = ENGINE.generate(BOTH.format("s"), repair="all", **ONE).usage
 
     assert usage.num_repaired_tokens == len("\ntwo")
     assert usage.num_new_tokens == len("\ntwo") + len("?")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
+
 import pytest
 
 from tests.conftest import law_examples, some_of
 from tests.requests.answers import requests_are_the_reference
-from tests.requests.features import possible_pairs, reason_against
+from tests.requests.features import count_pairs, possible_pairs, reason_against
 from tests.requests.independent import FIRST_SEED, run_over
-from tests.requests.table import counted
 from tests.requests.workloads import workloads
 
 NUM_PARTS = 24
@@ -28,7 +30,8 @@ def test_requests_with_any_options_are_answered_by_the_reference(part: int) -> N
 @pytest.mark.long
 def test_every_pair_of_features_is_drawn() -> None:
     """Random workloads have every pair of features in one request, and none of those that cannot be together."""
-    counts = counted(NUM_WORKLOADS)
+    counts: Counter[tuple[str, str]] = Counter()
+    run_over(workloads(), partial(count_pairs, counts), range(NUM_WORKLOADS))
 
     assert [pair for pair in possible_pairs() if not counts[pair]] == []
     assert [pair for pair in counts if pair[0] != pair[1] and reason_against(*pair)] == []

@@ -355,6 +355,8 @@ class Expected:
         """
         if completion.plan.tokens != self.plan.tokens:
             raise BrokenLaw(f"{self.ask}: other tokens were planned")
+        if (completion.logprobs is None) is ("logprobs" in self.options.given):
+            raise BrokenLaw(f"{self.ask}: the log-probabilities are {completion.logprobs}")
         answer = Answer(
             sequences=(completion.token_ids,),
             texts=(completion.text, *completion.alternatives),
