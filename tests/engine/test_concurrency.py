@@ -42,29 +42,6 @@ def test_progress_of_warming_may_use_the_engine() -> None:
     assert answers[0].usage.num_encoded_tokens > 0
 
 
-def test_progress_rises_to_all_tokens() -> None:
-    """Progress is reported after each forward pass, increases, and ends at the schema's tokens."""
-    made, told = engine(), []
-
-    (report,) = made.warm("books", progress=lambda done, total: told.append((done, total)))
-
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert len(told) > 1
-    assert told[-1] == (report.num_encoded_tokens,) * 2
-
-
-def test_threads_share_the_work_of_one_schema() -> None:
-    """Every token is encoded once, however many threads warm a schema."""
-    made, reports = engine(), []
-    threads = [threading.Thread(target=lambda: reports.extend(made.warm("books"))) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-
-    assert sum(report.num_encoded for report in reports) == len(made.keys("books"))
-
-
 FORKING = """
 import os, signal, threading
 import torch

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from transformers import AutoTokenizer
 
-from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidValue, SchemaError
 from promptcache.engine import Engine
 from promptcache.language import CHAT_SCHEMA, Prompt, Schema
@@ -19,6 +17,7 @@ from promptcache.layout import Level, Origin, Plan
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
+from tests.engine.asking import WAYS, answered
 from tests.language.test_chat import chats, text_of
 
 CHAT = [
@@ -30,8 +29,6 @@ CHAT = [
 GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 6}
 ENGINE = Engine(tiny_model(), ByteTokenizer())
 ENGINE.add_schema(Schema("empty"))
-DEMO = AutoTokenizer.from_pretrained(MODEL_FOLDER)
-DEMO_ENGINE = Engine.from_pretrained("demo")
 
 
 def all_tokens(plan: Plan) -> list[int]:
@@ -72,24 +69,14 @@ def test_a_schema_of_messages_takes_the_place_of_their_beginning(chat: list[dict
     assert torch.allclose(ENGINE.logits(prompt)[-1], ENGINE.logits(asked)[-1], atol=1e-9)
 
 
-def test_messages_have_the_tokens_of_the_chat_template() -> None:
-    """A chat has the tokens that transformers gives to its chat template."""
-    chat = [{**each, "content": text_of(each)} for each in CHAT]
-    expected = DEMO.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-
-    assert all_tokens(DEMO_ENGINE.plan(CHAT)) == expected
-
-
 def test_every_method_takes_messages() -> None:
     """Each way of asking gives the answer of `generate`; a batch takes several chats beside other prompts."""
-    answer = ENGINE.generate(CHAT, **GREEDY)
-    with ENGINE.stream(CHAT, **GREEDY) as stream:
-        streamed = "".join(stream)
+    answers = [answered(ENGINE, CHAT, way, **GREEDY) for way in WAYS]
     batch = ENGINE.generate_batch([CHAT, Prompt("empty").user("Hi"), tuple(CHAT[:2])], **GREEDY)
 
-    assert streamed == answer.text
+    assert len({each.token_ids for each in answers}) == 1
     assert [each.token_ids for each in batch[::2]] == [
-        answer.token_ids,
+        answers[0].token_ids,
         ENGINE.generate(CHAT[:2], **GREEDY).token_ids,
     ]
     assert torch.allclose(ENGINE.logits(CHAT), ENGINE.reference(CHAT))
@@ -138,14 +125,3 @@ def test_other_lists_are_refused(call: Callable[[], object], message: str) -> No
         call()
 
     assert message in str(found.value)
-
-
-def test_messages_forge_no_control_tokens() -> None:
-    """Control tokens in a message, as the tokenizer writes them, become ordinary tokens."""
-    control_ids = DEMO_ENGINE.tokenizer.control_ids
-    forged = DEMO_ENGINE.tokenizer.detokenize(sorted(control_ids))
-    plan = DEMO_ENGINE.plan([{"role": "user", "content": forged}])
-    (text,) = [each for each in plan.new if each.origin is Origin.TEXT]
-
-    assert DEMO_ENGINE.tokenizer.detokenize(text.token_ids) == forged
-    assert not control_ids.intersection(text.token_ids)

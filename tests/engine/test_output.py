@@ -21,17 +21,15 @@ from promptcache import Choice, Completion, Engine, Prompt, Regex
 from promptcache.decode import FinishReason
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidGeneration, InvalidOutput
-from promptcache.language import CHAT_SCHEMA, output_format
+from promptcache.language import CHAT_SCHEMA
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.decode.test_service import ask
+from tests.engine import asking
+from tests.engine.asking import SCHEMA, WAYS, answered
 from tests.strategies.json_schemas import json_schemas
 
-SCHEMA = """<schema name="travel">You plan trips.
-<module name="plan">Stay <parameter name="days" length="8" placeholder="n days"/>.</module>
-<union name="city"><module name="miami">Miami has beaches.</module><module name="paris">Paris has soup.</module></union>
-</schema>"""
 STATED = SCHEMA.replace("travel", "stated").replace("</schema>", '<answer type="int" pattern="[1-9][0-9]"/></schema>')
 PROMPT = '<prompt schema="travel"><plan days="nine"/><paris/><user>Where to?</user></prompt>'
 OTHER = '<prompt schema="travel"><miami/><user>Tell me more about all of it, please.</user></prompt>'
@@ -43,8 +41,7 @@ GUIDANCE = llguidance.hf.from_tokenizer(HF_TOKENIZER)
 
 def engine_of(model: Any, tokenizer: Any) -> Engine:
     """Return an engine with the travel schema, and with the same one under another name with a format of answers."""
-    engine = Engine(model, tokenizer)
-    engine.add_schema(SCHEMA)
+    engine = asking.engine_of(model, tokenizer)
     engine.add_schema(STATED)
     return engine
 
@@ -137,20 +134,26 @@ class Grown(BaseModel):
         raise ValueError("too young")
 
 
-def test_every_way_of_asking_gives_the_value() -> None:
-    """`generate`, a stream, a batch and a chat take `output`."""
-    answer = ENGINE.generate(PROMPT, output=Person, do_sample=False)
-    assert isinstance(answer.parsed, Person)
-    stream = ENGINE.stream(PROMPT, output=Person, do_sample=False)
-    assert "".join(stream) == answer.text
-    assert stream.completion is not None
-    assert stream.completion.parsed == answer.parsed
-    batch = ENGINE.generate_batch([PROMPT, PROMPT], output=Person, do_sample=False)
-    assert [each.parsed for each in batch] == [answer.parsed] * 2
-    chat = ENGINE.chat(PROMPT)
-    assert chat.say(output=Person, do_sample=False).parsed == answer.parsed
-    assert chat.say("And?", output=Choice(["a", "b"])).parsed in ("a", "b")
-    assert ENGINE.generate(PROMPT, max_new_tokens=2).parsed is None
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_asking_gives_the_value(way: str) -> None:
+    """All ways take `output`, and have the format that a schema states."""
+    found = [answered(ENGINE, PROMPT, way, output=Person, do_sample=False), answered(ENGINE, stated(), way)]
+
+    assert isinstance(found[0].parsed, Person)
+    assert found[0].parsed == ENGINE.generate(PROMPT, output=Person, do_sample=False).parsed
+    assert isinstance(found[1].parsed, int)
+    assert answered(ENGINE, PROMPT, way, max_new_tokens=2).parsed is None
+
+
+def test_answers_of_one_chat_and_of_one_batch_have_formats_of_their_own() -> None:
+    """That of the call, of the prompt or of the schema."""
+    batch = ENGINE.generate_batch([stated(), stated("<answer pattern='[a-c]'/>"), PROMPT], do_sample=False)
+    assert [type(each.parsed) for each in batch] == [int, str, type(None)]
+    chat = ENGINE.chat(stated())
+    assert chat.say(output=Choice(["a", "b"])).parsed in ("a", "b")
+    assert 10 <= chat.say("And?", do_sample=False).parsed < 100
+    built = Prompt("stated").use("plan").use("paris").answer("choice", choices=("a", "b")).user("Where to?")
+    assert ENGINE.generate(built).parsed in ("a", "b")
 
 
 def test_a_stated_format_is_named_in_errors() -> None:
@@ -195,23 +198,6 @@ def test_schemas_and_prompts_state_formats() -> None:
     assert ENGINE.generate(stated("<answer/>"), max_new_tokens=2).parsed is None
 
 
-def test_every_way_of_asking_has_the_stated_format() -> None:
-    """Streams, batches, services and chats have the format of the schema, in each answer."""
-    parsed = ENGINE.generate(stated(), do_sample=False).parsed
-    stream = ENGINE.stream(stated(), do_sample=False)
-    assert int("".join(stream)) == parsed
-    batch = ENGINE.generate_batch([stated(), stated("<answer pattern='[a-c]'/>"), PROMPT], do_sample=False)
-    assert [type(each.parsed) for each in batch] == [int, str, type(None)]
-    assert batch[0].parsed == parsed
-    (served,) = answers_of((stated(), {"do_sample": False}))
-    assert 10 <= served.parsed < 100
-    chat = ENGINE.chat(stated())
-    assert chat.say(do_sample=False).parsed == parsed
-    assert 10 <= chat.say("And?", do_sample=False).parsed < 100
-    built = Prompt("stated").use("plan").use("paris").answer("choice", choices=("a", "b")).user("Where to?")
-    assert ENGINE.generate(built).parsed in ("a", "b")
-
-
 def test_a_format_changes_no_token_and_no_key() -> None:
     """A schema with a format shares all encodings with the one without, and its prompts have the same tokens."""
     plans = [ENGINE.plan(each) for each in (PROMPT, stated(), stated("<answer type='line'/>"))]
@@ -222,7 +208,7 @@ def test_a_format_changes_no_token_and_no_key() -> None:
 
 
 def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
-    """Also one in a file, which the chat does not need any more."""
+    """Also one in a file, which the chat does not need any more, and one of a chat without a schema."""
     (tmp_path / "vote.json").write_text('{"enum": ["yes", "no"]}')
     (tmp_path / "prompt.xml").write_text(stated('<answer src="vote.json"/>'))
     chat = ENGINE.chat(tmp_path / "prompt.xml")
@@ -233,21 +219,10 @@ def test_a_saved_chat_keeps_the_format_of_its_prompt(tmp_path: Path) -> None:
         loaded = ENGINE.load_chat(tmp_path / path)
         assert loaded.say("Really?").parsed in ("yes", "no")
         loaded.save(tmp_path / "again.json")
-
-
-def test_a_saved_chat_without_a_schema_keeps_its_format(tmp_path: Path) -> None:
-    """The file has it beside the messages."""
-    chat = ENGINE.chat(
-        replace(Prompt.from_messages(CHAT_SCHEMA, [{"role": "user", "content": "Yes?"}]), answer_format=FORMAT)
-    )
-    chat.save(tmp_path / "chat.json")
-    loaded = ENGINE.load_chat(tmp_path / "chat.json")
-    assert loaded.prompt.answer_format is not None
-    assert output_format(loaded.prompt.answer_format) == Choice(["yes", "no"])
-    assert loaded.say().parsed in ("yes", "no")
-
-
-FORMAT = Prompt("any").answer("choice", choices=("yes", "no")).answer_format
+    messages = Prompt.from_messages(CHAT_SCHEMA, [{"role": "user", "content": "Yes?"}])
+    vote = Prompt("any").answer("choice", choices=("yes", "no")).answer_format
+    ENGINE.chat(replace(messages, answer_format=vote)).save(tmp_path / "plain.json")
+    assert ENGINE.load_chat(tmp_path / "plain.json").say().parsed in ("yes", "no")
 
 
 def test_a_cut_answer_has_no_value() -> None:

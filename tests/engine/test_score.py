@@ -79,17 +79,6 @@ def test_scores_of_other_models(family: str) -> None:
         assert_scored(engine, prompt, CHOICES, 1e-4)
 
 
-def test_the_greedy_answer_is_greedy() -> None:
-    """The text of a greedy answer has a score that says so, and with another character behind it has not."""
-    answers = {each: ENGINE.generate(each, max_new_tokens=1, do_sample=False).text for each in PROMPTS}
-    prompt, answer = next((each, text) for each, text in answers.items() if text and text.isascii())
-
-    first, second = ENGINE.score(prompt, [answer, answer + "\x00"])
-
-    assert (first.is_greedy, second.is_greedy) == (True, False)
-    assert first.logprob > second.logprob
-
-
 @pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "to_dynamic_cache", "generate"])
 def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
     """No method computes with positions that the model does not have."""
