@@ -34,6 +34,11 @@ def _wrapped(config: Any) -> Any:
         return get_peft_model(llama(), config)
 
 
+def _with_a_sparse_weight(hf: Any) -> Any:
+    hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.detach().to_sparse())
+    return hf
+
+
 def _compiled(hf: Any) -> Any:
     hf.compile(backend="eager")
     return hf
@@ -64,6 +69,7 @@ def _without_generation_config() -> Any:
             lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
             r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
         ),
+        (lambda: _with_a_sparse_weight(llama()), r"lm_head.weight' is sparse .*to_dense"),
         (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
         (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
         (lambda: _compiled(llama()), "LlamaForCausalLM is compiled by torch.compile"),
@@ -97,6 +103,7 @@ def _without_generation_config() -> Any:
         "a module",
         "peft",
         "virtual tokens",
+        "a sparse weight",
         "torch.compile",
         "a wrapper for devices",
         "compiled in place",
@@ -112,15 +119,6 @@ def test_what_is_no_model_is_refused(make: Any, message: str) -> None:
     """Objects that are not models, and models without position IDs, are refused with the reason."""
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
-
-
-def test_a_sparse_weight_is_refused() -> None:
-    """The refusal names the weight and the fix."""
-    hf = tiny_model().hf
-    hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.detach().to_sparse())
-
-    with pytest.raises(UnsupportedModel, match=r"lm_head.weight' is sparse .*to_dense"):
-        Engine(hf, ByteTokenizer())
 
 
 def test_loading_info_is_refused() -> None:

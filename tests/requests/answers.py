@@ -23,6 +23,7 @@ from promptcache.model import Model, reference_logits, used_tokens
 from promptcache.planning.turns import ChatTurn
 from promptcache.rows import Pool
 from promptcache.testing.tiny_model import tiny_model
+from tests.engine.asking import answered
 from tests.families import random_model
 from tests.laws.laws import BrokenLaw
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
@@ -110,10 +111,8 @@ class Asked:
 
     def _checked(self, step: Step) -> list[Completion | None]:
         match step.way:
-            case Way.GENERATE:
-                return [self._generate(*step.asks)]
-            case Way.STREAM:
-                return [self._stream(*step.asks)]
+            case Way.GENERATE | Way.STREAM:
+                return [self._single(*step.asks, step.way)]
             case Way.BATCH:
                 return self._batch(step.asks)
             case Way.SERVICE:
@@ -124,33 +123,20 @@ class Asked:
                 self._link(*step.asks)
                 return [None]
 
-    def _generate(self, ask: Ask) -> Completion:
-        expected = self._expected(ask, Way.GENERATE)
-        torch.manual_seed(ask.seed)
-        completion = self._engine.generate(
-            self._workload.prompts[ask.prompt],
-            max_new_tokens=ask.max_new_tokens,
-            repair=ask.repair,
-            salt=ask.salt,
-            **expected.options.given,
-        )
-        return expected.checked(completion, expected.draws(), expected.streamed())
+    def _arguments(self, ask: Ask, options: Resolved) -> dict[str, Any]:
+        return {
+            "max_new_tokens": ask.max_new_tokens,
+            "repair": ask.repair,
+            "salt": ask.salt,
+            **options.given,
+        }
 
-    def _stream(self, ask: Ask) -> Completion:
-        expected = self._expected(ask, Way.STREAM)
+    def _single(self, ask: Ask, way: Way) -> Completion:
+        expected = self._expected(ask, way)
         torch.manual_seed(ask.seed)
-        stream = self._engine.stream(
-            self._workload.prompts[ask.prompt],
-            max_new_tokens=ask.max_new_tokens,
-            repair=ask.repair,
-            salt=ask.salt,
-            **expected.options.given,
-        )
-        text = "".join(stream)
-        assert stream.completion is not None
-        if text != stream.completion.text:
-            raise BrokenLaw(f"{ask}: the pieces are {text!r}, the answer is {stream.completion.text!r}")
-        return expected.checked(stream.completion, expected.draws())
+        prompt = self._workload.prompts[ask.prompt]
+        completion = answered(self._engine, prompt, way, **self._arguments(ask, expected.options))
+        return expected.checked(completion, expected.draws(), expected.streamed())
 
     def _batch(self, asks: Sequence[Ask]) -> list[Completion | None]:
         first = asks[0]
@@ -159,10 +145,7 @@ class Asked:
         torch.manual_seed(first.seed)
         completions = self._engine.generate_batch(
             [self._workload.prompts[ask.prompt] for ask in asks],
-            max_new_tokens=first.max_new_tokens,
-            repair=first.repair,
-            salt=first.salt,
-            **options.given,
+            **self._arguments(first, options),
         )
         torch.manual_seed(first.seed)
         draws = [each.next_draws() for each in expected]
@@ -177,12 +160,9 @@ class Asked:
                 service.submit(
                     self._workload.prompts[ask.prompt],
                     items.put,
-                    max_new_tokens=ask.max_new_tokens,
-                    repair=ask.repair,
-                    salt=ask.salt,
                     seed=ask.seed,
                     reuse=ask.reuse,
-                    **each.options.given,
+                    **self._arguments(ask, each.options),
                 )
             return [each.checked_items(items) for each, items in zip(expected, heard, strict=True)]
         finally:
