@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -152,6 +153,32 @@ class Conversations(RuleBasedStateMachine):
         told.answer("".join(told.chat.stream(told.ask("And?"), max_new_tokens=3, **GREEDY)))
 
     @rule(number=st.integers(0, 9))
+    def leave(self, number: int) -> None:
+        """Close a stream after its first piece, which may be its last one."""
+        told = self._told(number)
+        stream = told.chat.stream(None if told.waits else "Left?", max_new_tokens=8, **GREEDY)
+        next(stream, None)
+        stream.close()
+        if stream.completion is not None:
+            told.ask("Left?")
+            told.answer(stream.completion.text)
+
+    @rule(number=st.integers(0, 9), calls=st.integers(0, 4))
+    def fail(self, number: int, calls: int) -> None:
+        """Ask with code of the caller that raises after some tokens."""
+        told, left = self._told(number), [calls]
+
+        def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ArithmeticError("on purpose")
+            return scores
+
+        options: dict[str, Any] = {"max_new_tokens": 6, "eos_token_id": [], "logits_processor": [processor]}
+        with pytest.raises(ArithmeticError):
+            told.chat.say(None if told.waits else "Fail?", **options, **GREEDY)
+
+    @rule(number=st.integers(0, 9))
     def fork(self, number: int) -> None:
         """Fork a chat."""
         told = self._told(number)
@@ -212,6 +239,12 @@ class Conversations(RuleBasedStateMachine):
             assert each.chat.messages == each.messages
             assert each.chat.question == (each.messages[-1]["content"] if each.waits else None)
 
+    @invariant()
+    def history_is_within_its_limits(self) -> None:
+        """History and all other KV that is kept are within the budget."""
+        memory = self.engine.store.memory
+        assert self.engine._history.nbytes <= memory.nbytes() <= memory.budget_bytes
+
     def _told(self, number: int) -> Told:
         return self.chats[number % len(self.chats)]
 
@@ -219,6 +252,7 @@ class Conversations(RuleBasedStateMachine):
     def clear(self) -> None:
         """Clear the history."""
         self.engine.clear_history()
+        assert self.engine._history.nbytes == 0
 
     @rule(number=st.integers(0, 50))
     def evict(self, number: int) -> None:

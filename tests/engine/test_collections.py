@@ -99,13 +99,6 @@ def test_a_collection_may_stand_behind_anything(first: str, bos: bool) -> None:
 ENGINE = engine_of()
 
 
-def test_the_first_member_behind_guaranteed_text_is_exact() -> None:
-    """A member that stands directly behind what it has seen is as exact as a module; one behind others is not."""
-    assert ENGINE.plan(prompt("cook", others="")).level is Level.EXACT
-    assert ENGINE.plan(prompt("cook", "bus", others="")).level is Level.MODULAR
-    assert ENGINE.plan(prompt("cook", others="<tone/>")).level is Level.MODULAR
-
-
 def test_a_member_is_one_encoding_in_any_place() -> None:
     """A member of a collection is encoded once, whatever stands before it."""
     engine = engine_of()

@@ -5,17 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from promptcache.answers import AnswerReader
-from promptcache.decode.completion import Completion, FinishReason
-from promptcache.decode.stream import Stream, _leave
+from promptcache.decode.completion import FinishReason
+from promptcache.decode.stream import _leave
 from promptcache.diagnostics import (
     Cancelled,
     ContextLengthExceeded,
@@ -153,24 +150,6 @@ def test_concurrent_requests_encode_once() -> None:
     assert answers == [alone.generate(prompt, **GREEDY).token_ids for prompt in prompts]
     used = [part.encoding for prompt in prompts for part in engine.plan(prompt).tokens.parts]
     assert store.puts == len({*used, *(part.encoding for each in used for part in each.context)})
-
-
-def test_pieces_are_the_text_where_tokens_are_words(engine: Engine) -> None:
-    """The pieces include spaces that a tokenizer writes between tokens."""
-    answer = engine.generate(PROMPT, **GREEDY)
-
-    def words(token_ids: Sequence[int]) -> str:
-        return " ".join(str(token_id) for token_id in token_ids if token_id != answer.token_ids[1])
-
-    def produce(on_token: Callable[[int], object], _: Callable[[], bool]) -> Completion:
-        for token_id in answer.token_ids:
-            on_token(token_id)
-        return replace(answer, text=words(answer.token_ids))
-
-    pieces = list(Stream(produce, words, AnswerReader().split()))
-
-    assert "".join(pieces) == words(answer.token_ids)
-    assert len(pieces) == len(words(answer.token_ids).split())
 
 
 def test_threads_that_read_one_stream_all_come_to_its_end(engine: Engine) -> None:

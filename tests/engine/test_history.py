@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from transformers import LogitsProcessorList
 
 from promptcache.decode import Completion, KVSource
 from promptcache.engine import Engine
@@ -19,7 +15,6 @@ from promptcache.layout import context_digest
 from promptcache.rows import History
 from promptcache.rows.history import _append, num_shared
 from promptcache.testing.cached import distance
-from tests.conftest import law_examples
 from tests.engine.asking import engine_of
 from tests.families import random_model
 
@@ -38,20 +33,11 @@ def engine(**options: Any) -> Engine:
 
 
 PLAIN = engine(history=False)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "repetition_penalty": {"repetition_penalty": 1.5},
-    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
-    "bad_words": {"bad_words_ids": [[110], [111, 32]]},
-    "bias": {"sequence_bias": {(111, 110): 5.0, (71,): -3.0}},
-    "min_new_tokens": {"min_new_tokens": 3, "eos_token_id": 32},
-    "eos": {"eos_token_id": [32, 46]},
-}
 
 
-def asked(on: Engine, prompt: str, number: int, **options: Any) -> Completion:
+def asked(on: Engine, prompt: str, number: int) -> Completion:
     """Return the greedy answer with its log-probabilities."""
-    return on.generate(prompt, max_new_tokens=number, do_sample=False, logprobs=20, **options)
+    return on.generate(prompt, max_new_tokens=number, do_sample=False, logprobs=20)
 
 
 def logprobs(completion: Completion) -> torch.Tensor:
@@ -67,102 +53,6 @@ def check_equal(found: Completion, expected: Completion) -> None:
     usage = found.usage
     assert usage.num_history_tokens + usage.num_new_tokens == found.plan.num_new_tokens
     assert sum(each.num_tokens for each in usage.modules) == usage.num_reused_tokens + usage.num_history_tokens
-
-
-class Histories(RuleBasedStateMachine):
-    """Requests, batches, abandoned streams, evictions and salts on one engine."""
-
-    memory_tokens = 4000
-
-    def __init__(self) -> None:
-        super().__init__()
-        size = PLAIN.model.shape.token_bytes
-        self.engine = engine(model=PLAIN.model, store=StoreConfig(memory_bytes=self.memory_tokens * size))
-
-    @rule(
-        prompt=st.sampled_from(PROMPTS),
-        number=st.integers(3, 9),
-        repair=st.sampled_from(("none", "slots", "first-3", "all")),
-        options=st.sampled_from(sorted(OPTIONS)),
-        salt=st.sampled_from((None, "one")),
-    )
-    def ask(self, prompt: str, number: int, repair: str, options: str, salt: str | None) -> None:
-        """One request."""
-        given = {"repair": repair, **OPTIONS[options]}
-        check_equal(asked(self.engine, prompt, number, salt=salt, **given), asked(PLAIN, prompt, number, **given))
-
-    @rule(prompt=st.sampled_from(PROMPTS), number=st.integers(1, 6), turns=st.integers(1, 3))
-    def converse(self, prompt: str, number: int, turns: int) -> None:
-        """Requests that each continue the one before with its answer."""
-        for _ in range(turns):
-            found = asked(self.engine, prompt, number)
-            check_equal(found, asked(PLAIN, prompt, number))
-            prompt = prompt.replace("</prompt>", f" {len(found.token_ids)} more</prompt>")
-
-    @rule(prompts=st.lists(st.sampled_from(PROMPTS), min_size=1, max_size=4), number=st.integers(1, 6))
-    def ask_together(self, prompts: list[str], number: int) -> None:
-        """A batch."""
-        found, expected = (
-            each.generate_batch(prompts, max_new_tokens=number, do_sample=False) for each in (self.engine, PLAIN)
-        )
-        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
-
-    @rule(prompt=st.sampled_from(PROMPTS))
-    def leave(self, prompt: str) -> None:
-        """A stream that is closed after its first piece."""
-        stream = self.engine.stream(prompt, max_new_tokens=8, do_sample=False)
-        next(stream, None)
-        stream.close()
-
-    @rule(prompt=st.sampled_from(PROMPTS), calls=st.integers(0, 4))
-    def fail(self, prompt: str, calls: int) -> None:
-        """A request whose caller's code raises."""
-        left = [calls]
-
-        def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            left[0] -= 1
-            if left[0] < 0:
-                raise ArithmeticError("on purpose")
-            return scores
-
-        with pytest.raises(ArithmeticError):
-            self.engine.generate(prompt, max_new_tokens=6, logits_processor=LogitsProcessorList([processor]))
-
-    @rule(number=st.integers(0, 50))
-    def evict(self, number: int) -> None:
-        """Delete an encoding, as eviction does."""
-        keys = list(self.engine.store.keys())
-        if keys:
-            self.engine.store.delete(keys[number % len(keys)])
-
-    @rule()
-    def clear(self) -> None:
-        """Clear the history."""
-        self.engine.clear_history()
-        assert self.engine._history is not None
-        assert self.engine._history.nbytes == 0
-
-    @invariant()
-    def stays_within_its_limits(self) -> None:
-        """History and all other KV that is kept are within the budget."""
-        assert self.engine._history is not None
-        memory = self.engine.store.memory
-        assert self.engine._history.nbytes <= memory.nbytes() <= memory.budget_bytes
-
-
-class SmallHistories(Histories):
-    """A budget that modules need."""
-
-    memory_tokens = 200
-
-
-for _machine in (Histories, SmallHistories):
-    _machine.TestCase.settings = settings(
-        max_examples=law_examples(0.05, thorough=0.2), stateful_step_count=20, deadline=None
-    )
-
-TestHistories = pytest.mark.law(Histories.TestCase)
-TestSmallHistories = pytest.mark.law(SmallHistories.TestCase)
 
 
 def ask_in_turn(made: Engine) -> None:

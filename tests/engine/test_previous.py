@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
 from promptcache.language import CheckedSchema, Context, check_schema
-from promptcache.layout import Level, lay_out, make_plan, run_states
+from promptcache.layout import lay_out, make_plan, run_states
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples
@@ -92,15 +91,7 @@ def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema,
 
 
 def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
-    """Not the ones before that, and no text that the prompt does not select."""
-    assert seen("abcf") == {
-        "a": "Answer.",
-        "b": "Answer.\nalpha",
-        "c": "Answer.\nbeta\nMiddle.",
-        "f": "Answer.\nMiddle.\ngamma ",
-    }
-    assert seen("ac")["c"] == "Answer.\nalpha\nMiddle."
-    assert seen("adef") == {"a": "Answer.", "d": "", "f": "Answer.\nMiddle.\ndelta"}  # e is not cached
+    """Not the ones before that; so do members of a collection."""
     assert seen("fyx") == {
         "f": "Answer.\nMiddle.",
         "notes/y": "Answer.\nMiddle.\nzeta",
@@ -122,15 +113,6 @@ def test_members_that_do_not_see_the_previous_one_are_passed_over() -> None:
 
     assert with_member.encoding == without.encoding
     assert engine._catalog.find("s").schema.modules["notes"].context is Context.GUARANTEED
-
-
-def test_two_modules_are_exact_and_three_are_not() -> None:
-    """The second module has seen all that is before it."""
-    engine = asking.engine_of(schema=FOUR)
-
-    for number in range(5):
-        levels = {engine.plan(prompt("".join(each))).level for each in combinations("abcd", number)}
-        assert levels == {Level.EXACT if number < 3 else Level.MODULAR}
 
 
 def test_pairs_are_encoded_once() -> None:
