@@ -183,7 +183,10 @@ def test_closing_a_stream_stops_generation(engine: Engine) -> None:
 
 def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
     """Deleting an unread stream stops generation."""
-    stream = engine.stream(PROMPT, max_new_tokens=3_000, do_sample=False)
+    num_left = 1_000
+    tokens = iter(range(num_left))
+    stops = [lambda *_, **__: next(tokens) < 0]
+    stream = engine.stream(PROMPT, max_new_tokens=num_left, eos_token_id=[], stopping_criteria=stops, do_sample=False)
     next(stream)
     (thread,) = stream_threads()
 
@@ -192,6 +195,7 @@ def test_dropping_a_stream_stops_generation(engine: Engine) -> None:
     thread.join(20)
 
     assert not thread.is_alive()
+    assert next(tokens, None) is not None
 
 
 def test_the_end_of_the_program_ends_a_stream(engine: Engine) -> None:

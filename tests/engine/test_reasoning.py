@@ -90,8 +90,8 @@ def test_a_template_without_reasoning_leaves_answers_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("template", [KEEPS, DROPS], ids=["keeps", "drops"])
-def test_a_chat_gives_reasoning_back_to_the_template(template: str) -> None:
-    """The next question has the tokens of the conversation with its reasoning, kept or dropped by the template."""
+def test_a_chat_gives_reasoning_back_to_the_template(template: str, tmp_path: Path) -> None:
+    """The next question has the tokens of the conversation with its reasoning, kept or dropped, also from a file."""
     engine, tokenizer = engine_of(template)
     chat = engine.chat()
     chat.say(QUESTION, **saying(engine, SAID))
@@ -101,25 +101,15 @@ def test_a_chat_gives_reasoning_back_to_the_template(template: str) -> None:
     ]
 
     assert chat.messages == messages
+    chat.save(tmp_path / "chat.json")
+    loaded = engine.load_chat(tmp_path / "chat.json")
+    assert (loaded.turns, loaded.messages) == (chat.turns, messages)
     messages.append({"role": "user", "content": "Where?"})
     found = chat.say("Where?", **saying(engine, "There."))
 
     assert list(found.plan.tokens.used_ids) == rendered(tokenizer, messages)
     assert list(engine.plan(messages).tokens.used_ids) == rendered(tokenizer, messages)
     assert ("Many." in prefilled_text(engine, messages)) == (template == KEEPS)
-
-
-def test_a_saved_chat_keeps_its_reasoning(tmp_path: Path) -> None:
-    """A chat that was saved goes on with the same tokens."""
-    engine, _ = engine_of(KEEPS)
-    chat = engine.chat()
-    chat.say(QUESTION, **saying(engine, SAID))
-    chat.save(tmp_path / "chat.json")
-
-    loaded = engine.load_chat(tmp_path / "chat.json")
-
-    assert loaded.turns == chat.turns
-    assert loaded.messages == chat.messages
 
 
 def test_control_tokens_in_reasoning_are_text() -> None:
@@ -156,19 +146,18 @@ def test_reasoning_that_a_schema_cannot_hold_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "match"),
+    ("make", "message", "match"),
     [
-        ({"role": "user", "content": "Why?", "reasoning_content": "x"}, "only messages of the assistant"),
-        ({"role": "assistant", "content": "So.", "reasoning_content": 3}, "reasoning_content=3"),
+        (Prompt, {"role": "user", "content": "Why?", "reasoning_content": "x"}, "only messages of the assistant"),
+        (Prompt, {"role": "assistant", "content": "So.", "reasoning_content": 3}, "reasoning_content=3"),
+        (
+            Schema,
+            {"role": "assistant", "content": "So.", "reasoning_content": "x"},
+            "reasoning_content is not supported",
+        ),
     ],
 )
-def test_wrong_reasoning_is_refused(message: dict[str, Any], match: str) -> None:
-    """The error names the place."""
+def test_wrong_reasoning_is_refused(make: Any, message: dict[str, Any], match: str) -> None:
+    """The error names the place; a turn of a schema has only text."""
     with pytest.raises(InvalidValue, match=match):
-        Prompt.from_messages("guide", [message])
-
-
-def test_schemas_refuse_reasoning() -> None:
-    """A turn of a schema has only text."""
-    with pytest.raises(InvalidValue, match="reasoning_content is not supported"):
-        Schema.from_messages("guide", [{"role": "assistant", "content": "So.", "reasoning_content": "x"}])
+        make.from_messages("guide", [message])

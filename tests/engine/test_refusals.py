@@ -16,6 +16,7 @@ from promptcache.diagnostics import UnsupportedModel
 from promptcache.engine import Engine
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
+from tests.engine.asking import answered
 
 LLAMA = transformers.LlamaConfig(
     vocab_size=263, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
@@ -56,67 +57,55 @@ def _without_generation_config() -> Any:
     return hf
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: "demo", r"a loaded model of transformers, not str; Engine.from_pretrained\(\) loads one"),
-        (lambda: torch.nn.Linear(2, 2), "not Linear"),
-        (
-            lambda: _wrapped(LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")),
-            "not PeftModelForCausalLM; pass the LlamaForCausalLM inside of it, model.base_model.model",
+NO_MODELS: dict[str, tuple[Any, str]] = {
+    "a name": (lambda: "demo", r"a loaded model of transformers, not str; Engine.from_pretrained\(\) loads one"),
+    "a module": (lambda: torch.nn.Linear(2, 2), "not Linear"),
+    "peft": (
+        lambda: _wrapped(LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")),
+        "not PeftModelForCausalLM; pass the LlamaForCausalLM inside of it, model.base_model.model",
+    ),
+    "virtual tokens": (
+        lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
+        r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
+    ),
+    "a sparse weight": (lambda: _with_a_sparse_weight(llama()), r"lm_head.weight' is sparse .*to_dense"),
+    "torch.compile": (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
+    "a wrapper for devices": (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
+    "compiled in place": (lambda: _compiled(llama()), "LlamaForCausalLM is compiled by torch.compile"),
+    "a compiled layer": (lambda: _with_a_compiled_layer(llama()), r"LlamaForCausalLM\.model\.layers\.0 is compiled"),
+    "no output layer": (
+        lambda: transformers.LlamaModel(LLAMA),
+        "LlamaModel does not generate text; load it with AutoModelForCausalLM",
+    ),
+    "no generation configuration": (
+        lambda: _without_generation_config(),
+        "LlamaForCausalLM has no generation configuration; set it to",
+    ),
+    "alibi": (
+        lambda: transformers.BloomForCausalLM(
+            transformers.BloomConfig(vocab_size=263, hidden_size=16, n_layer=1, n_head=2)
         ),
-        (
-            lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
-            r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
+        "bloom .*takes positions from the order of the cache",
+    ),
+    "alibi by choice": (
+        lambda: transformers.FalconForCausalLM(
+            transformers.FalconConfig(
+                vocab_size=263, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True
+            )
         ),
-        (lambda: _with_a_sparse_weight(llama()), r"lm_head.weight' is sparse .*to_dense"),
-        (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
-        (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
-        (lambda: _compiled(llama()), "LlamaForCausalLM is compiled by torch.compile"),
-        (lambda: _with_a_compiled_layer(llama()), r"LlamaForCausalLM\.model\.layers\.0 is compiled"),
-        (
-            lambda: transformers.LlamaModel(LLAMA),
-            "LlamaModel does not generate text; load it with AutoModelForCausalLM",
-        ),
-        (lambda: _without_generation_config(), "LlamaForCausalLM has no generation configuration; set it to"),
-        (
-            lambda: transformers.BloomForCausalLM(
-                transformers.BloomConfig(vocab_size=263, hidden_size=16, n_layer=1, n_head=2)
-            ),
-            "bloom .*takes positions from the order of the cache",
-        ),
-        (
-            lambda: transformers.FalconForCausalLM(
-                transformers.FalconConfig(
-                    vocab_size=263, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True
-                )
-            ),
-            "falcon .*takes positions from the order of the cache",
-        ),
-        (
-            lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=8, **GPT2)),
-            "has 8 positions; 34 are needed at least",
-        ),
-    ],
-    ids=[
-        "a name",
-        "a module",
-        "peft",
-        "virtual tokens",
-        "a sparse weight",
-        "torch.compile",
-        "a wrapper for devices",
-        "compiled in place",
-        "a compiled layer",
-        "no output layer",
-        "no generation configuration",
-        "alibi",
-        "alibi by choice",
-        "few positions",
-    ],
-)
-def test_what_is_no_model_is_refused(make: Any, message: str) -> None:
+        "falcon .*takes positions from the order of the cache",
+    ),
+    "few positions": (
+        lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=8, **GPT2)),
+        "has 8 positions; 34 are needed at least",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_MODELS)
+def test_what_is_no_model_is_refused(kind: str) -> None:
     """Objects that are not models, and models without position IDs, are refused with the reason."""
+    make, message = NO_MODELS[kind]
     with pytest.raises(UnsupportedModel, match=message):
         Engine(make(), ByteTokenizer())
 
@@ -175,15 +164,7 @@ def test_a_model_that_does_not_run_is_refused(make: Any, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "meant"),
-    [
-        ("bf16", "bfloat16"),
-        ("fp99", None),
-        ("Float32", "float32"),
-        ("", None),
-        (torch.int8, None),
-        (5, None),
-        (None, None),
-    ],
+    [("bf16", "bfloat16"), ("Float32", "float32"), *((each, None) for each in ("fp99", "", torch.int8, 5, None))],
 )
 def test_a_dtype_is_one_that_models_compute_in(dtype: Any, meant: str | None) -> None:
     """An unknown dtype is refused before loading, with the known ones and the nearest."""
@@ -232,15 +213,12 @@ def test_a_model_of_ours_keeps_its_context_length() -> None:
 
 def test_a_tokenizer_of_another_model_is_noticed() -> None:
     """Token IDs beyond the vocabulary are refused before anything is computed, in schemas and prompts."""
-    engine = Engine(
-        transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=120, **GPT2)),
-        ByteTokenizer(),
-    )
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=120, **GPT2))
+    engine = Engine(model, ByteTokenizer())
     engine.add_schema('<schema name="s">é<module name="a">abc</module></schema>')
     engine.add_schema('<schema name="t"><module name="a">abc</module></schema>')
 
-    for answer in (engine.generate, lambda prompt: engine.generate_batch([prompt])):
-        with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
-            answer('<prompt schema="s"/>')
-        with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
-            answer('<prompt schema="t"><a/>é</prompt>')
+    for prompt in ('<prompt schema="s"/>', '<prompt schema="t"><a/>é</prompt>'):
+        for way in ("generate", "batch"):
+            with pytest.raises(UnsupportedModel, match=r"has 120 tokens, and its tokenizer returned token \d+"):
+                answered(engine, prompt, way)

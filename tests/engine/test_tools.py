@@ -29,6 +29,7 @@ from tests.engine.calling import (
 from tests.engine.test_reasoning import Says
 
 ENGINE, TOKENIZER = engine_of(HERMES)
+FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 100}
 
 
 def saying(text: str) -> dict[str, Any]:
@@ -93,12 +94,16 @@ def test_a_forced_call_is_a_call(choice: str) -> None:
         (WRITES_THINKING, False, ""),
         (WRITES_THINKING, True, ""),
         (OPENS_THINKING, False, "I look.\n</think>\n\n"),
+        (XML, False, ""),
     ],
 )
 def test_calls_behind_reasoning(template: str, closed: bool, reasoning: str, choice: str) -> None:
-    """Calls of models that reason are those of the template, called freely or forced, behind a block or without one."""
+    """Calls are those of the template, called freely or forced, behind a block of reasoning or without one."""
     engine, _ = engine_of(template)
-    text = f'{reasoning}<tool_call>\n{{"name": "weather", "arguments": {{"city": "Oslo"}}}}\n</tool_call>'
+    call = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+    if template is XML:
+        call = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"
+    text = f"{reasoning}<tool_call>\n{call}\n</tool_call>"
     says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
     asked: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "template_kwargs": {"closed": closed}}
     answer = engine.generate([QUESTION], **asked, **says)
@@ -129,23 +134,6 @@ def test_a_chat_goes_on_after_a_bad_call(tmp_path: Path, value: str, expected: A
     assert ENGINE.load_chat(tmp_path / "chat.json", tools=[tool("weather", city={})]).turns == chat.turns
 
 
-def test_calls_in_xml() -> None:
-    """A template that writes elements is recognised; forced calls, calls of answers and their messages have its form."""
-    engine, _ = engine_of(XML)
-    tools = [tool("weather", city={"type": "string"}, days={"type": "integer", "maximum": 9}), *TOOLS[1:]]
-    arguments = "<parameter=city>\n7\n</parameter>\n<parameter=days>\n7\n</parameter>\n"
-    text = f"I look.\n<tool_call>\n<function=weather>\n{arguments}</function>\n</tool_call>"
-    says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 200}
-    answer = engine.generate([QUESTION], tools=tools, **says)
-    (call,) = answer.tool_calls
-    assert (answer.text, json.loads(call.arguments)) == ("I look.", {"city": "7", "days": 7})
-    calls = [{"type": "function", "function": call._asdict()}]
-    said = {"role": "assistant", "content": answer.text, "tool_calls": calls}
-    assert text.removeprefix("I look.\n") in engine.render([QUESTION, said, RESULT])
-    forced = engine.generate([QUESTION], tools=TOOLS, tool_choice="weather", max_new_tokens=100)
-    assert [json.loads(each.arguments) for each in forced.tool_calls] in ([{"city": "Oslo"}], [{"city": "Rome"}])
-
-
 def test_an_answer_is_a_call_or_has_the_format() -> None:
     """With `output` the model decides between a call and text of the format; a forced call is a call, for every tool."""
     asked: dict[str, Any] = {"tools": TOOLS, "output": Choice(["warm", "cold"]), "max_new_tokens": 100}
@@ -172,12 +160,16 @@ def bias(start: str, value: float) -> dict[int, float]:
 
 
 def test_tools_of_a_schema_are_its_modules() -> None:
-    """Definitions in cached modules serve calls; one that is nowhere is refused with the fix."""
+    """Definitions in cached modules serve calls, also of chats; one that is nowhere is refused with the fix."""
     engine, _ = engine_of(HERMES)
     name, text = tool_member(TOOLS[0])
     engine.add_schema(
         f'<schema name="agent"><system>Call tools.<module name="{name}"><![CDATA[{text}]]></module></system></schema>'
     )
+    chat = engine.chat(Prompt("agent").use(name), tools=TOOLS[:1])
+    chat.say("How warm is it?", **FORCED)
+    expected = Prompt.from_messages("agent", [*chat.messages, {"role": "tool", "content": "7"}]).use(name)
+    assert chat.say(results=["7"], max_new_tokens=2).plan.tokens.used_ids == engine.plan(expected).tokens.used_ids
     prompt = Prompt.from_messages("agent", [QUESTION]).use(name)
     answer = engine.generate(prompt, tools=TOOLS[:1], tool_choice="required", max_new_tokens=100)
     assert answer.tool_calls
@@ -239,9 +231,6 @@ def test_a_template_without_tools_is_named() -> None:
         engine.chat(tools=TOOLS).say("Hello")
 
 
-FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 100}
-
-
 def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
     """Each answer is that of the same messages, calls and results included; also from a file, and as a stream."""
     chat = ENGINE.chat(tools=TOOLS, template_kwargs={"tone": "calm"})
@@ -263,19 +252,6 @@ def test_a_chat_keeps_calls_and_results(tmp_path: Path) -> None:
     assert third.usage.num_history_tokens > 0
     roles = ["user", "assistant", "tool", "assistant", "user", "assistant"]
     assert [each["role"] for each in chat.messages] == roles
-
-
-def test_a_chat_over_a_schema_keeps_calls() -> None:
-    """Tools of modules are called in a chat over them."""
-    engine, _ = engine_of(HERMES)
-    name, text = tool_member(TOOLS[0])
-    engine.add_schema(
-        f'<schema name="agent"><system><module name="{name}"><![CDATA[{text}]]></module></system></schema>'
-    )
-    chat = engine.chat(Prompt("agent").use(name), tools=TOOLS[:1])
-    chat.say("How warm is it?", **FORCED)
-    expected = Prompt.from_messages("agent", [*chat.messages, {"role": "tool", "content": "7"}]).use(name)
-    assert chat.say(results=["7"], max_new_tokens=2).plan.tokens.used_ids == engine.plan(expected).tokens.used_ids
 
 
 @pytest.mark.parametrize(
