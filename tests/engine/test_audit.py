@@ -19,6 +19,7 @@ from promptcache.planning import schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
+from tests.engine.asking import engine_of
 from tests.tokenizer.small_tokenizers import llama_like
 
 NOISE = 1e-9  # the tiny model computes in float64
@@ -130,8 +131,8 @@ def test_repair_brings_a_request_nearer(engine: Engine) -> None:
 )
 def test_text_between_control_tokens_is_tokenized_as_a_whole(schema: str, prompt: str, is_cut: bool) -> None:
     """ "bc" is one token for plain prefill wherever the schema cuts it, but not across the control tokens of turns."""
-    engine = Engine(tiny_model(), JoiningTokenizer())
-    engine.add_schema(f'<schema name="s" whitespace="preserve" separator="">{schema}</schema>')
+    schema = f'<schema name="s" whitespace="preserve" separator="">{schema}</schema>'
+    engine = engine_of(tokenizer=JoiningTokenizer(), schema=schema)
     found = engine.audit(f'<prompt schema="s">{prompt}</prompt>', max_new_tokens=2, repair="all")
 
     assert found.level is Level.EXACT
@@ -151,8 +152,7 @@ def test_distances_count_places() -> None:
 
 def test_an_audit_keeps_the_kv_of_its_request_only() -> None:
     """The store has the KV of the schema, and the engine has no history of the audit."""
-    engine = Engine(tiny_model(), ByteTokenizer())
-    engine.add_schema(f'<schema name="s">{APART}</schema>')
+    engine = engine_of(schema=f'<schema name="s">{APART}</schema>')
     engine.warm()
     keys = set(engine.store.keys())
     engine.audit('<prompt schema="s"><a/><b/>?</prompt>')

@@ -6,7 +6,7 @@ import json
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from promptcache.diagnostics import (
     ContextLengthExceeded,
     InvalidGeneration,
     InvalidValue,
-    PromptCacheError,
     PromptError,
     UnknownSchema,
 )
@@ -35,6 +34,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
 from tests.conftest import law_examples
+from tests.engine.asking import engine_of
 from tests.engine.test_history import logprobs
 
 SCHEMA = """<schema name="s">Root. <module name="a">Text of <parameter name="p" length="8" default="none"/> goes on.</module>
@@ -60,9 +60,8 @@ MODEL, TOKENIZER = tiny_model(), ByteTokenizer()
 
 def engine(**options: Any) -> Engine:
     """Return an engine with both schemas."""
-    made = Engine(MODEL, TOKENIZER, **options)
-    for schema in (SCHEMA, OPEN):
-        made.add_schema(schema)
+    made = engine_of(MODEL, TOKENIZER, SCHEMA, **options)
+    made.add_schema(OPEN)
     return made
 
 
@@ -373,9 +372,8 @@ class OtherBytes(ByteTokenizer):
 def test_answers_get_tokens_of_another_tokenizer(tmp_path: Path) -> None:
     """A chat that is loaded with another tokenizer has the same texts, and the tokens that these have there."""
     chat = saved(PLAIN, tmp_path / "chat.json", "One?")
-    made, other = Engine(MODEL, OtherBytes()), OtherBytes()
-    made.add_schema(SCHEMA)
-    loaded = made.load_chat(tmp_path / "chat.json")
+    other = OtherBytes()
+    loaded = engine_of(MODEL, other, SCHEMA).load_chat(tmp_path / "chat.json")
 
     assert loaded.messages == chat.messages
     assert [turn.token_ids for turn in loaded.turns] == [other.tokenize(turn.answer) for turn in chat.turns]
@@ -393,45 +391,36 @@ def test_a_chat_that_grows_meanwhile_keeps_its_turns() -> None:
     assert [turn.question for turn in chat.turns] == ["Two?"]
 
 
-def test_a_failed_answer_leaves_the_chat_as_it_was() -> None:
-    """An option that is refused, a prompt that is wrong, or no room: the conversation has no new turn."""
-    made = engine()
-    chat = made.chat(PROMPTS[0])
-    with pytest.raises(PromptCacheError):
-        chat.say("One?", max_tokens=3)
-    for name in ("repair", "salt"):
-        with pytest.raises(InvalidGeneration, match=rf"engine\.chat\(…, {name}=…\)"):
-            chat.say("One?", **{name: "all"})
-    with pytest.raises(ContextLengthExceeded, match="rewind"):
-        chat.say("word " * CONTEXT_LENGTH)
-    with pytest.raises(InvalidValue, match="text"):
-        chat.say(3)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("ask", "error", "message"),
+    [
+        (lambda chat: chat.say("One?", max_tokens=3), InvalidGeneration, "max_tokens"),
+        *(
+            (
+                lambda chat, name=name: chat.say("One?", **{name: "all"}),
+                InvalidGeneration,
+                rf"engine\.chat\(…, {name}=…\)",
+            )
+            for name in ("repair", "salt")
+        ),
+        (lambda chat: chat.say("word " * CONTEXT_LENGTH), ContextLengthExceeded, "rewind"),
+        (lambda chat: chat.say(3), InvalidValue, "text"),
+        (lambda chat: chat.say(), InvalidValue, "needs a text"),
+        (lambda chat: chat.rewind(), InvalidValue, "n=1: the chat has 0 questions$"),
+        (lambda chat: chat.rewind(0), InvalidValue, "n="),
+        (lambda chat: chat.with_prompt("<prompt/>"), InvalidValue, "Prompt"),
+        (lambda chat: chat.with_prompt(Prompt("s").use("nothing")).say("One?"), PromptError, "nothing"),
+        (lambda chat: chat.with_prompt(Prompt("nothing")).say("One?"), UnknownSchema, "nothing"),
+        (lambda chat: PLAIN.chat(PROMPTS[0], repair="bogus"), InvalidValue, "bogus"),
+        (lambda chat: PLAIN.load_chat("none.json"), InvalidValue, "cannot be read"),
+    ],
+)
+def test_mistakes_leave_the_chat_as_it_was(ask: Callable[[Chat], object], error: type[Exception], message: str) -> None:
+    """An option or value that is refused, a prompt that is wrong, or no room: the conversation has no new turn."""
+    chat = PLAIN.chat(PROMPTS[0])
+    with pytest.raises(error, match=message):
+        ask(chat)
     assert chat.turns == ()
-    with pytest.raises(PromptError):
-        made.chat(Prompt("s").use("nothing")).say("One?")
-    with pytest.raises(UnknownSchema):
-        made.chat(Prompt("nothing")).say("One?")
-
-
-def test_values_are_checked(tmp_path: Path) -> None:
-    """Wrong values are refused with what is expected."""
-    made = engine()
-    chat = made.chat(PROMPTS[0])
-    with pytest.raises(InvalidValue, match="0 questions"):
-        chat.rewind()
-    with pytest.raises(InvalidValue, match="n="):
-        chat.rewind(0)
-    chat.say("One?", max_new_tokens=1)
-    with pytest.raises(InvalidValue, match=r"n=2: the chat has 1 question$"):
-        chat.rewind(2)
-    with pytest.raises(InvalidValue, match="needs a text"):
-        chat.say()
-    with pytest.raises(InvalidValue, match="bogus"):
-        made.chat(PROMPTS[0], repair="bogus")
-    with pytest.raises(InvalidValue, match="Prompt"):
-        chat.with_prompt("<prompt/>")  # type: ignore[arg-type]
-    with pytest.raises(InvalidValue, match="cannot be read"):
-        made.load_chat(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("num_read", [0, 1])

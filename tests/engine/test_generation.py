@@ -17,7 +17,6 @@ from transformers.generation import utils as generation_utils
 from promptcache.decode import Completion, FinishReason
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError
 from promptcache.engine import Engine
-from promptcache.language import Prompt
 from promptcache.loops import PrefixCache
 from promptcache.model import Model, used_tokens
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -259,13 +258,6 @@ def test_rows_with_less_room_are_as_alone() -> None:
 
     assert facts(together) == facts([engine.generate(each, eos_token_id=[], **GREEDY) for each in prompts])
     assert [each.plan.stop + len(each.token_ids) for each in together] == [128, 128]
-
-
-@pytest.mark.parametrize("single", [PROMPT, Prompt("travel").use("paris")])
-def test_a_single_prompt_is_no_batch(single: Any) -> None:
-    """A single prompt in place of a list is refused."""
-    with pytest.raises(PromptCacheError, match="use generate"):
-        ENGINE.generate_batch(single)
 
 
 def test_inference_mode_leaves_no_trace() -> None:

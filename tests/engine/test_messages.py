@@ -114,6 +114,8 @@ def test_an_engine_starts_without_the_empty_schema(monkeypatch: pytest.MonkeyPat
         (lambda: ENGINE.generate(["Hi"]), "messages[0]='Hi' is not a message"),
         (lambda: ENGINE.generate(CHAT[0]), "is not a prompt: "),
         (lambda: ENGINE.generate([*CHAT, {"role": "function", "content": "x"}]), "messages[4].role='function'"),
+        (lambda: ENGINE.generate_batch('<prompt schema="empty"/>'), "use generate() for a single one"),
+        (lambda: ENGINE.generate_batch(Prompt("empty")), "use generate() for a single one"),
         (lambda: ENGINE.generate_batch(CHAT), "a list of messages is a single prompt; use generate()"),
         (lambda: ENGINE.generate_batch([CHAT, CHAT[0]]), "a list of messages is a single prompt; use generate()"),
         (lambda: ENGINE.add_schema(CHAT), "Schema.from_messages"),

@@ -79,6 +79,23 @@ def test_scores_of_other_models(family: str) -> None:
         assert_scored(engine, prompt, CHOICES, 1e-4)
 
 
+def test_the_greedy_answer_is_greedy() -> None:
+    """A text is greedy if each of its tokens is: not with another one behind it, or before it."""
+
+    def greedy(prompt: str) -> str:
+        return ENGINE.generate(prompt, max_new_tokens=1, do_sample=False).text
+
+    longer = {each: each.replace("</prompt>", "~</prompt>") for each in PROMPTS}
+    prompt = next(each for each in PROMPTS if greedy(each).isascii() and greedy(longer[each]).isascii())
+    answer, behind = greedy(prompt), greedy(longer[prompt])
+
+    found = ENGINE.score(prompt, [answer, f"{answer}\x00", f"~{behind}"])
+
+    assert [each.is_greedy for each in found] == [True, False, False]
+    assert ENGINE.score(longer[prompt], [behind])[0].is_greedy
+    assert found[0].logprob > found[1].logprob
+
+
 @pytest.mark.parametrize("method", ["logits", "logits_batch", "reference", "link", "to_dynamic_cache", "generate"])
 def test_a_prompt_that_is_too_long_is_refused(method: str) -> None:
     """No method computes with positions that the model does not have."""

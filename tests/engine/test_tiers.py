@@ -19,6 +19,7 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from tests import strategies
 from tests.conftest import law_examples
+from tests.engine.asking import PROMPT, SCHEMA
 from tests.laws.engine_laws import ENGINE_LAWS
 from tests.laws.laws import Law
 from tests.laws.service import ServedSchema, default_model, serve
@@ -34,10 +35,6 @@ BOOKS = check_schema(
         + "</schema>"
     )
 )
-TRAVEL = """<schema name="travel">You plan trips.<module name="plan">Stay three days.</module>
-<module name="miami">Miami has beaches.</module></schema>"""
-PROMPT = '<prompt schema="travel"><plan/><miami/>Where to?</prompt>'
-GREEDY = {"do_sample": False, "max_new_tokens": 4}
 
 
 def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
@@ -101,7 +98,7 @@ def lossy(schema: CheckedSchema, codec: Codec) -> ServedSchema:
 @pytest.mark.parametrize("codec", [Codec.INT8, Codec.INT4])
 def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
     """Quantized KV gives one answer, whether it was just encoded or found; the answer is near the full one."""
-    schema = check_schema(parse_schema(TRAVEL.replace('name="miami"', 'name="miami" requires="plan"')))
+    schema = check_schema(parse_schema(SCHEMA.replace('name="paris"', 'name="paris" requires="plan"')))
     selection = resolve_prompt(parse_prompt(PROMPT), schema)
     cold = lossy(schema, codec)
     answers = [cold.logits(selection), cold.logits(selection)]

@@ -12,7 +12,19 @@ from promptcache.layout import Origin, Plan, scaffolds_in_use
 from promptcache.planning.turns import ChatTurn
 from promptcache.rows.history import stretches
 from tests.requests.plans import VOCABULARY, plan_of, promoted_plan, promoted_tokens, state_of
-from tests.requests.workloads import CONFLICTS, DRAFTS, MODELS, OPTIONS, OUTPUTS, Ask, Step, Way, Workload
+from tests.requests.workloads import (
+    CONFLICTS,
+    DRAFTS,
+    MODELS,
+    OPTIONS,
+    OUTPUTS,
+    Ask,
+    Conflicts,
+    Step,
+    Way,
+    Workload,
+    conflict,
+)
 
 OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
 REPAIRS = ("repair none", "repair slots", "repair first", "repair all")
@@ -40,7 +52,7 @@ _EXCLUSIVE: tuple[tuple[str, ...], ...] = (
 
 _ALONE = frozenset({Way.GENERATE, Way.STREAM, Way.CHAT, Way.LINK})
 
-_IMPOSSIBLE: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
+_IMPOSSIBLE: Conflicts = (
     *CONFLICTS,
     (frozenset({"in company"}), _ALONE, "one request at a time"),
     (frozenset({"reuse=False"}), OTHER_WAYS, "an option of a service"),
@@ -79,10 +91,7 @@ def _direct_reason(one: str, other: str) -> str | None:
     for values in _EXCLUSIVE:
         if one in values and other in values:
             return "a request has one of these"
-    for left, right, reason in _IMPOSSIBLE:
-        if (one in left and other in right) or (other in left and one in right):
-            return reason
-    return None
+    return conflict(one, other, _IMPOSSIBLE)
 
 
 def possible_pairs() -> Iterator[tuple[str, str]]:

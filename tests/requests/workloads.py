@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import note
 from hypothesis import strategies as st
@@ -144,7 +144,10 @@ ROWS = frozenset({"num_beams", "num_return_sequences"})
 OUTPUTS = frozenset({"output_scores", "output_logits", "return_dict_in_generate"})
 OF_ENGINE = frozenset(Way) - {Way.LINK}
 
-CONFLICTS: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
+Conflicts: TypeAlias = tuple[tuple[frozenset[str], frozenset[str], str], ...]
+"""Names that cannot be together with others, with the reason."""
+
+CONFLICTS: Conflicts = (
     (DRAFTS | OUTPUTS | {"num_beams", "length_penalty"}, OF_ENGINE, "the engine refuses it"),
     (ROWS, frozenset({"streamer"}), "a streamer takes one sequence"),
     (DRAFTS, ROWS, "transformers drafts for one row"),
@@ -157,12 +160,11 @@ CONFLICTS: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"streamer"}), frozenset({Way.STREAM, Way.BATCH}), "the engine refuses it"),
     (frozenset({"logprobs", "generation_config"}), frozenset({Way.LINK}), "the call is one of transformers"),
 )
-"""Ways and options that cannot be together, with the reason."""
 
 
-def conflict(one: str, other: str) -> str | None:
+def conflict(one: str, other: str, among: Conflicts = CONFLICTS) -> str | None:
     """Return the reason why two ways or options cannot be together; None if they can."""
-    for left, right, reason in CONFLICTS:
+    for left, right, reason in among:
         if (one in left and other in right) or (other in left and one in right):
             return reason
     return None
