@@ -234,17 +234,20 @@ def test_a_stream_that_failed_or_was_closed_is_over(engine: Engine) -> None:
     assert closed.completion is None
 
 
-def test_a_stream_keeps_the_schema_it_started_with(engine: Engine) -> None:
-    """A prompt is planned by the call, so that a schema replaced later has no effect on the stream."""
+def test_a_request_keeps_the_schema_it_started_with(engine: Engine) -> None:
+    """A schema that is replaced while a request runs, and warmed, has no effect on it."""
     expected = engine.generate(PROMPT, **GREEDY).token_ids
-    replaced = threading.Event()
+    running, replaced = threading.Event(), threading.Event()
 
     def wait(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        replaced.wait(20)
+        running.set()
+        assert replaced.wait(20)
         return scores
 
     stream = engine.stream(PROMPT, logits_processor=[wait], **GREEDY)
-    engine.add_schema('<schema name="travel"><module name="other">Nothing else.</module></schema>')
+    assert running.wait(20)
+    engine.add_schema(SCHEMA.replace("soup", "wine").replace("You plan", "He plans"))
+    engine.warm()
     replaced.set()
     list(stream)
 

@@ -229,17 +229,23 @@ def test_an_error_of_the_callers_code_ends_its_request_only() -> None:
     def fails(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         raise ValueError("mine")
 
-    for options in ({"streamer": Broken()}, {"logits_processor": [fails]}):
-        with pytest.raises(ValueError, match=r"^mine$") as found:
-            ENGINE.generate(PROMPT, **options)
-        assert not isinstance(found.value, PromptCacheError)
-    good, bad = (queue.SimpleQueue[Any]() for _ in range(2))
+    wrong: list[dict[str, Any]] = [
+        {"streamer": Broken()},
+        {"logits_processor": [fails]},
+        {"stopping_criteria": [lambda ids, scores, **_: fails(ids, scores)]},
+    ]
+    good, *bad = (queue.SimpleQueue[Any]() for _ in range(4))
     with ENGINE.service() as service:
         service.submit(PROMPT, good.put, **SHORT)
-        service.submit(PROMPT, bad.put, logits_processor=[fails], **SHORT)
+        for items, options in zip(bad, wrong, strict=True):
+            service.submit(PROMPT, items.put, **options, **SHORT)
         heard = [good.get(timeout=60) for _ in range(13)]
-        assert (tuple(heard[:12]), heard[12].token_ids) == (PLAIN, PLAIN)
-        assert str(bad.get(timeout=60)) == "mine"
+    assert (tuple(heard[:12]), heard[12].token_ids) == (PLAIN, PLAIN)
+    for items, options in zip(bad, wrong, strict=True):
+        error = next(each for each in iter(items.get, None) if not isinstance(each, int))
+        assert repr(error) == "ValueError('mine')"
+        with pytest.raises(ValueError, match=r"^mine$"):
+            ENGINE.generate(PROMPT, **options)
 
 
 def test_the_time_of_an_answer_is_limited() -> None:
