@@ -20,7 +20,6 @@ from promptcache.diagnostics import (
     ModelNotFound,
     PromptError,
     SchemaError,
-    UnknownSchema,
     UnsupportedModel,
 )
 from promptcache.engine import Engine
@@ -69,38 +68,18 @@ def test_timing_adds_up(engine: Engine) -> None:
     assert timing.ttft_s == pytest.approx(sum(phases))
 
 
-def test_warm_encodes_everything_once(engine: Engine) -> None:
-    """After `warm` no request encodes anything, and warming again has nothing to do."""
-    (report,) = engine.warm("travel", pairs=True)
-    (again,) = engine.warm(pairs=True)
-
-    assert report.num_encoded == report.num_encodings > 0
-    assert report.nbytes == engine.store.nbytes()
-    assert again.num_encoded == 0
-    assert engine.generate(PROMPT, **GREEDY).usage.num_encoded_tokens == 0
-
-
-def test_shared_text_is_encoded_once_for_all_schemas() -> None:
-    """Two schemas with the same text in the same place share its encoding."""
+@pytest.mark.parametrize("name", ["travel", "other"])
+def test_text_in_the_same_place_is_encoded_once(name: str) -> None:
+    """A schema that replaces another one, or is beside it, encodes only the text that is new."""
     store = CountingStore(tiny_model().shape)
     engine = engine_of(store=store)
     engine.warm(pairs=True)
     before = store.puts
 
-    engine.add_schema(SCHEMA.replace('name="travel"', 'name="other"').replace("soup", "wine"))
-    engine.warm(pairs=True)
+    engine.add_schema(SCHEMA.replace('name="travel"', f'name="{name}"').replace("soup", "wine"))
+    reports = engine.warm(pairs=True)
 
-    assert store.puts == before + 2  # alone, and behind the plan
-
-
-def test_replacing_a_schema_encodes_only_what_changed(engine: Engine) -> None:
-    """A replaced schema keeps the KV of unchanged text."""
-    engine.warm(pairs=True)
-
-    engine.add_schema(SCHEMA.replace("soup", "wine"))
-    (report,) = engine.warm(pairs=True)
-
-    assert report.num_encoded == 2  # alone, and behind the plan
+    assert sum(each.num_encoded for each in reports) == store.puts - before == 2  # alone, and behind the plan
 
 
 def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
@@ -265,12 +244,6 @@ def test_stream_raises_before_the_first_piece(engine: Engine) -> None:
     """A fault in the prompt is raised by the call, not by the iteration."""
     with pytest.raises(PromptError):
         engine.stream(PROMPT.replace("paris", "rome"))
-
-
-def test_unknown_schema_is_suggested(engine: Engine) -> None:
-    """An unknown schema is named with the nearest known one."""
-    with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
-        engine.generate('<prompt schema="travle"><paris/></prompt>')
 
 
 def test_context_length_is_checked_before_work(engine: Engine) -> None:

@@ -84,6 +84,12 @@ def change_buffer(hf: Any) -> None:
     hf.model.rotary_emb.inv_freq.mul_(1.5)
 
 
+def train(hf: Any) -> None:
+    """Write to a weight."""
+    with torch.no_grad():
+        hf.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+
+
 CHANGES: dict[str, Change] = {
     "all adapters disabled": lambda hf: None,
     "french": activate("french"),
@@ -96,6 +102,8 @@ CHANGES: dict[str, Change] = {
     "hook before": hook_inputs,
     "forward": patch_forward,
     "buffer": change_buffer,
+    "weights": train,
+    "dtype": lambda hf: hf.float(),
 }
 
 
@@ -233,12 +241,6 @@ def load_again(hf: Any, other: Any) -> None:
     hf.delete_adapter("french")
     hf.add_adapter(other.peft_config["french"], adapter_name="french")
     hf.double().eval().load_state_dict(weights_of(other), strict=False)
-
-
-def train(hf: Any) -> None:
-    """Write to a weight."""
-    with torch.no_grad():
-        hf.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
 
 
 NEW_WEIGHTS: dict[str, Change] = {

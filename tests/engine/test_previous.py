@@ -147,6 +147,7 @@ def test_warmed_pairs_are_not_encoded_again() -> None:
     engine = engine_of()
     (plain,), (pairs,) = engine.warm(), engine.warm(pairs=True)
 
+    assert pairs.nbytes == engine.store.nbytes()
     assert plain.num_encoded == plain.num_encodings < pairs.num_encodings == plain.num_encodings + pairs.num_encoded
     for modules in ("abcdef", "af", "bdf", "acf"):
         assert engine.generate(prompt(modules), **GREEDY).usage.num_encoded_tokens == 0

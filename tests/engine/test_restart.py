@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from promptcache import Engine, StoreConfig
-from promptcache.decode.completion import KVSource
 from promptcache.kv import Store
-from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import engine_of
 
 ROOT = Path(__file__).parents[2]
@@ -96,18 +94,3 @@ def test_restarts_within_one_process_are_the_same_bit_for_bit(
     assert torch.equal(second.logits(SHORT), first.logits(SHORT))
     keys = first.keys("travel")
     assert stored(first.store, keys) == stored(second.store, keys) == stored(again.store, keys)
-
-
-@pytest.mark.parametrize("other", ["weights", "dtype"])
-def test_another_model_never_meets_what_is_there(tmp_path: Path, other: str) -> None:
-    """Two models share a folder without using each other's KV."""
-    changed = tiny_model(seed=1) if other == "weights" else tiny_model(torch.float32)
-    first, second = (engine_of(each, schema=TRAVEL, store=tmp_path) for each in (None, changed))
-    alone = engine_of(changed, schema=TRAVEL)
-    first.warm(pairs=True)
-    answer = second.generate(SHORT, max_new_tokens=3, do_sample=False)
-
-    assert {each.source for each in answer.usage.modules} == {KVSource.MISS}
-    assert answer.token_ids == alone.generate(SHORT, max_new_tokens=3, do_sample=False).token_ids
-    assert first.warm(pairs=True)[0].num_encoded == 0
-    assert not set(first.keys("travel")) & set(second.keys("travel"))

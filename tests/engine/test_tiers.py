@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.kv import Codec, FileTier, MemoryStore, Tier, TieredStore
+from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.planning.catalog import schema_state
 from promptcache.testing.byte_tokenizer import ByteTokenizer
-from promptcache.testing.cached import distance
 from tests import strategies
 from tests.conftest import law_examples
-from tests.engine.asking import PROMPT, SCHEMA
 from tests.laws.engine_laws import ENGINE_LAWS
 from tests.laws.laws import Law
-from tests.laws.service import ServedSchema, default_model, serve
+from tests.laws.service import default_model, serve
 
 MODULES = [f"m{number:02}" for number in range(20)]
 BOOKS = check_schema(
@@ -87,26 +82,3 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
     assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
     assert sum(hits) > 500
-
-
-def lossy(schema: CheckedSchema, codec: Codec) -> ServedSchema:
-    """Return a service with quantized KV."""
-    plain = serve(schema)
-    return replace(plain, state=schema_state(schema, plain.tokenizer, plain.model.context_length, codec))
-
-
-@pytest.mark.parametrize("codec", [Codec.INT8, Codec.INT4])
-def test_what_is_quantized_does_not_depend_on_history(codec: Codec) -> None:
-    """Quantized KV gives one answer, whether it was just encoded or found; the answer is near the full one."""
-    schema = check_schema(parse_schema(SCHEMA.replace('name="paris"', 'name="paris" requires="plan"')))
-    selection = resolve_prompt(parse_prompt(PROMPT), schema)
-    cold = lossy(schema, codec)
-    answers = [cold.logits(selection), cold.logits(selection)]
-    keys = list(cold.store.keys())
-    for key in keys:
-        cold.store.delete(key)
-        answers.append(cold.logits(selection))
-    full = serve(schema).logits(selection)
-
-    assert all(torch.equal(answer, answers[0]) for answer in answers)
-    assert 1e-6 < distance(answers[0], full) < 0.5
