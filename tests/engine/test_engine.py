@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from promptcache import Completion
 from promptcache.decode.completion import FinishReason
 from promptcache.decode.stream import _leave
 from promptcache.diagnostics import (
@@ -66,6 +67,23 @@ def test_timing_adds_up(engine: Engine) -> None:
     assert all(phase > 0 for phase in (*phases, timing.decode_s))
     phases = (*phases, timing.wait_s, timing.encode_s)
     assert timing.ttft_s == pytest.approx(sum(phases))
+
+
+def test_progress_of_warming_may_use_the_engine(engine: Engine) -> None:
+    """A progress callback of `warm` may answer a prompt, encoding included."""
+    engine.add_schema('<schema name="other"><module name="x">Something else.</module></schema>')
+    answers: list[Completion] = []
+
+    def progress(done: int, total: int) -> None:
+        if not answers:
+            answers.append(engine.generate('<prompt schema="other"><x/>?</prompt>', **GREEDY))
+
+    thread = threading.Thread(target=engine.warm, args=("travel",), kwargs={"progress": progress}, daemon=True)
+    thread.start()
+    thread.join(60)
+
+    assert not thread.is_alive()
+    assert answers[0].usage.num_encoded_tokens > 0
 
 
 @pytest.mark.parametrize("name", ["travel", "other"])

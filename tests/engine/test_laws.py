@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from pathlib import Path
+
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.language import CheckedSchema, check_schema, parse_schema
+from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
+from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level
 from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -29,19 +34,30 @@ from tests.strategies.collections import collection_schemas
 pytestmark = pytest.mark.law
 
 
+def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
+    """Return a store in memory, in host memory and on disk."""
+    shape = default_model().shape
+    memory = MemoryStore(shape, budget_bytes=budget_bytes)
+    return TieredStore(memory, (FileTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
+
+
 KINDS = {
     "any": (strategies.schemas(), 0.75),
     "coalesced": (strategies.schemas(), 0.25),
     "collections": (collection_schemas(), 0.25),
     "previous": (SEEING_PREVIOUS, 0.25),
+    "in tiers": (strategies.schemas(), 0.32),
 }
 """Random schemas, and the share of all pairs that is drawn of them."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("law", ENGINE_LAWS, ids=lambda law: law.name)
-def test_laws_hold_for_random_schemas(law: Law, kind: str) -> None:
-    """Every law of one prompt holds for random schemas and prompts, also if some or all segments are coalesced."""
+def test_laws_hold_for_random_schemas(law: Law, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every law of one prompt holds for random schemas and prompts.
+
+    So it does if some or all segments are coalesced, and over tiers: empty, with little memory, and after a restart.
+    """
     schemas, share = KINDS[kind]
 
     @given(data=st.data(), schema=schemas, tokenizer=strategies.TOKENIZERS, small_tokens=st.sampled_from([8, 64]))
@@ -49,9 +65,12 @@ def test_laws_hold_for_random_schemas(law: Law, kind: str) -> None:
     def holds(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer, small_tokens: int) -> None:
         selection = data.draw(strategies.prompts(schema))
         pool = Pool(default_model(), small_tokens=small_tokens) if kind == "coalesced" else None
-        service = serve(schema, pool=pool, tokenizer=tokenizer)
-        note(f"level: {service.plan(selection).level}")
-        law.check(service, selection)
+        folder = tmp_path_factory.mktemp("kept") if kind == "in tiers" else None
+        for budget in (10**6, 3_000, 0) if folder else (None,):
+            store = None if folder is None else in_tiers(folder, budget)
+            service = serve(schema, store=store, pool=pool, tokenizer=tokenizer)
+            note(f"level: {service.plan(selection).level}")
+            law.check(service, selection)
 
     holds()
 
@@ -117,3 +136,43 @@ def test_machine_of_histories() -> None:
     run_state_machine_as_test(
         history_machine(documents), settings=settings(max_examples=law_examples(0.2), stateful_step_count=40)
     )
+
+
+MODULES = [f"m{number:02}" for number in range(20)]
+BOOKS = check_schema(
+    parse_schema(
+        '<schema name="books">The shelf holds:'
+        + "".join(
+            f'<module name="{name}">{name} tells {"of a long way " * (number % 3 + 1)}.</module>'
+            for number, name in enumerate(MODULES)
+        )
+        + "</schema>"
+    )
+)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_novel_combinations_do_not_wear_a_budget_out() -> None:
+    """Over 500 different combinations under a third of the needed memory, hits and work stay constant, and the budget holds."""
+    chance = random.Random(0)
+    combinations = list(itertools.combinations(MODULES, 3))
+    chance.shuffle(combinations)
+    model = default_model()
+    whole = sum(each.num_tokens for each in serve(BOOKS).state.encodings) * model.shape.token_bytes
+    store = MemoryStore(model.shape, budget_bytes=whole // 3)
+    service = serve(BOOKS, store=store)
+
+    encoded, hits = [], []
+    for names in combinations[:500]:
+        prompt = f'<prompt schema="books">{"".join(f"<{name}/>" for name in names)}?</prompt>'
+        tokens = service.plan(resolve_prompt(parse_prompt(prompt), BOOKS)).tokens
+        wanted = {part.encoding for part in tokens.parts}
+        fetched = service.executor.fetch(wanted)
+        encoded.append(fetched.num_encoded_tokens)
+        hits.append(len(wanted) - len(fetched.encoded))
+        assert store.nbytes() <= whole // 3
+
+    assert sum(hits[-100:]) >= 0.9 * sum(hits[:100])
+    assert sum(encoded[-100:]) <= 1.1 * sum(encoded[:100])
+    assert sum(hits) > 500

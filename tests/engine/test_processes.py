@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,10 +19,10 @@ from tests.engine.process_work import NAMES, PROMPTS, engine, replica, warm, war
 from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.s3 import BUCKET, S3Server, s3_server
 
-pytestmark = pytest.mark.process
 GREEDY = {"do_sample": False, "max_new_tokens": 2}
 
 
+@pytest.mark.process
 def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None:
     """Two processes that warm at the same moment encode together at most 1.1 times what one alone encodes."""
     alone = engine(None).warm()[0].num_encoded_tokens
@@ -58,11 +60,13 @@ def kill_often(folder: Path, times: range) -> None:
         assert tier.nbytes() <= disk_bytes
 
 
+@pytest.mark.process
 def test_killed_warming_does_no_harm(tmp_path: Path) -> None:
     """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
     kill_often(tmp_path, range(3))
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_two_hundred_kills_while_warming_do_no_harm(tmp_path: Path) -> None:
     """The same, 200 times."""
@@ -107,3 +111,45 @@ def test_cold_replicas_answer_like_one_engine(kind: str, s3: S3Server, tmp_path:
     for prompt in prompts[0]:
         assert later.generate(prompt, **GREEDY).usage.num_encoded_tokens == 0
     assert len(made) == num_made
+
+
+FORKING = """
+import os, signal, threading
+import torch
+from promptcache import Engine
+from promptcache.kv import MemoryStore
+from promptcache.testing.byte_tokenizer import ByteTokenizer
+from promptcache.testing.tiny_model import tiny_model
+
+encoding, forked = threading.Event(), threading.Event()
+
+class Slow(MemoryStore):
+    def put(self, *args, **kwargs):
+        encoding.set()
+        forked.wait(60)
+        return super().put(*args, **kwargs)
+
+model = tiny_model()
+engine = Engine(model, ByteTokenizer(), store=Slow(model.shape))
+engine.add_schema('<schema name="s"><module name="a">A long text.</module></schema>')
+other = threading.Thread(target=engine.warm)
+other.start()
+encoding.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a deadlock ends here
+    torch.set_num_threads(1)  # torch's own threads are not in the child
+    forked.set()
+    answer = engine.generate('<prompt schema="s"><a/>?</prompt>', max_new_tokens=2)
+    os._exit(0 if answer.usage.num_encoded_tokens else 1)
+forked.set()
+other.join()
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_process_forked_while_a_thread_encodes_can_encode() -> None:
+    """A process forked while a thread encodes has no lock that stays locked."""
+    assert subprocess.run([sys.executable, "-c", FORKING], timeout=240, check=False).returncode == 0
