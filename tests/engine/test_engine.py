@@ -108,25 +108,16 @@ def test_a_schema_that_fails_leaves_the_old_one(engine: Engine) -> None:
     assert engine.generate(PROMPT, **GREEDY).level is Level.MODULAR
 
 
-def test_prompts_may_be_text_path_or_built(engine: Engine, tmp_path: Path) -> None:
-    """XML text, a file and the builder give the same prompt."""
-    path = tmp_path / "prompt.xml"
-    path.write_text(PROMPT, encoding="utf-8")
+def test_documents_may_be_text_path_tree_or_built(tmp_path: Path) -> None:
+    """Every form of a schema and of a prompt gives the same answer."""
+    (tmp_path / "travel.xml").write_text(SCHEMA, encoding="utf-8")
+    (tmp_path / "prompt.xml").write_text(PROMPT, encoding="utf-8")
+    schema, prompt = tmp_path / "travel.xml", tmp_path / "prompt.xml"
     built = Prompt("travel").use("plan", days="nine").use("paris").text("Where to?")
-
-    answers = {engine.generate(each, **GREEDY).token_ids for each in (PROMPT, path, str(path), built)}
-
-    assert len(answers) == 1
-
-
-def test_schemas_may_be_text_path_or_tree(tmp_path: Path) -> None:
-    """XML text, a file, a parsed tree and a schema of another engine add the same schema."""
-    path = tmp_path / "travel.xml"
-    path.write_text(SCHEMA, encoding="utf-8")
     answers = set()
-    for source in (SCHEMA, path, str(path), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
+    for source in (SCHEMA, schema, str(schema), parse_schema(SCHEMA), check_schema(parse_schema(SCHEMA))):
         engine = engine_of(schema=source)
-        answers.add(engine.generate(PROMPT, **GREEDY).token_ids)
+        answers |= {engine.generate(each, **GREEDY).token_ids for each in (PROMPT, prompt, str(prompt), built)}
 
     assert len(answers) == 1
 

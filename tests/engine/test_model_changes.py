@@ -27,7 +27,6 @@ from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
 from tests.engine.asking import WAYS, answered, by_service
 from tests.engine.changing import (
-    CHAT,
     GREEDY,
     PROMPT,
     TOLERANCE,
@@ -37,7 +36,6 @@ from tests.engine.changing import (
     adapted,
     add_adapter,
     after_tokens,
-    check_equal,
     engine,
     hook,
     kept,
@@ -405,23 +403,25 @@ def test_a_model_that_changes_while_it_encodes_stores_no_wrong_kv(tmp_path: Path
 
 @pytest.mark.parametrize("number", [1, 2, 6])
 @pytest.mark.parametrize("way", [*WAYS, "processors"])
-def test_an_answer_ends_if_the_model_changes(way: str, number: int) -> None:
-    """If an adapter is switched during an answer, also at its last token, it ends with the error, and nothing is kept."""
+@pytest.mark.parametrize(
+    ("change", "message"), [(activate("german"), "other adapters"), (lambda hf: hf.train(), "in training mode")]
+)
+def test_an_answer_ends_if_the_model_changes(change: Change, message: str, way: str, number: int) -> None:
+    """If a model is changed during an answer, also at its last token, it ends with the error, and nothing is kept."""
     hf = adapted("french", "german")
     activate("french")(hf)
     one = engine(hf)
     one.warm()
-    one.logits(CHAT.replace("/></", "/>hi</"))
+    one.logits(PROMPT)
     before = kept(one)
-
-    stops = [after_tokens(number, lambda: activate("german")(hf))]
+    stops = [after_tokens(number, lambda: change(hf))]
     options = {**GREEDY, **({"no_repeat_ngram_size": 3} if way == "processors" else {})}
 
-    with pytest.raises(ModelChanged, match="other adapters"):
+    with pytest.raises(ModelChanged, match=message):
         answered(one, PROMPT, way, stopping_criteria=stops, **options)
     assert kept(one)[0] == before[0]
 
-    activate("french")(hf)
+    activate("french")(hf.eval())
     check_alone(one, changed(activate("french")))
 
 
@@ -485,23 +485,6 @@ def test_a_changed_model_is_refused(name: str, use: str, monkeypatch: pytest.Mon
         hf.eval()
         assert torch.equal(one.logits(PROMPT), expected)
         assert USES[use](one) is not None
-
-
-def with_dropout() -> Any:
-    """Return a tiny model that computes other numbers in training mode."""
-    hf = adapted()
-    hf.model.layers[0].mlp = torch.nn.Sequential(hf.model.layers[0].mlp, torch.nn.Dropout(0.9))
-    return hf
-
-
-def test_what_is_computed_in_training_is_not_kept() -> None:
-    """If a model is trained during an answer, the answer ends, and the next one is as without history."""
-    hf = with_dropout()
-    one = engine(hf)
-    with pytest.raises(ModelChanged, match="training mode"):
-        one.chat(CHAT).say("hi", stopping_criteria=[after_tokens(2, hf.train)], **GREEDY)
-    hf.eval()
-    check_equal(*(each.chat(CHAT).say("hi", logprobs=1, **GREEDY) for each in (one, engine(with_dropout()))))
 
 
 def test_a_service_goes_on_after_requests_to_a_model_in_training() -> None:

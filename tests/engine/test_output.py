@@ -166,14 +166,6 @@ def test_answers_of_one_chat_and_of_one_batch_have_formats_of_their_own() -> Non
     assert ENGINE.generate(built).parsed in ("a", "b")
 
 
-def test_a_stated_format_is_named_in_errors() -> None:
-    """The caller gave no `output`."""
-    with pytest.raises(
-        InvalidGeneration, match=r"<answer> of the prompt or its schema does not work with 'min_new_tokens'"
-    ):
-        ENGINE.generate(stated(), min_new_tokens=3)
-
-
 def test_sampled_sequences_have_the_format() -> None:
     """Several sequences of one prompt have the format, also behind the first one that ends."""
     answer = ENGINE.generate(
@@ -250,17 +242,18 @@ def test_a_type_may_refuse_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("prompt", "options", "message"),
     [
-        ({"output": 3}, "output=3 is not allowed"),
-        ({"output": Person, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
-        ({"output": Person, "eos_token_id": []}, "needs an end token"),
+        (PROMPT, {"output": 3}, "output=3 is not allowed"),
+        (PROMPT, {"output": Person, "min_new_tokens": 3}, "'output' does not work with 'min_new_tokens'"),
+        (PROMPT, {"output": Person, "eos_token_id": []}, "needs an end token"),
+        (stated(), {"min_new_tokens": 3}, r"<answer> of the prompt or its schema does not work with 'min_new_tokens'"),
     ],
 )
-def test_what_is_not_possible_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_is_not_possible_is_refused(prompt: str, options: dict[str, Any], message: str) -> None:
     """Before anything is computed."""
     with pytest.raises(InvalidGeneration, match=message):
-        ENGINE.generate(PROMPT, **options)
+        ENGINE.generate(prompt, **options)
 
 
 def test_an_answer_without_a_next_token_fails_alone() -> None:

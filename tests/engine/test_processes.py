@@ -40,37 +40,26 @@ def test_processes_that_warm_one_schema_do_the_work_once(tmp_path: Path) -> None
     assert engine(tmp_path).warm()[0].num_encoded == 0
 
 
-def kill_often(folder: Path, times: range) -> None:
-    """Kill process after process, and check the folder after each."""
+@pytest.mark.process
+@pytest.mark.parametrize("times", [range(3), pytest.param(range(1000, 1200), marks=pytest.mark.slow)], ids=len)
+def test_killed_warming_does_no_harm(tmp_path: Path, times: range) -> None:
+    """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
     reference = engine(None)
     reference.warm()
     disk_bytes = reference.store.nbytes()  # files have headers: this is less than all of them
     answers = [reference.generate(prompt, **GREEDY).token_ids for prompt in PROMPTS]
     for seed in times:
-        kill_at_random(folder, seed, 0.1, warm_for_ever, str(folder), disk_bytes)
-        tier = FileTier(folder, budget_bytes=disk_bytes)
+        kill_at_random(tmp_path, seed, 0.1, warm_for_ever, str(tmp_path), disk_bytes)
+        tier = FileTier(tmp_path, budget_bytes=disk_bytes)
         assert all(verdict.fault is None for verdict in tier.verify_all())
         tier.gc()
-        assert list((folder / "incoming").iterdir()) == []
-        again = engine(folder, disk_bytes)
+        assert list((tmp_path / "incoming").iterdir()) == []
+        again = engine(tmp_path, disk_bytes)
         chosen = random.Random(seed).sample(range(len(PROMPTS)), 3)
         made = [again.generate(PROMPTS[number], **GREEDY) for number in chosen]
         assert [each.token_ids for each in made] == [answers[number] for number in chosen]
         assert all(each.usage.faults == () for each in made)
         assert tier.nbytes() <= disk_bytes
-
-
-@pytest.mark.process
-def test_killed_warming_does_no_harm(tmp_path: Path) -> None:
-    """After a kill at any moment of warming or evicting, every request is right and no file is damaged."""
-    kill_often(tmp_path, range(3))
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_two_hundred_kills_while_warming_do_no_harm(tmp_path: Path) -> None:
-    """The same, 200 times."""
-    kill_often(tmp_path, range(1000, 1200))
 
 
 @pytest.fixture

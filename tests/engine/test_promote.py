@@ -150,15 +150,6 @@ def test_a_combination_that_evicts_itself_ends(positions: str) -> None:
     assert engine.stats().promotions.num_waiting == 0
 
 
-def test_off_is_the_default() -> None:
-    """An engine without `promote="auto"` gives the same answer for ever, and has no figures."""
-    engine = asking.engine_of(schema=TEXTS[0])
-    completions = [engine.generate(prompt("a", "b"), **GREEDY) for _ in range(4)]
-
-    assert {each.level for each in completions} == {Level.MODULAR}
-    assert engine.stats().promotions.num_combinations == engine.stats().promotions.num_waiting == 0
-
-
 def test_methods_without_answers_stay_modular() -> None:
     """Plans, logits, scores and links do not use promotions."""
     engine = engine_of(tiny_model())
@@ -170,15 +161,6 @@ def test_methods_without_answers_stay_modular() -> None:
     assert engine.logits(text).equal(logits)
     assert engine.score(text, ["yes"]) == scores
     assert is_promoted(engine, "a", "b", "c")
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"promote": "on"}, {"promote": None}, {"promote": "auto", "history": False}], ids=str
-)
-def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
-    """The error names the option."""
-    with pytest.raises(InvalidValue, match="promote"):
-        Engine(tiny_model(), ByteTokenizer(), **wrong)
 
 
 def test_promoted_kv_stays_in_memory(tmp_path: Path) -> None:
@@ -242,6 +224,8 @@ def test_arguments_are_promoted_for_their_salt(is_called: bool) -> None:
 
 def test_a_call_that_cannot_promote_is_refused() -> None:
     """The error names the room that memory has, or the history that there is not; nothing is left."""
+    with pytest.raises(InvalidValue, match='promote="auto" keeps KV in history'):
+        asking.engine_of(promote="auto", history=False)
     model = tiny_model()
     small = engine_of(model, store=StoreConfig(memory_bytes=8 * model.shape.token_bytes))
     none = asking.engine_of(model, schema=TEXTS[0], history=False)
