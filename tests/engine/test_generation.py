@@ -152,6 +152,7 @@ def test_keywords_stand_above_a_configuration() -> None:
         ({"is_assistant": True}, "'is_assistant' does not work here"),
         ({"generation_config": GenerationConfig(is_assistant=True)}, "'is_assistant' does not work here"),
         ({"stop_strings": ["x"]}, "pass tokenizer="),
+        ({"logit_bias": {263: 2}}, "logit_bias has token 263, and the model has tokens 0 to 262"),
         *(({name: 1}, name) for name in ("input_ids", "position_ids", "past_key_values", "max_length")),
         ({"prefill_chunk_size": 1}, "prefill_chunk_size"),
     ],
@@ -188,7 +189,7 @@ def test_penalties_are_those_of_transformers_over_the_whole_text(options: dict[s
 
 
 def test_a_stream_of_several_sequences_is_refused() -> None:
-    """Their tokens would be mixed. A number in the model's own configuration counts, and chats refuse it as well."""
+    """Their tokens would be mixed. A number in the model's own configuration counts. A second streamer is refused, too."""
     engine = engine_of()
     several = {"do_sample": True, "num_return_sequences": 2}
     chat = engine.chat()
@@ -198,6 +199,8 @@ def test_a_stream_of_several_sequences_is_refused() -> None:
             InvalidGeneration, match="one sequence can be streamed; for 'num_return_sequences' above 1 use generate"
         ):
             stream(**several)
+    with pytest.raises(InvalidGeneration, match="streamer"):
+        engine.stream(PROMPT, streamer=object())
     engine.model.hf.generation_config.update(**several)
     with pytest.raises(InvalidGeneration, match="one sequence"):
         engine.stream(PROMPT)

@@ -336,11 +336,3 @@ def test_min_p_keeps_the_tokens_of_transformers(seed: int, top_k: int, top_p: fl
     tokens, weights = candidates(scores, Options(do_sample=True, top_k=top_k, top_p=top_p, min_p=min_p))
     found = torch.zeros_like(scores).scatter_(-1, tokens, weights)
     torch.testing.assert_close(found / found.sum(-1, keepdim=True), warped.softmax(-1))
-
-
-def test_a_bias_is_for_a_token_of_the_model() -> None:
-    """Another token is refused by name, before anything is computed."""
-    with pytest.raises(
-        InvalidGeneration, match=f"logit_bias has token {NUM_TOKENS}, and the model has tokens 0 to {NUM_TOKENS - 1}"
-    ):
-        BYTES.generate(PROMPT, logit_bias={NUM_TOKENS: 2})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from promptcache import Engine, Prompt, Schema
-from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import InvalidValue, PromptError
+from tests.engine import calling
 from tests.engine.asking import answered
 
 QUESTION = "What is the best dish of Miami?"
@@ -41,25 +40,14 @@ class Says(LogitsProcessor):  # type: ignore[misc]  # transformers has no types
         return forced
 
 
-MODEL = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER)
-DEMO = AutoTokenizer.from_pretrained(MODEL_FOLDER)
-
-
 def engine_of(template: str, *, is_open: bool = False) -> tuple[Engine, Any]:
     """Return the demo model with a chat template that has reasoning, and the tokenizer of transformers."""
-    tokenizer = copy.deepcopy(DEMO)
-    tokenizer.chat_template = template.replace("OPEN", "'<think>\n'" if is_open else "''")
-    return Engine(MODEL, tokenizer), tokenizer
+    return calling.engine_of(template.replace("OPEN", "'<think>\n'" if is_open else "''"))
 
 
 def saying(engine: Engine, text: str) -> dict[str, Any]:
     """Return the options with which the model says a text."""
-    return {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 64}
-
-
-def prefilled_text(engine: Engine, chat: Any) -> str:
-    """Return the text of a prompt's own tokens."""
-    return engine.tokenizer.detokenize([each for part in engine.plan(chat).new for each in part.token_ids])
+    return {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
 
 
 def rendered(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
@@ -109,7 +97,7 @@ def test_a_chat_gives_reasoning_back_to_the_template(template: str, tmp_path: Pa
 
     assert list(found.plan.tokens.used_ids) == rendered(tokenizer, messages)
     assert list(engine.plan(messages).tokens.used_ids) == rendered(tokenizer, messages)
-    assert ("Many." in prefilled_text(engine, messages)) == (template == KEEPS)
+    assert ("Many." in engine.render(messages)) == (template == KEEPS)
 
 
 def test_control_tokens_in_reasoning_are_text() -> None:

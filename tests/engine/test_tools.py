@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LogitsProcessorList
 
 from promptcache import Choice, Engine, Prompt, Regex
 from promptcache.diagnostics import InvalidGeneration, InvalidValue, PromptCacheError, TemplateRefusal
@@ -26,15 +25,10 @@ from tests.engine.calling import (
     engine_of,
     tool,
 )
-from tests.engine.test_reasoning import Says
+from tests.engine.test_reasoning import saying
 
 ENGINE, TOKENIZER = engine_of(HERMES)
 FORCED: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "max_new_tokens": 100}
-
-
-def saying(text: str) -> dict[str, Any]:
-    """Return the options with which the model says a text."""
-    return {"logits_processor": LogitsProcessorList([Says(ENGINE, text)]), "max_new_tokens": 128}
 
 
 @pytest.mark.parametrize("messages", [[QUESTION], [*CALLED, RESULT], [*CALLED, RESULT, QUESTION]])
@@ -63,16 +57,16 @@ def test_texts_of_tools_are_no_control_tokens() -> None:
 def test_a_call_is_taken_from_the_answer() -> None:
     """The text is without the call, for `generate` and for a stream."""
     text = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
-    answer = ENGINE.generate([QUESTION], tools=TOOLS, **saying(text))
+    answer = ENGINE.generate([QUESTION], tools=TOOLS, **saying(ENGINE, text))
     assert (answer.text, [(each.name, json.loads(each.arguments)) for each in answer.tool_calls]) == (
         "I look.",
         [("weather", {"city": "Oslo"})],
     )
-    stream = ENGINE.stream([QUESTION], tools=TOOLS, **saying(text))
+    stream = ENGINE.stream([QUESTION], tools=TOOLS, **saying(ENGINE, text))
     assert "".join(stream) == "I look."
     assert stream.completion is not None
     assert stream.completion.tool_calls == answer.tool_calls
-    none = ENGINE.generate([QUESTION], tools=TOOLS, tool_choice="none", **saying(text))
+    none = ENGINE.generate([QUESTION], tools=TOOLS, tool_choice="none", **saying(ENGINE, text))
     assert (none.text, none.tool_calls) == (text, ())
 
 
@@ -104,9 +98,8 @@ def test_calls_behind_reasoning(template: str, closed: bool, reasoning: str, cho
     if template is XML:
         call = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"
     text = f"{reasoning}<tool_call>\n{call}\n</tool_call>"
-    says = {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
     asked: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "template_kwargs": {"closed": closed}}
-    answer = engine.generate([QUESTION], **asked, **says)
+    answer = engine.generate([QUESTION], **asked, **saying(engine, text))
     assert [(each.name, json.loads(each.arguments)) for each in answer.tool_calls] == [("weather", {"city": "Oslo"})]
     assert (answer.text, answer.reasoning) == ("", "I look." if reasoning else None)
 
@@ -127,7 +120,7 @@ def test_a_chat_goes_on_after_a_bad_call(tmp_path: Path, value: str, expected: A
     """What JSON does not have becomes what it has, so that results can be given and the chat can be saved."""
     chat = ENGINE.chat(tools=[tool("weather", city={})])
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": {value}}}}}\n</tool_call>'
-    (call,) = chat.say("How warm is it?", **saying(text)).tool_calls
+    (call,) = chat.say("How warm is it?", **saying(ENGINE, text)).tool_calls
     assert json.loads(call.arguments) == {"city": expected}
     chat.say(results=["7"], max_new_tokens=2)
     chat.save(tmp_path / "chat.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
-from promptcache.layout import Level, Origin, Plan
+from promptcache.layout import Level, Origin, Piece, Plan
 from promptcache.planning import SchemaState, schema_state
 from promptcache.planning.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -37,8 +37,11 @@ def combined(plan: Plan, salt: str | None) -> Promoted | None:
         return None
     last = max(index for index, piece in enumerate(plan.pieces) if piece.source or piece.origin is Origin.LAST)
     pieces = plan.pieces[: last + 1]
-    tokens = tuple(each for piece in pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
-    return Promoted(tokens, salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
+    return Promoted(_tokens(pieces), salt, any(piece.origin is Origin.ARGUMENT for piece in pieces))
+
+
+def _tokens(pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+    return tuple(each for piece in pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
 
 
 def promoted_tokens(workload: Workload, state: SchemaState) -> Promoted | None:
@@ -64,8 +67,7 @@ def promoted_plan(plan: Plan, promoted: Promoted | None, ask: Ask, way: Way, com
 
 def computed_tokens(plan: Plan, salt: str | None) -> Promoted:
     """Return the tokens of a request that reuses none."""
-    tokens = tuple(each for piece in plan.pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
-    return Promoted(tokens, salt, has_argument=True)
+    return Promoted(_tokens(plan.pieces), salt, has_argument=True)
 
 
 def plan_of(
