@@ -221,16 +221,16 @@ def test_a_dropped_engine_ends_its_service() -> None:
     assert not thread.is_alive()
 
 
-ERRORS: list[tuple[Any, dict[str, Any], type[Exception]]] = [
-    ('<prompt schema="travel"><rome/></prompt>', {}, PromptError),
-    ('<prompt schema="trvel"/>', {}, UnknownSchema),
-    (PROMPTS[0], {"max_tokens": 4}, InvalidGeneration),
-    (PROMPTS[0], {"reuse": False}, InvalidGeneration),
-    (PROMPTS[0], {"stopping_criteria": [lambda *_, **__: 1 / 0]}, ZeroDivisionError),
-]
-
-
-@pytest.mark.parametrize(("prompt", "options", "error"), ERRORS)
+@pytest.mark.parametrize(
+    ("prompt", "options", "error"),
+    [
+        ('<prompt schema="travel"><rome/></prompt>', {}, PromptError),
+        ('<prompt schema="trvel"/>', {}, UnknownSchema),
+        (PROMPTS[0], {"max_tokens": 4}, InvalidGeneration),
+        (PROMPTS[0], {"reuse": False}, InvalidGeneration),
+        (PROMPTS[0], {"stopping_criteria": [lambda *_, **__: 1 / 0]}, ZeroDivisionError),
+    ],
+)
 def test_errors_are_those_of_generate(prompt: Any, options: dict[str, Any], error: type[Exception]) -> None:
     """They are raised where the answer is awaited, and at the first piece."""
 

@@ -12,9 +12,9 @@ from promptcache.engine import Engine
 from promptcache.kv import StoreConfig, Tier
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
-from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from tests.devices import DEVICES
+from tests.engine.asking import engine_of
 from tests.families import random_model
 from tests.model.test_families import PROMPT, SCHEMA, cached_logits, plan_for
 from tests.rows.test_interleavings import largest_distance_of_steps, usual_plans
@@ -41,11 +41,9 @@ def model_on(device: str, family: str = "llama", dtype: torch.dtype = torch.floa
     return Model(random_model(family, dtype).to(device))
 
 
-def engine_on(device: str, store: StoreConfig | None = None) -> Engine:
+def engine_on(device: str, family: str = "llama", store: StoreConfig | None = None) -> Engine:
     """An engine on a device, with the schema of these tests."""
-    made = Engine(model_on(device), ByteTokenizer(), store=store)
-    made.add_schema(SCHEMA)
-    return made
+    return engine_of(model_on(device, family), schema=SCHEMA, store=store)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -86,9 +84,7 @@ def test_answers_do_not_depend_on_the_device(device: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
 def test_prompts_in_one_forward_pass_on_each_device(device: str, family: str) -> None:
     """Logits of several prompts are the reference on the same device, and scores are those of a CPU."""
-    engine, on_cpu = (Engine(model_on(each, family), ByteTokenizer()) for each in (device, "cpu"))
-    for each in (engine, on_cpu):
-        each.add_schema(SCHEMA)
+    engine, on_cpu = engine_on(device, family), engine_on("cpu", family)
 
     for prompt, logits in zip((PROMPT, OTHER), engine.logits_batch([PROMPT, OTHER]), strict=True):
         assert logits.device.type == device
@@ -98,30 +94,18 @@ def test_prompts_in_one_forward_pass_on_each_device(device: str, family: str) ->
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_host_tier_keeps_what_the_device_has_no_room_for(device: str) -> None:
-    """KV in host memory is found there, and gives the same answer on the device."""
-    engine = engine_on(device, StoreConfig(memory_bytes=1, host_bytes=ROOM))
-
-    first, second = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
-
-    assert {module.tier for module in first.usage.modules} == {None}
-    assert {module.tier for module in second.usage.modules} == {Tier.HOST}
-    assert (
-        first.token_ids == second.token_ids == engine_on("cpu").generate(PROMPT, max_new_tokens=8, **GREEDY).token_ids
-    )
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_host_tier_moves_kv_up_to_the_device(device: str) -> None:
-    """KV for which the device has room is copied there from host memory, once."""
-    config = StoreConfig(memory_bytes=ROOM, host_bytes=ROOM)
-    engine = engine_on(device, config)
-    engine.generate(PROMPT, max_new_tokens=1, **GREEDY)
+@pytest.mark.parametrize("memory_bytes", [1, ROOM])
+def test_kv_in_host_memory_serves_the_device(device: str, memory_bytes: int) -> None:
+    """KV in host memory is found there, and copied to the device once if that has room; all answers are the same."""
+    engine = engine_on(device, store=StoreConfig(memory_bytes=memory_bytes, host_bytes=ROOM))
+    first = engine.generate(PROMPT, max_new_tokens=8, **GREEDY)
     for key in tuple(engine.store.memory.keys()):
         engine.store.memory.delete(key)
 
     loaded, found = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
 
+    assert {each.tier for each in first.usage.modules} == {None}
     assert {each.tier for each in loaded.usage.modules if each.source is not KVSource.HISTORY} == {Tier.HOST}
-    assert {module.tier for module in found.usage.modules} == {Tier.MEMORY}
-    assert loaded.token_ids == found.token_ids
+    assert {each.tier for each in found.usage.modules} == {Tier.HOST if memory_bytes == 1 else Tier.MEMORY}
+    expected = engine_on("cpu").generate(PROMPT, max_new_tokens=8, **GREEDY)
+    assert first.token_ids == loaded.token_ids == found.token_ids == expected.token_ids

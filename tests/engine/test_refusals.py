@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +30,20 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(LLAMA)
 
 
+def sparse(weight: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(weight.detach().to_sparse())
+
+
+def _with(change: Callable[[Any], object]) -> Any:
+    hf = llama()
+    change(hf)
+    return hf
+
+
 def _wrapped(config: Any) -> Any:
     with warnings.catch_warnings():  # of transformers, which peft causes
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(llama(), config)
-
-
-def _with_a_sparse_weight(hf: Any) -> Any:
-    hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.detach().to_sparse())
-    return hf
-
-
-def _compiled(hf: Any) -> Any:
-    hf.compile(backend="eager")
-    return hf
-
-
-def _with_a_compiled_layer(hf: Any) -> Any:
-    layer = hf.model.layers[0]
-    layer.forward = torch.compile(layer.forward, backend="eager")
-    return hf
-
-
-def _without_generation_config() -> Any:
-    hf: Any = transformers.LlamaForCausalLM(LLAMA)
-    hf.generation_config = None
-    return hf
 
 
 NO_MODELS: dict[str, tuple[Any, str]] = {
@@ -68,17 +57,26 @@ NO_MODELS: dict[str, tuple[Any, str]] = {
         lambda: _wrapped(PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
         r"inside of it, model\.base_model.* not what the wrapper itself adds, such as virtual tokens",
     ),
-    "a sparse weight": (lambda: _with_a_sparse_weight(llama()), r"lm_head.weight' is sparse .*to_dense"),
+    "a sparse weight": (
+        lambda: _with(lambda hf: setattr(hf.lm_head, "weight", sparse(hf.lm_head.weight))),
+        r"lm_head.weight' is sparse .*to_dense",
+    ),
     "torch.compile": (lambda: torch.compile(llama(), backend="eager"), r"not OptimizedModule; .* model\._orig_mod"),
     "a wrapper for devices": (lambda: torch.nn.DataParallel(llama()), r"not DataParallel; .* model\.module"),
-    "compiled in place": (lambda: _compiled(llama()), "LlamaForCausalLM is compiled by torch.compile"),
-    "a compiled layer": (lambda: _with_a_compiled_layer(llama()), r"LlamaForCausalLM\.model\.layers\.0 is compiled"),
+    "compiled in place": (
+        lambda: _with(lambda hf: hf.compile(backend="eager")),
+        "LlamaForCausalLM is compiled by torch.compile",
+    ),
+    "a compiled layer": (
+        lambda: _with(lambda hf: setattr(hf.model.layers[0], "forward", torch.compile(hf.forward, backend="eager"))),
+        r"LlamaForCausalLM\.model\.layers\.0 is compiled",
+    ),
     "no output layer": (
         lambda: transformers.LlamaModel(LLAMA),
         "LlamaModel does not generate text; load it with AutoModelForCausalLM",
     ),
     "no generation configuration": (
-        lambda: _without_generation_config(),
+        lambda: _with(lambda hf: setattr(hf, "generation_config", None)),
         "LlamaForCausalLM has no generation configuration; set it to",
     ),
     "alibi": (

@@ -13,7 +13,6 @@ from promptcache import Engine, Prompt, Schema
 from promptcache.diagnostics import InvalidValue, UnknownSchema
 from promptcache.kv import StoreConfig, open_store
 from promptcache.language import module
-from promptcache.layout import Layout
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -22,15 +21,7 @@ SCHEMA = Schema("travel").with_module(*(module(f"m{number}", LONG[:200]) for num
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
-    """An engine with a schema of a hundred modules."""
-    made = Engine(tiny_model(), ByteTokenizer(), context_length=4096)
-    made.add_schema(Schema("small").module("a", "Hello").module("b", LONG[:100]))
-    return made
-
-
-@pytest.fixture(scope="module")
-def results(engine: Engine) -> Mapping[str, Any]:
+def results() -> Mapping[str, Any]:
     """Results and inputs of an engine by name."""
     made = Engine(tiny_model(), ByteTokenizer())
     checked = made.add_schema(Schema("travel").module("all", LONG[:3000]).module("other", LONG[:200]))
@@ -78,20 +69,18 @@ def test_results_can_be_pickled(results: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_holds_memory_cannot_be_pickled(engine: Engine, tmp_path: Any, take: Any) -> None:
+def test_what_holds_memory_cannot_be_pickled(results: Mapping[str, Any], tmp_path: Any, take: Any) -> None:
     """Pickling an engine, a store or a stream raises an error that names the alternative."""
+    engine = results["engine"]
     tiers = open_store(StoreConfig(folder=tmp_path), engine.model.shape)
-    with engine.stream(Prompt("small").use("a").user("?"), max_new_tokens=1) as stream:
+    with engine.stream(results["prompt"], max_new_tokens=1) as stream:
         for each, instead in ((engine, "store="), (engine.store, "folder="), (tiers, "folder"), (stream, "completion")):
             with pytest.raises(InvalidValue, match=f"{type(each).__name__} cannot be pickled or copied: .*{instead}"):
                 take(each)
 
 
-def test_a_layout_is_found_by_its_schema(engine: Engine) -> None:
+def test_a_layout_is_found_by_its_schema(results: Mapping[str, Any]) -> None:
     """`Engine.layout` returns the layout that plans use, and suggests the nearest name of an unknown schema."""
-    layout = engine.layout("small")
-
-    assert isinstance(layout, Layout)
-    assert engine.plan(Prompt("small").use("a").user("?")).layout is layout
-    with pytest.raises(UnknownSchema, match="did you mean 'small'"):
-        engine.layout("smal")
+    assert results["engine"].layout("travel") is results["layout"]
+    with pytest.raises(UnknownSchema, match="did you mean 'travel'"):
+        results["engine"].layout("travle")

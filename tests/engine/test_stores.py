@@ -110,15 +110,12 @@ def test_engines_may_share_a_store() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        ({"url": "file:///kept"}, "a URL of another machine"),
-        ({"disk_bytes": 5}, "there is none"),
-    ],
+    [({"url": "file:///kept"}, "a URL of another machine"), ({"disk_bytes": 5}, "there is none")],
 )
-def test_settings_are_checked(settings: dict[str, object], words: str) -> None:
+def test_settings_are_checked(settings: dict[str, Any], words: str) -> None:
     """Settings that do not go together are refused when they are given."""
     with pytest.raises(StoreError, match=words):
-        StoreConfig(**settings)  # type: ignore[arg-type]
+        StoreConfig(**settings)
 
 
 def test_kv_of_replaced_schemas_makes_room(tmp_path: Path) -> None:
