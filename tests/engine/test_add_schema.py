@@ -64,11 +64,6 @@ def _codes(action: Callable[[], object]) -> list[str]:
     return []
 
 
-def _check_length(schema: CheckedSchema, tokenizer: HubTokenizer, positions: int) -> None:
-    layout = lay_out(schema, tokenizer)
-    check_length(layout, run_states(layout), positions)
-
-
 @settings(max_examples=law_examples(0.1), deadline=None)
 @given(schema=strategies.schemas(), reserve=st.integers(-3, 3), default=maybe(st.sampled_from(("a", "one two three"))))
 def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, reserve: int, default: str | None) -> None:
@@ -81,7 +76,7 @@ def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, res
     padded = check_schema(Schema.of(replace(schema.source, positions=Placement.FIXED, children=children)))
 
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
-    expected = _codes(lambda: _check_length(padded, tokenizer, positions))
+    expected = _codes(lambda: check_length(layout := lay_out(padded, tokenizer), run_states(layout), positions))
 
     assert _codes(lambda: engine.add_schema(padded)) == expected
 

@@ -50,12 +50,6 @@ def saying(engine: Engine, text: str) -> dict[str, Any]:
     return {"logits_processor": LogitsProcessorList([Says(engine, text)]), "max_new_tokens": 128}
 
 
-def rendered(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Return the tokens of a conversation as transformers makes them."""
-    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    return ids
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("way", ["generate", "batch", "stream"])
 def test_reasoning_is_apart_from_the_answer(way: str, is_open: bool) -> None:
@@ -95,8 +89,8 @@ def test_a_chat_gives_reasoning_back_to_the_template(template: str, tmp_path: Pa
     messages.append({"role": "user", "content": "Where?"})
     found = chat.say("Where?", **saying(engine, "There."))
 
-    assert list(found.plan.tokens.used_ids) == rendered(tokenizer, messages)
-    assert list(engine.plan(messages).tokens.used_ids) == rendered(tokenizer, messages)
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert [*found.plan.tokens.used_ids] == [*engine.plan(messages).tokens.used_ids] == expected
     assert ("Many." in engine.render(messages)) == (template == KEEPS)
 
 
