@@ -269,7 +269,7 @@ class SmallConversations(Conversations):
 
 for _machine in (Conversations, SmallConversations):
     _machine.TestCase.settings = settings(
-        max_examples=law_examples(0.05, thorough=0.2), stateful_step_count=20, deadline=None
+        max_examples=max(10, law_examples(0.1, thorough=0.4)), stateful_step_count=20, deadline=None
     )
 
 TestConversations = pytest.mark.law(Conversations.TestCase)
@@ -285,6 +285,8 @@ def test_each_turn_prefills_the_last_question_only() -> None:
     fork = chat.fork()
     chat.say("Left", max_new_tokens=4, **GREEDY)
     assert fork.say("Right", max_new_tokens=4, **GREEDY).usage.num_new_tokens <= len("Right") + 1 + 4
+    chat.rewind(2)
+    assert (len(chat.turns), len(fork.turns)) == (5, 7)
 
 
 def test_answers_are_not_tokenized_again() -> None:
