@@ -37,7 +37,7 @@ from promptcache.testing.tiny_model import tiny_model
 from tests.conftest import law_examples
 from tests.decode.test_service import ask
 from tests.engine import asking
-from tests.engine.asking import SCHEMA, WAYS, answered
+from tests.engine.asking import GREEDY, SCHEMA, WAYS, answered
 from tests.strategies.json_schemas import json_schemas
 
 STATED = SCHEMA.replace("travel", "stated").replace("</schema>", '<answer type="int" pattern="[1-9][0-9]"/></schema>')
@@ -268,7 +268,6 @@ def test_an_answer_without_a_next_token_fails_alone() -> None:
 
 
 NUM_TOKENS = BYTES.model.num_known_tokens
-GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 8}
 
 
 class Changes(LogitsProcessor):
