@@ -53,7 +53,7 @@ from promptcache.planning import (
     TemplateOptions,
     check_room,
     choose_placement,
-    schema_state,
+    serve_schema,
     several,
 )
 from promptcache.rows import History, open_graphs, open_pool
@@ -206,7 +206,7 @@ class Engine(Unpicklable):
     @property
     def schemas(self) -> Mapping[str, CheckedSchema]:
         """The added schemas by name."""
-        return {state.schema.name: state.schema for state in self._catalog.states}
+        return {each.schema.name: each.schema for each in self._catalog.schemas}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.model.facts.name}: schemas {', '.join(self.schemas) or 'none yet'}>"
@@ -240,7 +240,7 @@ class Engine(Unpicklable):
         codec = codec_named(self.settings.keep if keep is None else keep)
         schema = source if isinstance(source, CheckedSchema) else check_schema(open_schema(source, context))
         placement = self.positions if schema.positions is None else choose_placement(self.model, schema.positions)
-        self._catalog.add(schema_state(schema, self.tokenizer, self.model.context_length, codec, placement))
+        self._catalog.add(serve_schema(schema, self.tokenizer, self.model.context_length, codec, placement))
         return schema
 
     def add_member(self, schema: str, collection: str, name: str, text: str) -> None:
@@ -300,7 +300,7 @@ class Engine(Unpicklable):
         Raises:
             ContextLengthExceeded: A member alone needs more positions than the model has; its schema is not encoded.
         """
-        return warm(schema, self._catalog, self._executor, self.tokenizer, progress, members=members, pairs=pairs)
+        return warm(schema, self._catalog, self._executor, progress, members=members, pairs=pairs)
 
     def promote(self, prompt: PromptSource, *, salt: str | None = None) -> int:
         """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.

@@ -17,7 +17,7 @@ from promptcache.kv import KV, MemoryStore
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
-from promptcache.planning import choose_placement, schema_state
+from promptcache.planning import choose_placement, serve_schema
 from promptcache.tokenizer import PlainTokenizer
 
 _MAX_POSITIONS = 2**24
@@ -88,7 +88,7 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     schema = check_schema(parse_schema(f'<schema name="bench" separator="">{modules}</schema>'))
     prompt = parse_prompt(f'<prompt schema="bench">{used}{letters(sizes.new_tokens)}</prompt>')
     tokenizer = LetterTokenizer()
-    state = schema_state(schema, tokenizer, model.context_length, placement=choose_placement(model))
-    plan = state.plan(resolve_prompt(prompt, schema), tokenizer)
+    served = serve_schema(schema, tokenizer, model.context_length, placement=choose_placement(model))
+    plan = served.plan(resolve_prompt(prompt, schema))
     prepared = prepare(plan, Executor(model, MemoryStore(model.shape), lambda: "bench"))
     return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.handles)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from promptcache.diagnostics import ROOT, counted, size_text
-from promptcache.layout import Layout, RunState
+from promptcache.layout import Layout, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class LayoutChange:
 
 
 def compare_layouts(
-    old: tuple[Layout, Sequence[RunState]], new: tuple[Layout, Sequence[RunState]], token_bytes: int
+    old: tuple[Layout, Sequence[Variant]], new: tuple[Layout, Sequence[Variant]], token_bytes: int
 ) -> LayoutChange:
-    """Compare two layouts under one tokenizer, each with what `run_states` returned for it."""
-    before, after = (_by_digest(states) for _, states in (old, new))
-    kept = [state for digest, state in before.items() if digest in after]
-    dropped = [state for digest, state in before.items() if digest not in after]
-    needed = [state for digest, state in after.items() if digest not in before]
+    """Compare two layouts under one tokenizer, each with what `run_variants` returned for it."""
+    before, after = (_by_digest(variants) for _, variants in (old, new))
+    kept = [variant for digest, variant in before.items() if digest in after]
+    dropped = [variant for digest, variant in before.items() if digest not in after]
+    needed = [variant for digest, variant in after.items() if digest not in before]
     return LayoutChange(
         num_kept=len(kept),
         num_kept_tokens=_num_tokens(kept),
@@ -75,22 +75,22 @@ def compare_layouts(
         needed=tuple(
             NeededEncoding(
                 module=module,
-                scaffolds=state.scaffolds,
-                num_tokens=state.encoding.num_tokens,
+                scaffolds=variant.scaffolds,
+                num_tokens=variant.encoding.num_tokens,
                 is_new=module not in old[0].runs_of,
             )
-            for module, state in ((state.module(new[0]), state) for state in needed)
+            for module, variant in ((variant.module(new[0]), variant) for variant in needed)
         ),
     )
 
 
-def _by_digest(states: Sequence[RunState]) -> Mapping[str, RunState]:
-    """Return the first state of each encoding."""
-    found: dict[str, RunState] = {}
-    for state in states:
-        found.setdefault(state.encoding.digest, state)
+def _by_digest(variants: Sequence[Variant]) -> Mapping[str, Variant]:
+    """Return the first variant of each encoding."""
+    found: dict[str, Variant] = {}
+    for variant in variants:
+        found.setdefault(variant.encoding.digest, variant)
     return found
 
 
-def _num_tokens(states: Sequence[RunState]) -> int:
-    return sum(each.encoding.num_tokens for each in states)
+def _num_tokens(variants: Sequence[Variant]) -> int:
+    return sum(each.encoding.num_tokens for each in variants)

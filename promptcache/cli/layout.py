@@ -79,22 +79,22 @@ def command(
     checked = checked_schema(read(schema, sources))
     limits = TokenLimits.of(model)
     model_facts, tokenizer = read_facts(model, limits.folder, Dtype(dtype)), limits.tokenizer
-    layout, states = limits.lay_out(checked, check=False)
+    layout, variants = limits.lay_out(checked, check=False)
     diagnostics, failed = (*checked.warnings, *layout.warnings), False
     try:
-        limits.check(layout, states)
+        limits.check(layout, variants)
     except SchemaError as error:  # shown with the layout, which says where the positions go
         diagnostics, failed = (*diagnostics, *error.diagnostics), True
     change = None
     if against is not None:
         old = limits.lay_out(checked_schema(read(against, sources)), check=False)
-        change = compare_layouts(old, (layout, states), model_facts.token_bytes)
+        change = compare_layouts(old, (layout, variants), model_facts.token_bytes)
     plan = None
     if prompt is not None:
         selection = resolve_prompt(parsed_prompt(read(prompt, sources)), checked)
-        plan = make_plan(selection, layout, states, tokenizer, None if repair is None else Repair.parse(repair))
+        plan = make_plan(selection, layout, variants, tokenizer, None if repair is None else Repair.parse(repair))
         diagnostics = (*diagnostics, *plan.warnings)
-    shown = view_layout((layout, states), model_facts, tokenizer, plan)
+    shown = view_layout((layout, variants), model_facts, tokenizer, plan)
     drawn = {svg: svg_picture, html: html_page}
     write_made({path: draw(shown.tree) for path, draw in drawn.items() if path}, files_read(sources, checked))
 
@@ -142,20 +142,20 @@ def view_layout(laid_out: LaidOut, model: ModelFacts, tokenizer: Tokenizer, plan
     """Return a schema as it is shown, or with a plan, a prompt of it.
 
     Args:
-        laid_out: The layout and the states of the schema.
+        laid_out: The layout and the variants of the schema.
         model: Says what a token costs.
         tokenizer: Of the model.
         plan: Of a prompt for this layout.
     """
-    layout, states = laid_out
-    num_tokens = sum(each.encoding.num_tokens for each in states)
+    layout, variants = laid_out
+    num_tokens = sum(each.encoding.num_tokens for each in variants)
     combinations = count_combinations(layout.schema.rules)
     shortest, longest = prompt_lengths(layout, tokenizer)
     return LayoutView(
         schema=layout.schema.name,
         model=model,
         num_positions=layout.stop,
-        num_encodings=len(states),
+        num_encodings=len(variants),
         num_tokens=num_tokens,
         kv_bytes=num_tokens * model.token_bytes,
         num_combinations=combinations.number,

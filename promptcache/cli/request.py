@@ -32,11 +32,11 @@ from promptcache.language import (
     source_of,
     tool_definitions,
 )
-from promptcache.layout import Layout, Plan, RunState, check_length, check_positions, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Plan, Variant, check_length, check_positions, lay_out, make_plan, run_variants
 from promptcache.tokenizer import HubTokenizer, declared_positions, model_folder
 
-LaidOut: TypeAlias = tuple[Layout, tuple[RunState, ...]]
-"""A layout, and what `run_states` returns for it."""
+LaidOut: TypeAlias = tuple[Layout, tuple[Variant, ...]]
+"""A layout, and what `run_variants` returns for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +86,25 @@ class TokenLimits:
         return cls(model=model, folder=folder, tokenizer=tokenizer, max_positions=declared_positions(folder))
 
     def lay_out(self, schema: CheckedSchema, *, check: bool = True) -> LaidOut:
-        """Return the layout and the states of a schema, as an engine makes them.
+        """Return the layout and the variants of a schema, as an engine makes them.
 
         Raises:
             SchemaError: A filler is longer than its slot, or, with `check`, the model has too few positions.
         """
         layout = lay_out(schema, self.tokenizer, max_positions=self.max_positions)
-        states = run_states(layout)
+        variants = run_variants(layout)
         if check:
-            self.check(layout, states)
-        return layout, states
+            self.check(layout, variants)
+        return layout, variants
 
-    def check(self, layout: Layout, states: Sequence[RunState]) -> None:
+    def check(self, layout: Layout, variants: Sequence[Variant]) -> None:
         """Check that the model has enough positions for a schema.
 
         Raises:
             SchemaError: It has too few.
         """
         if self.max_positions is not None:
-            check_length(layout, states, self.max_positions, f"model '{self.model}'")
+            check_length(layout, variants, self.max_positions, f"model '{self.model}'")
 
     def plan(self, selection: Selection, laid_out: LaidOut, max_new_tokens: int = 1, repair: str | None = None) -> Plan:
         """Plan a prompt as an engine does.

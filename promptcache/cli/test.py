@@ -137,7 +137,7 @@ def _test(
             raise UsageMistake(f"{name} is a prompt; test takes schemas")
         schema = checked_schema(document)
         subject = Subject(schema, limits.tokenizer)
-        limits.check(subject.layout, subject.states)
+        limits.check(subject.layout, subject.variants)
     except LanguageError as error:
         return SchemaTest(file=name, diagnostics=error.diagnostics)
     steps: list[Callable[[], Iterator[Result]]] = [

@@ -100,10 +100,10 @@ def _estimates(schemas: Sequence[CheckedSchema], options: EngineOptions, show: P
     stored_bytes = _stored_bytes(options, limits.folder)
     found = []
     for schema in schemas:
-        layout, states = limits.lay_out(schema)
-        members = member_encodings(schema, declared_members(schema), layout, states, limits.tokenizer)
-        pairs = (pair.encoding for pair in pair_encodings(layout, states))
-        encodings = chain((state.encoding for state in states), (encoding for _, encoding in members), pairs)
+        layout, variants = limits.lay_out(schema)
+        members = member_encodings(schema, declared_members(schema), layout, variants, limits.tokenizer)
+        pairs = (pair.encoding for pair in pair_encodings(layout, variants))
+        encodings = chain((each.encoding for each in variants), (encoding for _, encoding in members), pairs)
         sizes = {  # tokens of each encoding, without and with its context
             each.digest: (each.num_tokens, sum(part.num_tokens for part in (*each.context, each.whole)))
             for each in tracked(encodings, show, f"{schema.name}, encodings")

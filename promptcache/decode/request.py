@@ -211,7 +211,7 @@ class RequestBuilder:
             As `Engine.generate`.
         """
         started = time.perf_counter()
-        self.executor.activity.note()
+        self.executor.activity.arrived()
         tools = called_tools(options)
         plan = self.planner.plan(prompt, options.repair, _template_options(options, prompt, tools))
         return self._request(prompt, plan, options, tools, started)
@@ -229,7 +229,7 @@ class RequestBuilder:
         The template writes the tools, whatever may be called.
         """
         started = time.perf_counter()
-        self.executor.activity.note()
+        self.executor.activity.arrived()
         tools = called_tools(options)
         template = _template_options(options, prompt, read_tools(options.tools))
         plan = self.planner.plan_chat(prompt, turns, question, options.repair, template, results)

@@ -181,7 +181,7 @@ class Executor:
         Raises:
             ModelChanged: The model is not as it was when it was made.
         """
-        self.activity.note()
+        self.activity.arrived()
         self.model.check_unchanged()
         wanted = tuple(dict.fromkeys(wanted))
         lookups = self.look_up(wanted)

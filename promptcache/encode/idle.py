@@ -34,13 +34,13 @@ class Activity:
         self._last = time.monotonic()
         self._lock = new_lock()
 
-    def note(self) -> None:
+    def arrived(self) -> None:
         """Note that a request arrived: work in idle time is interrupted."""
         self.num_arrivals += 1
         self._last = time.monotonic()
 
     def __enter__(self) -> None:
-        self.note()
+        self.arrived()
         with self._lock:
             self._num_active += 1
 

@@ -21,7 +21,7 @@ from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import linked_logits
 from promptcache.kv import MemoryStore
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
-from promptcache.layout import Plan, lay_out, make_plan, run_states
+from promptcache.layout import Plan, lay_out, make_plan, run_variants
 from promptcache.locks import new_lock
 from promptcache.model import (
     MODEL_FAULTS,
@@ -206,7 +206,7 @@ def _plan(model: Model, num_tokens: int = 0) -> Plan:
     tokenizer = _LetterTokenizer(_plain_ids(model))
     layout = lay_out(schema, tokenizer, placement=Placement.FIXED)
     prompt = parse_prompt(_PROMPT.format(text=text))
-    return make_plan(resolve_prompt(prompt, schema), layout, run_states(layout), tokenizer)
+    return make_plan(resolve_prompt(prompt, schema), layout, run_variants(layout), tokenizer)
 
 
 def _plain_ids(model: Model) -> range:

@@ -20,7 +20,7 @@ from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
 from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
-from promptcache.planning import SchemaState, check_room, choose_placement, schema_state
+from promptcache.planning import ServedSchema, check_room, choose_placement, serve_schema
 from promptcache.progress import Progress, silent
 from promptcache.rows import Batch, open_pool
 from promptcache.testing.subject import SchemaSource, read_schema
@@ -67,8 +67,8 @@ def measure_fidelity(
     planner = _SettingPlanner(engine, checked, codec_named(keep), max_new_tokens)
     prompts = [*example_prompts(checked)]
     if num_prompts:
-        state, drawn = planner.state(AS_IT_IS), random_prompts(checked, engine.tokenizer, num_prompts, seed)
-        prompts += [each for each in drawn if planner.has_room(state, each.selection)]
+        served, drawn = planner.serve(AS_IT_IS), random_prompts(checked, engine.tokenizer, num_prompts, seed)
+        prompts += [each for each in drawn if planner.has_room(served, each.selection)]
     if not prompts:
         raise InvalidValue(f"schema '{checked.name}' has no valid example; write one, or allow random prompts")
     as_it_is = planner.planned(AS_IT_IS, prompts)
@@ -124,39 +124,39 @@ class _SettingPlanner:
         Raises:
             PromptCacheError: The schema, the model or its context length refuses the setting.
         """
-        state = self.state(setting)
-        plans = [self.plan(state, each.selection) for each in prompts]
+        served = self.serve(setting)
+        plans = [self.plan(served, each.selection) for each in prompts]
         if setting == PROMOTED:
             plans = [_promoted(each) for each in plans]
         used = (part.encoding for plan in plans for part in plan.tokens.parts)
         return _PlannedSetting(
             setting=setting,
             plans=tuple(plans),
-            encodings=frozenset((*used, *state.encodings)),
+            encodings=frozenset((*used, *served.encodings)),
         )
 
-    def state(self, setting: Setting) -> SchemaState:
-        """Return the state of the schema under a setting, as `Engine.add_schema` makes it."""
+    def serve(self, setting: Setting) -> ServedSchema:
+        """Return the schema under a setting, as `Engine.add_schema` makes it."""
         schema, model = setting.apply(self.schema), self.engine.model
         given = schema.positions
         placement = self.engine.positions if given is None else choose_placement(model, given)
-        return schema_state(schema, self.engine.tokenizer, model.context_length, self.codec, placement)
+        return serve_schema(schema, self.engine.tokenizer, model.context_length, self.codec, placement)
 
-    def plan(self, state: SchemaState, selection: Selection) -> Plan:
+    def plan(self, served: ServedSchema, selection: Selection) -> Plan:
         """Return the plan of a prompt.
 
         Raises:
             ContextLengthExceeded: The prompt and an answer need more positions than the model has.
         """
-        repair = state.schema.repair or Repair.parse(self.engine.settings.repair)
-        plan = state.plan(replace(selection, schema=state.schema), self.engine.tokenizer, repair)
+        repair = served.schema.repair or Repair.parse(self.engine.settings.repair)
+        plan = served.plan(replace(selection, schema=served.schema), repair)
         check_room(plan, self.max_new_tokens, self.engine.model.context_length)
         return plan
 
-    def has_room(self, state: SchemaState, selection: Selection) -> bool:
+    def has_room(self, served: ServedSchema, selection: Selection) -> bool:
         """Return whether `plan` has enough positions for a prompt."""
         try:
-            self.plan(state, selection)
+            self.plan(served, selection)
         except ContextLengthExceeded:
             return False
         return True

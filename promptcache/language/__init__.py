@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from promptcache.language.check import check_schema
+from promptcache.language.check import chat_schema, check_schema
 from promptcache.language.checked import (
+    CHAT_SCHEMA,
     CheckedCollection,
     CheckedItem,
     CheckedModule,
@@ -30,7 +31,7 @@ from promptcache.language.checked import (
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
 from promptcache.language.grammar import document_grammar
-from promptcache.language.load import CHAT_SCHEMA, are_messages, is_markup, open_prompt, open_schema
+from promptcache.language.load import are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.outside_turns import text_outside_turns
 from promptcache.language.print_schema import print_schema
@@ -182,6 +183,7 @@ __all__ = [
     "ancestors",
     "are_messages",
     "as_name",
+    "chat_schema",
     "check_schema",
     "count_combinations",
     "declared_members",

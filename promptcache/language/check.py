@@ -6,6 +6,7 @@ The checks are in other modules. This module runs them in order and raises their
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 from itertools import islice
 
 from promptcache.diagnostics import (
@@ -19,6 +20,7 @@ from promptcache.diagnostics import (
 )
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
+    CHAT_SCHEMA,
     CheckedItem,
     CheckedModule,
     CheckedParameter,
@@ -49,6 +51,11 @@ from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 from promptcache.language.syntax.nodes import Scaffold, place
 from promptcache.language.syntax.repair import Repair
 from promptcache.language.syntax.source import diagnostic
+
+
+def chat_schema() -> CheckedSchema:
+    """Return the empty schema of prompts without one."""
+    return replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
 
 
 def check_schema(schema: Schema) -> CheckedSchema:

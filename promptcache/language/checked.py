@@ -28,6 +28,10 @@ from promptcache.language.syntax.nodes import (
 from promptcache.language.syntax.prompt_nodes import Message
 from promptcache.language.syntax.repair import Repair
 
+CHAT_SCHEMA = "no schema"
+"""Name of the empty schema of prompts without one, such as chat messages. No schema of a user has a name with a space.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FinalText(Short):
@@ -196,6 +200,11 @@ class CheckedSchema(Short):
     answer_format: AnswerFormat | None
     warnings: tuple[Diagnostic, ...]
     source: Schema = field(repr=False)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it is the empty schema of prompts without one: the chat template writes all of them."""
+        return self.name == CHAT_SCHEMA
 
     @property
     def has_open_turn(self) -> bool:

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from promptcache.diagnostics import PATH, InvalidValue, SchemaError, shown
+from promptcache.language.checked import CHAT_SCHEMA
 from promptcache.language.messages import ChatMessages
 from promptcache.language.prompt import Prompt, parse_prompt
 from promptcache.language.schema import Schema, parse_schema
 from promptcache.language.syntax.files import no_template
-
-CHAT_SCHEMA = "no schema"
-"""Name of the empty schema of prompts without one, such as chat messages. No schema of a user has a name with a space.
-"""
 
 _SUFFIXES = (".xml", ".xml.j2")
 

@@ -1,8 +1,8 @@
 """Layout: position IDs of a schema, the context of each run, and the plan of one prompt.
 
 ```
-lay_out(schema, tokenizer) -> Layout        run_states(layout) -> states with their encodings
-make_plan(selection, layout, states, tokenizer) -> Plan
+lay_out(schema, tokenizer) -> Layout        run_variants(layout) -> variants with their encodings
+make_plan(selection, layout, variants, tokenizer) -> Plan
 ```
 
 This room uses no tensors and draws no pictures.
@@ -20,11 +20,11 @@ from promptcache.layout.plan import (
     needed_positions,
 )
 from promptcache.layout.rendering import Rendering, render
-from promptcache.layout.run_states import (
+from promptcache.layout.run_variants import (
     Pair,
-    find_state,
+    find_variant,
     pair_encodings,
-    run_states,
+    run_variants,
 )
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import fill_tokens, fit_tokens, slot_tokens
@@ -36,10 +36,10 @@ from promptcache.layout.types import (
     Level,
     Run,
     RunPiece,
-    RunState,
     Slot,
-    StateKind,
     TextPiece,
+    Variant,
+    VariantKind,
 )
 
 __all__ = [
@@ -58,16 +58,16 @@ __all__ = [
     "RequestTokens",
     "Run",
     "RunPiece",
-    "RunState",
     "Slot",
-    "StateKind",
     "TextPiece",
+    "Variant",
+    "VariantKind",
     "check_length",
     "check_positions",
     "context_digest",
     "context_length_fault",
     "fill_tokens",
-    "find_state",
+    "find_variant",
     "fit_tokens",
     "lay_out",
     "make_plan",
@@ -75,7 +75,7 @@ __all__ = [
     "needed_positions",
     "pair_encodings",
     "render",
-    "run_states",
+    "run_variants",
     "scaffolds_in_use",
     "slot_tokens",
 ]

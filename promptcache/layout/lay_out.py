@@ -1,6 +1,6 @@
 """Assign positions to every run and slot of a checked schema, in one walk in document order.
 
-The walk builds the runs and the tree of the layout together. `run_states` computes the context of each run.
+The walk builds the runs and the tree of the layout together. `run_variants` computes the context of each run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _ROOT = _Owner("", cached=True)
 
 
 class _Walk:
-    """State of one walk: the current position, and the pieces of the open run."""
+    """Variant of one walk: the current position, and the pieces of the open run."""
 
     def __init__(self, tokenizer: Tokenizer, written: SchemaTexts) -> None:
         self.runs: list[Run] = []

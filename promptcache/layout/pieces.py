@@ -238,7 +238,7 @@ def num_exact(pieces: Sequence[Piece]) -> int:
     - It begins its encoding, and stands where it was encoded.
     - The context of its encoding is the list of used parts before it.
 
-    Otherwise the encoding attended to tokens that are not in use (a superseded state, a filler), or did not attend
+    Otherwise the encoding attended to tokens that are not in use (a superseded variant, a filler), or did not attend
     to tokens that are.
     """
     before: list[KVPart] = []

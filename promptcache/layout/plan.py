@@ -14,18 +14,18 @@ from promptcache.layout.added_text import AddedText
 from promptcache.layout.members import members_in_use
 from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
 from promptcache.layout.repair import positions_to_repair
-from promptcache.layout.run_states import runs_in_use, states_in_use
 from promptcache.layout.run_tokens import RunTokens, SlotContents
+from promptcache.layout.run_variants import runs_in_use, variants_in_use
 from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.seam import seam_of, without_last
-from promptcache.layout.types import Layout, RunState
+from promptcache.layout.types import Layout, Variant
 from promptcache.tokenizer import Conversations, Tokenizer
 
 
 def make_plan(
     selection: Selection,
     layout: Layout,
-    states: Sequence[RunState],
+    variants: Sequence[Variant],
     tokenizer: Tokenizer,
     repair: Repair | None = None,
     answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
@@ -37,12 +37,12 @@ def make_plan(
     Args:
         selection: A valid prompt of the layout's schema.
         layout: The schema's positions under `tokenizer`.
-        states: The result of `run_states(layout)`.
+        variants: The result of `run_variants(layout)`.
         tokenizer: Provides the token IDs of arguments and added text.
         repair: The cached tokens to compute again; None means the setting of the schema, else the default.
         answers: Token IDs of assistant turns that a model generated, by index in `selection.messages`. The text of
             these turns is not tokenized, unless the chat template changes it.
-        codec: The codec of the states, which members of collections also get.
+        codec: The codec of the variants, which members of collections also get.
         conversations: The chat template of `tokenizer` with options of the request; None means without options.
 
     Raises:
@@ -50,13 +50,13 @@ def make_plan(
         ContextLengthExceeded: A member or the added text alone needs more positions than the model has.
     """
     repair = repair or selection.schema.repair or DEFAULT_REPAIR
-    members, states = members_in_use(selection, layout, states, tokenizer, codec)
+    members, variants = members_in_use(selection, layout, variants, tokenizer, codec)
     contents = SlotContents(selection, tokenizer)
     scaffolds = scaffolds_in_use(selection.schema.scaffolds, selection.modules)
     modules = RunTokens(contents, moves=repair.kind is not RepairKind.NONE)
     runs = runs_in_use(layout, selection.modules, members)
-    for run, state in states_in_use(layout, runs, states, scaffolds):
-        modules.add(run, state)
+    for run, variant in variants_in_use(layout, runs, variants, scaffolds):
+        modules.add(run, variant)
     if contents.faults:
         raise PromptError(contents.faults)
     pieces = placed(modules.pieces, layout.placement)
@@ -89,7 +89,7 @@ def _with_new_end(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
     return (*pieces[:-1], *recomputed((last,), (last.stop - 1,), Origin.LAST))
 
 
-def needed_positions(layout: Layout, states: Sequence[RunState]) -> int:
+def needed_positions(layout: Layout, variants: Sequence[Variant]) -> int:
     """Return the number of positions that a schema needs.
 
     With fixed positions these are the places of all modules and whole slots, with closed positions those of the
@@ -97,21 +97,21 @@ def needed_positions(layout: Layout, states: Sequence[RunState]) -> int:
     """
     if layout.placement is Placement.FIXED:
         return layout.stop
-    return max((state.encoding.position_ids[-1] + 1 for state in states), default=0)
+    return max((variant.encoding.position_ids[-1] + 1 for variant in variants), default=0)
 
 
-def check_length(layout: Layout, states: Sequence[RunState], max_positions: int, model: str = "the model") -> None:
+def check_length(layout: Layout, variants: Sequence[Variant], max_positions: int, model: str = "the model") -> None:
     """Refuse a schema that needs more positions than the model has.
 
     Args:
-        states: The result of `run_states(layout)`.
+        variants: The result of `run_variants(layout)`.
         max_positions: Number of positions of the model.
         model: Name of the model for the message.
 
     Raises:
         SchemaError: PC503, with both numbers.
     """
-    needed = needed_positions(layout, states)
+    needed = needed_positions(layout, variants)
     if needed > max_positions:
         message = f"schema '{layout.schema.name}' needs {needed} positions, {model} has {max_positions}"
         raise SchemaError([Diagnostic(code="PC503", message=message, span=layout.schema.source.span)])

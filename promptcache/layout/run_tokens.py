@@ -14,7 +14,7 @@ from promptcache.language import FilledSlot, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
 from promptcache.layout.pieces import Origin, Piece
-from promptcache.layout.types import Run, RunState, Slot, TextPiece
+from promptcache.layout.types import Run, Slot, TextPiece, Variant
 from promptcache.tokenizer import Tokenizer, has_more_tokens
 
 MAX_BOUNDARY_TOKENS = 4
@@ -84,11 +84,11 @@ class RunTokens:
         self._moves = moves
         self._behind: int | None = None  # position behind the content of a changed slot, while no text follows
 
-    def add(self, run: Run, state: RunState | None) -> None:
+    def add(self, run: Run, variant: Variant | None) -> None:
         """Add the tokens of a run.
 
         Args:
-            state: The state to reuse; None if the run is not cached, or has no tokens while it is encoded.
+            variant: The variant to reuse; None if the run is not cached, or has no tokens while it is encoded.
         """
         if isinstance(run.pieces[0], Slot):
             self._behind = None  # boundary tokens are text
@@ -97,7 +97,7 @@ class RunTokens:
             if isinstance(piece, TextPiece):
                 moved = self._move_boundary(piece, run, stop, before_slot=isinstance(after, Slot))
                 if moved:
-                    self._add_range(run, state, start, stop)
+                    self._add_range(run, variant, start, stop)
                     start = stop + moved
                 if not run.cached:
                     self._add_text(piece.start + moved, piece.token_ids[moved:], Origin.UNCACHED, run, stop + moved)
@@ -108,13 +108,13 @@ class RunTokens:
             if self._behind is None and run.cached and content.token_ids == piece.filler_ids:
                 stop += num_fillers
                 continue
-            self._add_range(run, state, start, stop)  # a range never extends across new tokens
+            self._add_range(run, variant, start, stop)  # a range never extends across new tokens
             start = stop = stop + num_fillers
             position = piece.start if self._behind is None else self._behind
             self._add_content(position, content, run, piece)
             if self._moves:
                 self._behind = position + len(content.token_ids)
-        self._add_range(run, state, start, stop)
+        self._add_range(run, variant, start, stop)
 
     def _move_boundary(self, piece: TextPiece, run: Run, index: int, *, before_slot: bool) -> int:
         """Add the boundary tokens of `piece` behind the content before it, if there is one; return their number.
@@ -142,10 +142,10 @@ class RunTokens:
         if token_ids:
             self.pieces.append(Piece(token_ids=token_ids, start=start, origin=origin, run=run, index=index))
 
-    def _add_range(self, run: Run, state: RunState | None, start: int, stop: int) -> None:
-        if start < stop and state is not None:
-            whole = state.encoding.whole
-            part = whole if stop - start == whole.num_tokens else KVPart(state.encoding, start, stop)
+    def _add_range(self, run: Run, variant: Variant | None, start: int, stop: int) -> None:
+        if start < stop and variant is not None:
+            whole = variant.encoding.whole
+            part = whole if stop - start == whole.num_tokens else KVPart(variant.encoding, start, stop)
             self.pieces.append(Piece(token_ids=part.token_ids, start=part.first, source=part, run=run, index=start))
 
 

@@ -8,7 +8,7 @@ from promptcache.language import CheckedScaffold
 
 
 def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:
-    """Yield each of `modules` that has a state of its own in `scaffold`.
+    """Yield each of `modules` that has a variant of its own in `scaffold`.
 
     These are the members, and their descendants that are guaranteed if all members are present.
     """

@@ -34,7 +34,8 @@ class SchemaTexts:
     """All texts of a schema, tokenized.
 
     Attributes:
-        beginning: What begins every prompt: BOS, or for schemas with turns what the chat template writes first.
+        beginning: What begins every prompt: BOS, or for schemas with turns what the chat template writes first; nothing
+            for the schema of plain chats.
         texts: In document order: headers, texts and footers.
         leads: For each slot in document order, " " or "": the space before it, which belongs to its content.
     """
@@ -51,7 +52,9 @@ class SchemaTexts:
             self._pending.append(Markup(turns.preamble))
         self._items(schema.children)
         self._flush()
-        if turns is None:
+        if schema.is_chat:
+            self.beginning = WrittenText("", ())
+        elif turns is None:
             self.beginning = WrittenText(tokenizer.detokenize(tokenizer.bos_ids), tokenizer.bos_ids)
         else:
             self.beginning = self.texts.pop(0)

@@ -1,4 +1,4 @@
-"""Types of a layout. `lay_out` and `run_states` build them.
+"""Types of a layout. `lay_out` and `run_variants` build them.
 
 All ranges are half-open. All positions are absolute position IDs.
 """
@@ -218,8 +218,8 @@ class Layout(Short):
     warnings: tuple[Diagnostic, ...] = ()
 
 
-class StateKind(StrEnum):
-    """Kind of a state: what a run attends to while it is encoded.
+class VariantKind(StrEnum):
+    """Kind of a variant: what a run attends to while it is encoded.
 
     `PLAIN`: what is guaranteed with its module, or its own text only. `PREVIOUS`: the module before it in a prompt as
     well. `SCAFFOLD`: the modules of a scaffold.
@@ -231,24 +231,24 @@ class StateKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RunState(Short):
-    """State of a cached run: its encoding under one context.
+class Variant(Short):
+    """Variant of a cached run: its encoding under one context.
 
-    A run has a plain state, and may have others in scaffolds, and behind the module before it in a prompt.
+    A run has a plain variant, and may have others in scaffolds, and behind the module before it in a prompt.
 
     Attributes:
-        index: Index in the schema's tuple of states. -1 for one behind the module before it in a prompt.
+        index: Index in the schema's tuple of variants. -1 for one behind the module before it in a prompt.
         run: Index of the run in the layout.
-        kind: What the context is. A scaffold may use a state of another kind.
-        scaffolds: Names of the scaffolds that use this state; empty for the run's plain state.
-        sees: Indices of the states whose encodings are the context of this one. All are lower than `index`, if that is
-            in the tuple.
+        kind: What the context is. A scaffold may use a variant of another kind.
+        scaffolds: Names of the scaffolds that use this variant; empty for the run's plain variant.
+        sees: Indices of the variants whose encodings are the context of this one. All are lower than `index`, if that
+            is in the tuple.
         encoding: The tokens to encode with their context.
     """
 
     index: int
     run: int
-    kind: StateKind
+    kind: VariantKind
     scaffolds: tuple[str, ...]
     sees: tuple[int, ...]
     encoding: Encoding

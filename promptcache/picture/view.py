@@ -21,8 +21,8 @@ from promptcache.layout import (
     Piece,
     Plan,
     Slot,
-    StateKind,
-    run_states,
+    VariantKind,
+    run_variants,
     scaffolds_in_use,
 )
 from promptcache.picture.part import Part, PartKind, Stretch, Use
@@ -154,20 +154,20 @@ class _LayoutViewer(_Viewer):
 
     def __init__(self, layout: Layout, token_bytes: int | None) -> None:
         super().__init__(layout, token_bytes)
-        self._states = run_states(layout)
-        for state in self._states:
-            if state.kind is StateKind.PLAIN:
-                seen = (self._states[index] for index in state.sees)
+        self._variants = run_variants(layout)
+        for variant in self._variants:
+            if variant.kind is VariantKind.PLAIN:
+                seen = (self._variants[index] for index in variant.sees)
                 paths = (each.module(layout) for each in seen if each.run or not layout.has_bos)  # all see BOS
-                self._sees_of.setdefault(state.module(layout), {}).update(dict.fromkeys(paths))
+                self._sees_of.setdefault(variant.module(layout), {}).update(dict.fromkeys(paths))
 
     def root(self) -> Part:
         layout = self._layout
-        num_tokens = sum(state.encoding.num_tokens for state in self._states)
+        num_tokens = sum(variant.encoding.num_tokens for variant in self._variants)
         size = "" if self._token_bytes is None else f", {size_text(num_tokens * self._token_bytes)}"
         marks = (
             counted(len(layout.schema.modules), "module"),
-            f"{counted(num_tokens, 'token')} in {counted(len(self._states), 'encoding')}{size}",
+            f"{counted(num_tokens, 'token')} in {counted(len(self._variants), 'encoding')}{size}",
         )
         children = (*self._parts(layout.tree), *self._scaffolds())
         return self._part(PartKind.SCHEMA, layout.schema.name, None, children, marks=marks, sees=self._sees(""))
@@ -175,7 +175,7 @@ class _LayoutViewer(_Viewer):
     def _scaffolds(self) -> Iterator[Part]:
         layout = self._layout
         for scaffold in layout.schema.scaffolds:
-            runs = [layout.runs[state.run] for state in self._states if scaffold.name in state.scaffolds]
+            runs = [layout.runs[variant.run] for variant in self._variants if scaffold.name in variant.scaffolds]
             together = [stretch for run in runs for stretch in _stretched(run.places, Use.TOGETHER)]
             members = " + ".join(scaffold.members)
             yield self._part(PartKind.SCAFFOLD, scaffold.name, stretches=together, marks=(members,))

@@ -1,7 +1,8 @@
 """The schemas that an engine serves, and the plans of prompts against them. No model work."""
 
-from promptcache.planning.catalog import Catalog, SchemaState, choose_placement, schema_state
+from promptcache.planning.catalog import Catalog
 from promptcache.planning.planner import DEFAULT_NEW_TOKENS, Planner, PromptSource, TemplateOptions, check_room, several
+from promptcache.planning.served_schema import ServedSchema, choose_placement, serve_schema
 from promptcache.planning.turns import ChatTurn, chat_message, turn_messages
 
 __all__ = [
@@ -10,12 +11,12 @@ __all__ = [
     "ChatTurn",
     "Planner",
     "PromptSource",
-    "SchemaState",
+    "ServedSchema",
     "TemplateOptions",
     "chat_message",
     "check_room",
     "choose_placement",
-    "schema_state",
+    "serve_schema",
     "several",
     "turn_messages",
 ]

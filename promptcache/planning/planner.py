@@ -15,23 +15,22 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from promptcache.diagnostics import InvalidValue, PromptError, Severity, shown
-from promptcache.kv import Codec
 from promptcache.language import (
     CHAT_SCHEMA,
     ChatMessages,
     Prompt,
     Repair,
-    Schema,
     Selection,
-    check_schema,
+    chat_schema,
     is_markup,
     open_prompt,
     resolve_prompt,
 )
-from promptcache.layout import Plan, check_positions, lay_out
+from promptcache.layout import Plan, check_positions
 from promptcache.locks import new_lock
 from promptcache.options import check_option
-from promptcache.planning.catalog import Catalog, SchemaState
+from promptcache.planning.catalog import Catalog
+from promptcache.planning.served_schema import ServedSchema, serve_schema
 from promptcache.planning.turns import ChatTurn, with_turns
 from promptcache.tokenizer import FROZEN_DATE, Conversations, Tokenizer
 
@@ -81,17 +80,14 @@ class Planner:
         self._strict_template = strict_template
         self._conversations = Conversations(tokenizer)
         self._today: tuple[date, Conversations] | None = None
-        self._remembered: OrderedDict[_PlanKey, tuple[SchemaState, Plan]] = OrderedDict()
+        self._remembered: OrderedDict[_PlanKey, tuple[ServedSchema, Plan]] = OrderedDict()
         self._remembered_bytes = 0
         self._lock = new_lock()
 
     @cached_property
-    def _chat(self) -> SchemaState:
-        """The state of the empty schema, which has no tokens: the chat template writes all of a plain chat."""
-        empty = replace(check_schema(Schema("empty")), name=CHAT_SCHEMA)
-        layout = lay_out(empty, self._tokenizer, max_positions=self._context_length)
-        layout = replace(layout, tree=(), runs=(), runs_of={"": ()}, stop=0, has_bos=False)
-        return SchemaState(schema=empty, layout=layout, states=(), codec=Codec.FULL)
+    def _chat(self) -> ServedSchema:
+        """The empty schema."""
+        return serve_schema(chat_schema(), self._tokenizer, self._context_length)
 
     def plan(
         self,
@@ -113,19 +109,19 @@ class Planner:
     ) -> Plan:
         """Return the plan of a conversation on top of a prompt, up to the answer to `question`, or to `results`."""
         asked = None if repair is None else Repair.parse(repair)
-        state = self._state(prompt)
+        served = self._served(prompt)
         selection, answers = with_turns(
-            resolve_prompt(prompt, state.schema, state.members), state.layout, turns, question, results
+            resolve_prompt(prompt, served.schema, served.members), served.layout, turns, question, results
         )
-        return self._planned(state, selection, asked, template_kwargs, answers)
+        return self._planned(served, selection, asked, template_kwargs, answers)
 
     def planned(
         self,
         prompt: PromptSource,
         repair: str | None = None,
         template_kwargs: TemplateOptions = None,
-    ) -> tuple[SchemaState, Plan]:
-        """Return the plan of a prompt, and the state of its schema that it was made with.
+    ) -> tuple[ServedSchema, Plan]:
+        """Return the plan of a prompt, and the schema that it was made with.
 
         Args:
             repair: The repair of this prompt; None means that of its schema, else that of the planner.
@@ -141,34 +137,34 @@ class Planner:
         if isinstance(prompt, str) and not template_kwargs and (known := self._recall((prompt, asked))) is not None:
             return known
         read = open_prompt(prompt)
-        state = self._state(read)
-        selection = resolve_prompt(read, state.schema, state.members)
-        plan = self._planned(state, selection, asked, template_kwargs)
+        served = self._served(read)
+        selection = resolve_prompt(read, served.schema, served.members)
+        plan = self._planned(served, selection, asked, template_kwargs)
         if is_markup(prompt) and not template_kwargs:  # the file of a path may change
-            self._remember((prompt, asked), (state, plan))
-        return state, plan
+            self._remember((prompt, asked), (served, plan))
+        return served, plan
 
     def _planned(
         self,
-        state: SchemaState,
+        served: ServedSchema,
         selection: Selection,
         repair: Repair | None,
         template_kwargs: TemplateOptions,
         answers: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ) -> Plan:
-        conversations = self._conversations_of(state, template_kwargs)
-        chosen = repair or state.schema.repair or self._repair
-        plan = state.plan(selection, self._tokenizer, chosen, answers, conversations)
+        conversations = self._conversations_of(served, template_kwargs)
+        chosen = repair or served.schema.repair or self._repair
+        plan = served.plan(selection, chosen, answers, conversations)
         self._catalog.describe_plan(plan)
         differences = [each for each in plan.warnings if each.code in ("PC513", "PC514")]
         if differences and self._strict_template:
             raise PromptError(replace(each, severity=Severity.ERROR) for each in differences)
         return plan
 
-    def _conversations_of(self, state: SchemaState, template_kwargs: TemplateOptions) -> Conversations:
+    def _conversations_of(self, served: ServedSchema, template_kwargs: TemplateOptions) -> Conversations:
         """Return the chat template for a request: with the date of today for plain chats, which are not cached."""
         now = datetime.now()
-        is_chat = state.schema.name == CHAT_SCHEMA
+        is_chat = served.schema.is_chat
         if template_kwargs:
             return Conversations(self._tokenizer, template_kwargs, now if is_chat else FROZEN_DATE)
         if not is_chat:
@@ -178,11 +174,11 @@ class Planner:
             today = self._today = now.date(), Conversations(self._tokenizer, date=now)
         return today[1]
 
-    def _state(self, prompt: Prompt) -> SchemaState:
+    def _served(self, prompt: Prompt) -> ServedSchema:
         self._catalog.check_open()
         return self._chat if prompt.schema == CHAT_SCHEMA else self._catalog.find(prompt.schema)
 
-    def _recall(self, key: _PlanKey) -> tuple[SchemaState, Plan] | None:
+    def _recall(self, key: _PlanKey) -> tuple[ServedSchema, Plan] | None:
         with self._lock:
             known = self._remembered.get(key)
             if known is None:
@@ -193,7 +189,7 @@ class Planner:
             self._remembered.move_to_end(key)
             return known
 
-    def _remember(self, key: _PlanKey, planned: tuple[SchemaState, Plan]) -> None:
+    def _remember(self, key: _PlanKey, planned: tuple[ServedSchema, Plan]) -> None:
         with self._lock:
             self._forget(key)  # another thread may have planned the same
             self._remembered[key] = planned

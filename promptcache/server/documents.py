@@ -37,7 +37,7 @@ from promptcache.language import (
 from promptcache.layout import Plan, check_positions, context_length_fault
 from promptcache.options import Body
 from promptcache.picture import html_page, view
-from promptcache.planning import SchemaState, schema_state
+from promptcache.planning import ServedSchema, serve_schema
 from promptcache.server.bodies import ChatBody, CheckBody, PromptBody, given_options
 from promptcache.server.chat import chat_request
 from promptcache.server.chat_form import ChatForm
@@ -133,7 +133,7 @@ def _checked_data(body: CheckBody, state: ServerState) -> dict[str, Any]:
         prompt = parse_prompt(body.document)
         kind, found = "prompt", (*prompt.warnings, context_length_fault(fault, prompt))
     else:
-        if isinstance(opened, SchemaState):
+        if isinstance(opened, ServedSchema):
             kind, found = "schema", opened.schema.warnings
             more = {"schema": {"id": opened.schema.name, **describe(opened.schema)}}
         else:
@@ -151,7 +151,7 @@ def _length_faults(plan: Plan, engine: Engine) -> tuple[Diagnostic, ...]:
     return ()
 
 
-def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
+def _open(body: CheckBody, state: ServerState) -> Plan | ServedSchema:
     """Return the plan of a prompt document, or the layout of a schema document.
 
     Raises:
@@ -165,14 +165,14 @@ def _open(body: CheckBody, state: ServerState) -> Plan | SchemaState:
     except LanguageError as fault:
         if not any(each.code == "PC107" for each in fault.diagnostics):  # it begins with another element
             raise
-        return _schema_state(body.document, engine)
+        return _served(body.document, engine)
     if body.schema_text is not None:
         try:
-            given = _schema_state(body.schema_text, engine)
+            given = _served(body.schema_text, engine)
         except SchemaError as fault:
             raise ApiError(400, fault.diagnostics[0].code, str(fault), param="schema") from None
         if given.schema.name == prompt.schema:
-            return given.plan(resolve_prompt(prompt, given.schema), engine.tokenizer)
+            return given.plan(resolve_prompt(prompt, given.schema))
     try:
         return engine.plan(prompt)
     except UnknownSchema as error:
@@ -193,8 +193,8 @@ def parse_document(document: str, engine: Engine) -> Schema:
     return parse_schema(document, folder=None if served is None else ReadFiles.of(served.source))
 
 
-def _schema_state(document: str, engine: Engine) -> SchemaState:
-    return schema_state(
+def _served(document: str, engine: Engine) -> ServedSchema:
+    return serve_schema(
         check_schema(parse_document(document, engine)),
         engine.tokenizer,
         engine.model.context_length,
@@ -214,7 +214,7 @@ def picture_response(picture: str) -> Response:
 def _plan_data(made: Plan) -> dict[str, Any]:
     modules = made.num_reused_tokens_by_module
     return {
-        "schema": None if made.selection.schema.name == CHAT_SCHEMA else made.selection.schema.name,
+        "schema": None if made.selection.schema.is_chat else made.selection.schema.name,
         "level": made.level,
         "repair": str(made.repair),
         "num_reused_tokens": made.num_reused_tokens,

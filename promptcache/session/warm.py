@@ -13,8 +13,7 @@ from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, StoreError
 from promptcache.encode import Executor, Progress
 from promptcache.kv import KV, FaultLog, Recipe, Store, Tier, stored_bytes
 from promptcache.layout import Encoding
-from promptcache.planning import Catalog, SchemaState
-from promptcache.tokenizer import Tokenizer
+from promptcache.planning import Catalog, ServedSchema
 
 GROUP_TOKENS = 16_384
 """Minimum number of tokens that are fetched together. After each group, KV that the store does not keep is freed."""
@@ -27,7 +26,6 @@ def warm(
     name: str | None,
     catalog: Catalog,
     executor: Executor,
-    tokenizer: Tokenizer,
     progress: Progress | None,
     *,
     members: bool,
@@ -39,20 +37,20 @@ def warm(
     (FUNCTION | None).check("progress", progress, InvalidValue)
     catalog.check_open()
 
-    def made(state: SchemaState) -> Iterator[Encoding]:
-        for path, encoding in state.member_encodings(tokenizer) if members else ():
-            catalog.describe(state.schema.name, {encoding: path})
+    def made(served: ServedSchema) -> Iterator[Encoding]:
+        for path, encoding in served.member_encodings() if members else ():
+            catalog.describe(served.schema.name, {encoding: path})
             yield encoding
-        for pair in state.pair_encodings() if pairs else ():
-            catalog.describe(state.schema.name, {pair.encoding: pair.path})
+        for pair in served.pair_encodings() if pairs else ():
+            catalog.describe(served.schema.name, {pair.encoding: pair.path})
             yield pair.encoding
 
-    chosen = catalog.states if name is None else (catalog.find(name),)
-    return tuple(_warm(state, executor, progress, partial(made, state)) for state in chosen)
+    chosen = catalog.schemas if name is None else (catalog.find(name),)
+    return tuple(_warm(served, executor, progress, partial(made, served)) for served in chosen)
 
 
 def _warm(
-    state: SchemaState,
+    served: ServedSchema,
     executor: Executor,
     progress: Progress | None,
     made: Callable[[], Iterable[Encoding]],
@@ -75,7 +73,7 @@ def _warm(
     faults, found = FaultLog(), Counter[Tier]()
     executor.model.check_unchanged()
     lengths, total = dict[str, int](), 0
-    for each in chain(state.encodings, made()):
+    for each in chain(served.encodings, made()):
         if (key := executor.key(each)) not in lengths:
             lengths[key] = each.num_tokens
             total += each.num_tokens
@@ -83,7 +81,7 @@ def _warm(
                 progress(0, total)
     keys = [*lengths]
     lacking = frozenset[str]().union(*store.lacking(keys).values())
-    for group in _groups(chain(state.encodings, made())):
+    for group in _groups(chain(served.encodings, made())):
         fetched = executor.fetch(group, _offset(progress, done, total), patience_s=PATIENCE_S)
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens
@@ -102,11 +100,11 @@ def _warm(
         faults.add(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
     shape = executor.model.shape
     return WarmReport(
-        schema=state.schema.name,
+        schema=served.schema.name,
         num_encodings=len(keys),
         num_encoded=num_encoded,
         num_encoded_tokens=num_encoded_tokens,
-        nbytes=sum(stored_bytes(state.codec, shape, number) for number in lengths.values()),
+        nbytes=sum(stored_bytes(served.codec, shape, number) for number in lengths.values()),
         seconds=time.perf_counter() - started,
         found=dict(found),
         not_kept=not_kept,

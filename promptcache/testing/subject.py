@@ -26,7 +26,7 @@ from promptcache.language import (
     resolve_prompt,
     walk,
 )
-from promptcache.layout import Layout, Plan, RunState, Slot, lay_out, make_plan, render, run_states
+from promptcache.layout import Layout, Plan, Slot, Variant, lay_out, make_plan, render, run_variants
 from promptcache.tokenizer import HubTokenizer, Tokenizer
 
 SchemaSource: TypeAlias = str | Path | Schema | CheckedSchema
@@ -75,9 +75,9 @@ class Subject:
         return lay_out(self.schema, self.tokenizer)
 
     @cached_property
-    def states(self) -> tuple[RunState, ...]:
-        """The states of its runs: what is computed once."""
-        return run_states(self.layout)
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants of its runs: what is computed once."""
+        return run_variants(self.layout)
 
     def lay_out_now(self) -> None:
         """Lay the schema out now: within a draw, Hypothesis would count the time.
@@ -85,7 +85,7 @@ class Subject:
         Raises:
             SchemaError: a placeholder or default is longer than its slot.
         """
-        _ = self.states
+        _ = self.variants
 
     def case(self, xml: str) -> PromptCase:
         """Return a prompt for this schema, planned.
@@ -102,7 +102,7 @@ class Subject:
             PromptError: every fault with its place.
         """
         selection = resolve_prompt(prompt, self.schema)
-        return make_plan(selection, self.layout, self.states, self.tokenizer)
+        return make_plan(selection, self.layout, self.variants, self.tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

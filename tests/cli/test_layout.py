@@ -12,7 +12,7 @@ import pytest
 from promptcache.cli.console import stdout
 from promptcache.cli.layout import LayoutView, print_layout, view_layout
 from promptcache.language import check_schema, parse_schema
-from promptcache.layout import lay_out, run_states
+from promptcache.layout import lay_out, run_variants
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.tokenizer import Dtype, ModelFacts
 from tests.cli.conftest import TRAVEL, Command, data
@@ -35,7 +35,7 @@ def view(text: str = SCHEMA) -> LayoutView:
     """A schema as it is shown under the byte tokenizer, ten bytes of KV per token."""
     layout = lay_out(check_schema(parse_schema(text)), ByteTokenizer())
     facts = ModelFacts(name="bytes", dtype=Dtype.FLOAT32, token_bytes=10, max_positions=100)
-    return view_layout((layout, run_states(layout)), facts, ByteTokenizer())
+    return view_layout((layout, run_variants(layout)), facts, ByteTokenizer())
 
 
 def nodes(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from promptcache.encode.executor import Executor
 from promptcache.kv import KV, MemoryStore
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
-from promptcache.planning.catalog import schema_state
+from promptcache.planning import serve_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from tests import strategies
@@ -82,7 +82,7 @@ def test_together_or_alone_gives_the_same_kv(schema: CheckedSchema, tokenizer: B
 
 def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encoding, ...]:
     """The encodings of a schema, each once, contexts first."""
-    return schema_state(schema, tokenizer, MODEL.context_length).encodings
+    return serve_schema(schema, tokenizer, MODEL.context_length).encodings
 
 
 def executor() -> Executor:

@@ -22,7 +22,7 @@ from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
-from promptcache.planning.catalog import SchemaState, schema_state
+from promptcache.planning import ServedSchema, serve_schema
 from promptcache.rows import Batch
 from promptcache.rows.coalesce import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -44,9 +44,9 @@ def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
     return batch.step([(batch.join(tokens, handles), tokens.token_ids)], num_last=None)
 
 
-def state_of(xml: str) -> SchemaState:
+def state_of(xml: str) -> ServedSchema:
     """Return a schema as an engine serves it."""
-    return schema_state(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
+    return serve_schema(check_schema(parse_schema(xml)), ByteTokenizer(), MODEL.context_length)
 
 
 def encoding(draw: st.DrawFn, start: int, context: tuple[KVPart, ...]) -> Encoding:

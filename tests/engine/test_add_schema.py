@@ -14,7 +14,7 @@ from promptcache import Engine
 from promptcache.demo import MODEL_FOLDER
 from promptcache.diagnostics import SchemaError
 from promptcache.language import CheckedSchema, Placement, Prompt, Schema, check_schema, module, slot
-from promptcache.layout import check_length, lay_out, run_states
+from promptcache.layout import check_length, lay_out, run_variants
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.texts import maybe
 from promptcache.testing.tiny_model import tiny_model
@@ -76,7 +76,7 @@ def test_what_fits_the_model_is_taken(engine: Engine, schema: CheckedSchema, res
     padded = check_schema(Schema.of(replace(schema.source, positions=Placement.FIXED, children=children)))
 
     tokenizer = HubTokenizer.from_folder(MODEL_FOLDER)
-    expected = _codes(lambda: check_length(layout := lay_out(padded, tokenizer), run_states(layout), positions))
+    expected = _codes(lambda: check_length(layout := lay_out(padded, tokenizer), run_variants(layout), positions))
 
     assert _codes(lambda: engine.add_schema(padded)) == expected
 

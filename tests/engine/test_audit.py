@@ -15,7 +15,7 @@ from promptcache.encode.distance import whole_token_ids
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level, render
 from promptcache.model import Model, reference_logits, used_tokens
-from promptcache.planning import schema_state
+from promptcache.planning import serve_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 from promptcache.tokenizer import HubTokenizer
@@ -184,7 +184,7 @@ def test_text_of_sentencepiece_has_no_further_spaces(schema: str, prompt: str) -
     """The space that a tokenizer puts before a text is there once."""
     checked = check_schema(parse_schema(f'<schema name="s">{schema}</schema>'))
     selection = resolve_prompt(parse_prompt(f'<prompt schema="s">{prompt}</prompt>'), checked)
-    plan = schema_state(checked, LLAMA_LIKE, 1_000).plan(selection, LLAMA_LIKE)
+    plan = serve_schema(checked, LLAMA_LIKE, 1_000).plan(selection)
     whole = whole_token_ids(plan, LLAMA_LIKE)
 
     assert LLAMA_LIKE.detokenize(whole) == render(plan, LLAMA_LIKE).text

@@ -259,13 +259,13 @@ def test_warming_knows_what_prompts_of_one_member_need(
     selection = data.draw(strategies.prompts(schema))
     assume(max(Counter(path.rpartition("/")[0] for path in selection.members).values(), default=0) < 2)
 
-    warmed = {encoding for _, encoding in service.state.member_encodings(service.tokenizer)}
+    warmed = {encoding for _, encoding in service.served.member_encodings()}
 
     plan = service.plan(selection)
     for piece in plan.reused:
         path = piece.run.module
         if not path or selection.module(path).context is not Context.PREVIOUS:  # pairs are warmed apart
-            assert piece.source.encoding in {*service.state.encodings, *warmed}
+            assert piece.source.encoding in {*service.served.encodings, *warmed}
 
 
 def test_warm_writes_members_to_a_folder(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     combinations = list(itertools.combinations(MODULES, 3))
     chance.shuffle(combinations)
     model = default_model()
-    whole = sum(each.num_tokens for each in serve(BOOKS).state.encodings) * model.shape.token_bytes
+    whole = sum(each.num_tokens for each in serve(BOOKS).served.encodings) * model.shape.token_bytes
     store = MemoryStore(model.shape, budget_bytes=whole // 3)
     service = serve(BOOKS, store=store)
 

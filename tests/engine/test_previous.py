@@ -11,13 +11,13 @@ from hypothesis.strategies import SearchStrategy
 
 from promptcache import Engine
 from promptcache.language import CheckedSchema, Context, check_schema
-from promptcache.layout import lay_out, make_plan, run_states
+from promptcache.layout import lay_out, make_plan, run_variants
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples
 from tests.engine import asking
 from tests.engine.promoting import GREEDY
-from tests.laws.level_oracle import true_level, wrong_contexts, wrong_states
+from tests.laws.level_oracle import true_level, wrong_contexts, wrong_variants
 from tests.laws.service import serve
 from tests.layout.samples import choose, read
 from tests.strategies.collections import collection_schemas
@@ -78,16 +78,16 @@ SCHEMAS = of_previous(st.one_of(strategies.schemas(includes=False), collection_s
 @pytest.mark.law
 @given(data=st.data(), schema=SCHEMAS, tokenizer=strategies.TOKENIZERS)
 @settings(max_examples=law_examples(0.5))
-def test_states_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
+def test_variants_and_levels_are_right(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer) -> None:
     """Each run has seen exactly what the independent reference says."""
     service = serve(schema, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
     plan = service.plan(selection)
 
-    assert not [*wrong_contexts(service.state.layout, service.state.states)]
+    assert not [*wrong_contexts(service.served.layout, service.served.variants)]
     assert plan.level is true_level(plan)
     if not selection.members:
-        assert not [*wrong_states(plan, service.tokenizer)]
+        assert not [*wrong_variants(plan, service.tokenizer)]
 
 
 def test_a_module_sees_the_one_before_it_and_what_is_always_there() -> None:
@@ -126,9 +126,9 @@ def test_warming_knows_what_prompts_need(data: st.DataObject, schema: CheckedSch
     """What a prompt without members reuses was encoded by warming with pairs."""
     service = serve(schema, tokenizer=tokenizer)
     selection = data.draw(strategies.prompts(schema))
-    warmed = {pair.encoding for pair in service.state.pair_encodings()}
+    warmed = {pair.encoding for pair in service.served.pair_encodings()}
 
-    assert {part.encoding for part in service.plan(selection).tokens.parts} <= {*service.state.encodings, *warmed}
+    assert {part.encoding for part in service.plan(selection).tokens.parts} <= {*service.served.encodings, *warmed}
 
 
 def test_pairs_are_encoded_once() -> None:
@@ -163,7 +163,7 @@ def test_a_pair_that_needs_too_many_positions_is_not_made() -> None:
     for limit in (100, 60):
         layout = lay_out(schema, ByteTokenizer(), max_positions=limit)
         plan = make_plan(
-            choose(schema, '<prompt schema="s"><a/><b/></prompt>'), layout, run_states(layout), ByteTokenizer()
+            choose(schema, '<prompt schema="s"><a/><b/></prompt>'), layout, run_variants(layout), ByteTokenizer()
         )
         assert plan.stop < 60
         contexts.append(len(plan.reused[-1].source.encoding.context))

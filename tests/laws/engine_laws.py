@@ -25,13 +25,13 @@ from promptcache.model import reference_logits, used_tokens
 from promptcache.model.reference import plain_logits
 from promptcache.testing.cached import distance
 from tests.laws.laws import BrokenLaw, Law, Over
-from tests.laws.service import ServedSchema
+from tests.laws.service import SchemaServer
 
 _NUM_GENERATED = 3
 _REPAIRS = ("first-1", "all")
 
 
-def cached_is_reference(service: ServedSchema, selection: Selection) -> None:
+def cached_is_reference(service: SchemaServer, selection: Selection) -> None:
     """Linked KV gives the logits of one forward pass under an explicit mask."""
     _near(
         service,
@@ -41,7 +41,7 @@ def cached_is_reference(service: ServedSchema, selection: Selection) -> None:
     )
 
 
-def repaired_is_reference(service: ServedSchema, selection: Selection) -> None:
+def repaired_is_reference(service: SchemaServer, selection: Selection) -> None:
     """With repair, linked KV gives the logits of the reference; with `all`, those of plain causal prefill."""
     for repair in _REPAIRS:
         plan = service.plan(selection, Repair.parse(repair))
@@ -51,14 +51,14 @@ def repaired_is_reference(service: ServedSchema, selection: Selection) -> None:
             _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
 
 
-def exact_is_plain(service: ServedSchema, selection: Selection) -> None:
+def exact_is_plain(service: SchemaServer, selection: Selection) -> None:
     """An answer of level `exact` equals one causal forward pass over the same tokens at the same positions."""
     plan = service.plan(selection)
     if plan.level is Level.EXACT:
         _near(service, service.logits(selection), plain_logits(plan.tokens, service.model), "plain prefill")
 
 
-def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
+def exact_is_models_own(service: SchemaServer, selection: Selection) -> None:
     """An exact request whose positions have no gaps equals the model's own ordinary forward pass."""
     plan = service.plan(selection)
     tokens = used_tokens(plan.tokens)
@@ -71,28 +71,28 @@ def exact_is_models_own(service: ServedSchema, selection: Selection) -> None:
     _near(service, cached, own[-len(cached) :], "the model's own forward")
 
 
-def unselected_text_changes_nothing(service: ServedSchema, selection: Selection) -> None:
+def unselected_text_changes_nothing(service: SchemaServer, selection: Selection) -> None:
     """The text of modules that a prompt does not select never changes its output."""
-    schema = service.state.schema
+    schema = service.served.schema
     other = replace(schema, children=_masked(schema.children, frozenset(selection.modules), service))
     after = service.renewed(other).logits(replace(selection, schema=other))
     _near(service, after, service.renewed().logits(selection), "the answer beside other text")
 
 
-def history_changes_nothing(service: ServedSchema, selections: Sequence[Selection]) -> None:
+def history_changes_nothing(service: SchemaServer, selections: Sequence[Selection]) -> None:
     """Requests that follow one another on one store get the same answers as on stores of their own."""
     for selection in selections:
         _near(service, service.logits(selection), service.renewed().logits(selection), "a fresh engine")
 
 
-def models_do_not_mix(first: ServedSchema, second: ServedSchema, selection: Selection) -> None:
+def models_do_not_mix(first: SchemaServer, second: SchemaServer, selection: Selection) -> None:
     """Two models that share a store answer as each does alone."""
     sharing = second.on(first.store)
     first.logits(selection)
     _near(sharing, sharing.logits(selection), second.renewed().logits(selection), "the answer of a model alone")
 
 
-def generation_is_reference(service: ServedSchema, selection: Selection) -> None:
+def generation_is_reference(service: SchemaServer, selection: Selection) -> None:
     """Every generated token is the likeliest one by the reference, over the prompt and the tokens before it."""
     plan = service.plan(selection)
     tokens = service.tokens(selection, _NUM_GENERATED)
@@ -114,14 +114,14 @@ ENGINE_LAWS = (
 """The laws of one prompt; `history_changes_nothing` and `histories` are about several."""
 
 
-def _near(service: ServedSchema, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+def _near(service: SchemaServer, actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     far = distance(actual, expected) if actual.shape == expected.shape else float("inf")
     if not far < service.tolerance:
         raise BrokenLaw(f"logits lie {far:.2g} from {what}, {service.tolerance:.2g} is rounding")
 
 
 def _masked(
-    items: tuple[CheckedItem, ...], kept: frozenset[str], service: ServedSchema, own: bool = True
+    items: tuple[CheckedItem, ...], kept: frozenset[str], service: SchemaServer, own: bool = True
 ) -> tuple[CheckedItem, ...]:
     """Replace the text of every module outside `kept` by other text of as many tokens."""
     masked: list[CheckedItem] = []
@@ -140,7 +140,7 @@ def _masked(
     return tuple(masked)
 
 
-def _other_text(text: str, service: ServedSchema) -> str:
+def _other_text(text: str, service: SchemaServer) -> str:
     """Return another text of as many tokens."""
     num_tokens = len(service.tokenizer.tokenize(text))
     for word in ("~", " ~", "-", " no", "\n"):

@@ -17,7 +17,7 @@ from promptcache.language import Selection, parse_prompt, resolve_prompt
 from promptcache.testing.cached import distance
 from promptcache.testing.subject import SchemaSource, read_schema
 from tests.laws.laws import BrokenLaw
-from tests.laws.service import ServedSchema, serve
+from tests.laws.service import SchemaServer, serve
 
 _NUMBERS = st.integers(0, 2**16)
 _NUM_GENERATED = 2
@@ -33,7 +33,7 @@ def history_machine(documents: Sequence[tuple[SchemaSource, Sequence[str]]]) -> 
     """
     services = [serve(read_schema(source)) for source, _ in documents]
     asked = [
-        (index, resolve_prompt(parse_prompt(xml), service.state.schema))
+        (index, resolve_prompt(parse_prompt(xml), service.served.schema))
         for index, (service, (_, prompts)) in enumerate(zip(services, documents, strict=True))
         for xml in prompts
     ]
@@ -81,7 +81,7 @@ class _Histories(RuleBasedStateMachine):
     def warm(self, number: int) -> None:
         """Encode everything of a schema before it is asked for."""
         service = self.services[number % len(self.services)]
-        Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.state.encodings)
+        Executor(service.model, self.store, lambda: service.executor.fingerprint).fetch(service.served.encodings)
 
     @rule(number=_NUMBERS)
     def evict(self, number: int) -> None:
@@ -119,7 +119,7 @@ class _Histories(RuleBasedStateMachine):
 class _Fresh:
     """The answers of fresh engines, each computed once."""
 
-    def __init__(self, services: Sequence[ServedSchema], prompts: Sequence[tuple[int, Selection]]) -> None:
+    def __init__(self, services: Sequence[SchemaServer], prompts: Sequence[tuple[int, Selection]]) -> None:
         self.services = services
         self._prompts = prompts
         self._logits: dict[int, torch.Tensor] = {}

@@ -41,7 +41,7 @@ from promptcache.testing.prompt_xml import PromptChoice, first_members, write_pr
 from promptcache.testing.selection import can_be_completed, list_selections, smallest_with
 from promptcache.testing.subject import SchemaSource
 from promptcache.testing.texts import Said, plain_argument
-from tests.laws.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_states
+from tests.laws.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_variants
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.rules_oracle import completed, is_understood, violations
 from tests.laws.subject import Subject, published_grammar
@@ -65,7 +65,7 @@ class BrokenLaw(AssertionError):
 class Over(StrEnum):
     """The kind of value that a law is about; its `check` takes one.
 
-    SCHEMA takes a `Subject`, PROMPT a `PromptCase`, NAMED a `Subject` and the paths of modules, ANSWER a `ServedSchema`
+    SCHEMA takes a `Subject`, PROMPT a `PromptCase`, NAMED a `Subject` and the paths of modules, ANSWER a `SchemaServer`
     and a `Selection`.
     """
 
@@ -117,9 +117,9 @@ def level_is_right(case: PromptCase) -> None:
     hold(case.plan.level is true_level(case.plan), f"level {case.plan.level} is not right", case)
 
 
-def states_are_right(case: PromptCase) -> None:
+def variants_are_right(case: PromptCase) -> None:
     """Every cached run comes from the store: in the state of the scaffold in use, else plain or behind others."""
-    wrong = list(wrong_states(case.plan, case.tokenizer))
+    wrong = list(wrong_variants(case.plan, case.tokenizer))
     hold(not wrong, "; ".join(wrong), case)
 
 
@@ -139,7 +139,7 @@ def repairs_are_right(case: PromptCase) -> None:
 
 def _plan(case: PromptCase, repair: str) -> Plan:
     subject = case.subject
-    return make_plan(case.selection, subject.layout, subject.states, case.tokenizer, Repair.parse(repair))
+    return make_plan(case.selection, subject.layout, subject.variants, case.tokenizer, Repair.parse(repair))
 
 
 def _new_positions(plan: Plan) -> set[int]:
@@ -165,7 +165,7 @@ def every_module_can_be_selected(subject: Subject) -> None:
 
 def all_modules_fit(subject: Subject, positions: int = 1 << 17) -> None:
     """The modules of a schema fit into the model's positions; with fixed positions, all at once with whole slots."""
-    stop = needed_positions(subject.layout, subject.states)
+    stop = needed_positions(subject.layout, subject.variants)
     hold(stop < positions, f"the schema takes {stop} positions, there are {positions}", subject)
 
 
@@ -183,7 +183,7 @@ def guarantees_hold(subject: Subject) -> None:
 
 def contexts_are_as_declared(subject: Subject) -> None:
     """Every state of every run has seen the runs that its context or scaffold says, and no other."""
-    wrong = list(wrong_contexts(subject.layout, subject.states))
+    wrong = list(wrong_contexts(subject.layout, subject.variants))
     hold(not wrong, "; ".join(wrong), subject)
 
 
@@ -258,7 +258,7 @@ LAWS = (
     Law(name="positions are disjoint", over=Over.PROMPT, check=positions_are_disjoint),
     Law(name="tokens are in place", over=Over.PROMPT, check=tokens_are_in_place),
     Law(name="level is right", over=Over.PROMPT, check=level_is_right),
-    Law(name="states are right", over=Over.PROMPT, check=states_are_right),
+    Law(name="variants are right", over=Over.PROMPT, check=variants_are_right),
     Law(name="repairs are right", over=Over.PROMPT, check=repairs_are_right),
     Law(name="no control token in text", over=Over.PROMPT, check=no_control_token_in_text),
     Law(name="prompts print", over=Over.PROMPT, check=prompts_print),

@@ -1,4 +1,4 @@
-"""Compute from schema and tokens what each stored token attended to: level, contexts and states of a plan.
+"""Compute from schema and tokens what each stored token attended to: level, contexts and variants of a plan.
 
 These functions are slow and short. They share no code with the layout and the planner that they check; of a layout they
 take the runs and their positions as given.
@@ -28,10 +28,10 @@ from promptcache.layout import (
     Origin,
     Plan,
     Run,
-    RunState,
+    Variant,
 )
 from promptcache.tokenizer import Tokenizer
-from tests.laws.members import states_with_members
+from tests.laws.members import variants_with_members
 
 _Token = tuple[Encoding, int]  # with the index of the token
 
@@ -112,24 +112,24 @@ def _before_it(position: int, in_use: Mapping[int, _Token]) -> set[tuple[_Token,
     return {(other, position - lower) for lower, other in in_use.items() if lower < position}
 
 
-def wrong_contexts(layout: Layout, states: Sequence[RunState]) -> Iterator[str]:
-    """Yield every state of a run whose context differs from what the schema says."""
+def wrong_contexts(layout: Layout, variants: Sequence[Variant]) -> Iterator[str]:
+    """Yield every variant of a run whose context differs from what the schema says."""
     schema = layout.schema
     for run in (run for run in layout.runs if run.cached):
-        plain = _state(states, run.index, None)
+        plain = _variant(variants, run.index, None)
         if plain is not None:
-            expected = [_state(states, index, None) for index in _before(layout, run, *_visible(layout, run))]
+            expected = [_variant(variants, index, None) for index in _before(layout, run, *_visible(layout, run))]
             if not _has_seen(layout, plain, expected):
-                yield f"run {run.index} of '{run.module}' has seen states {plain.sees}"
+                yield f"run {run.index} of '{run.module}' has seen variants {plain.sees}"
             for scaffold in schema.scaffolds:
                 if run.module in _covered(scaffold, scaffold.guaranteed):
-                    yield from _wrong_in_scaffold(layout, states, run, scaffold)
+                    yield from _wrong_in_scaffold(layout, variants, run, scaffold)
 
 
-def wrong_states(plan: Plan, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield every run that a plan reuses in a wrong state, and every run that it wrongly reuses or prefills."""
-    layout, states = states_with_members(plan.selection, plan.layout, tokenizer)
-    encodings = _encodings_in_use(plan.selection, layout, states)
+def wrong_variants(plan: Plan, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield every run that a plan reuses in a wrong variant, and every run that it wrongly reuses or prefills."""
+    layout, variants = variants_with_members(plan.selection, plan.layout, tokenizer)
+    encodings = _encodings_in_use(plan.selection, layout, variants)
     right_encodings = {_place(layout, index): encoding for index, encoding in encodings.items()}
     for piece in plan.reused:
         module, of_member = piece.run.module, piece.run.module in plan.selection.members
@@ -149,7 +149,7 @@ def _place(layout: Layout, index: int) -> tuple[str, int]:
     return module, sum(run.module == module for run in layout.runs[:index])
 
 
-def _encodings_in_use(selection: Selection, layout: Layout, states: Sequence[RunState]) -> dict[int, Encoding]:
+def _encodings_in_use(selection: Selection, layout: Layout, variants: Sequence[Variant]) -> dict[int, Encoding]:
     """Return the encoding of each cached run in use: the plain one while it has seen all that is in use before it.
 
     Args:
@@ -160,25 +160,25 @@ def _encodings_in_use(selection: Selection, layout: Layout, states: Sequence[Run
     found: dict[int, Encoding] = {}
     is_exact = True
     for run in (run for run in layout.runs if not run.module or run.module in modules):
-        state = _state(states, run.index, taken.get(run.module)) if run.cached else None
-        if state is not None:
-            seen = [part.encoding for part in state.encoding.context]
+        variant = _variant(variants, run.index, taken.get(run.module)) if run.cached else None
+        if variant is not None:
+            seen = [part.encoding for part in variant.encoding.context]
             is_exact = is_exact and seen == [*found.values()]
             if is_exact or run.module in taken:
-                found[run.index] = state.encoding
+                found[run.index] = variant.encoding
             elif run.module and schema.modules[run.module].context is Context.PREVIOUS:
-                found[run.index] = _behind_previous(layout, states, run, [*found], selection.members).encoding
+                found[run.index] = _behind_previous(layout, variants, run, [*found], selection.members).encoding
             else:
-                found[run.index] = state.encoding
+                found[run.index] = variant.encoding
         is_exact = is_exact and run.cached
     return found
 
 
 def _behind_previous(
-    layout: Layout, states: Sequence[RunState], run: Run, before: Sequence[int], members: Container[str]
-) -> RunState:
-    """Return the state of a run behind the last run in use that it need not see, and what that one sees."""
-    plain = _state(states, run.index, None)
+    layout: Layout, variants: Sequence[Variant], run: Run, before: Sequence[int], members: Container[str]
+) -> Variant:
+    """Return the variant of a run behind the last run in use that it need not see, and what that one sees."""
+    plain = _variant(variants, run.index, None)
     assert plain is not None
     visible = _before(layout, run, *_visible(layout, run))
     modules = layout.schema.modules
@@ -191,11 +191,11 @@ def _behind_previous(
     seen = {previous.index, *visible, *_before(layout, previous, *_visible(layout, previous))}
     position, parts, places = 0, list[KVPart](), plain.encoding.position_ids
     for index in (each for each in before if each in seen):
-        state = _state(states, index, None)
-        assert state is not None
-        num_tokens = len(state.encoding.token_ids)
-        shift = position - state.encoding.position_ids[0] if layout.placement is Placement.CLOSED else 0
-        parts.append(KVPart(state.encoding, 0, num_tokens, shift))
+        variant = _variant(variants, index, None)
+        assert variant is not None
+        num_tokens = len(variant.encoding.token_ids)
+        shift = position - variant.encoding.position_ids[0] if layout.placement is Placement.CLOSED else 0
+        parts.append(KVPart(variant.encoding, 0, num_tokens, shift))
         position += num_tokens
     if layout.placement is Placement.CLOSED:
         places = tuple(range(position, position + len(places)))
@@ -206,17 +206,17 @@ def _behind_previous(
 
 
 def _wrong_in_scaffold(
-    layout: Layout, states: Sequence[RunState], run: Run, scaffold: CheckedScaffold
+    layout: Layout, variants: Sequence[Variant], run: Run, scaffold: CheckedScaffold
 ) -> Iterator[str]:
-    state = _state(states, run.index, scaffold.name)
+    variant = _variant(variants, run.index, scaffold.name)
     seen = _before(layout, run, scaffold.guaranteed | {""}, everything=True)
-    expected = [_state(states, index, scaffold.name) for index in seen]
-    if state is None or not _has_seen(layout, state, expected):
+    expected = [_variant(variants, index, scaffold.name) for index in seen]
+    if variant is None or not _has_seen(layout, variant, expected):
         yield f"run {run.index} of '{run.module}' has not seen what it must in scaffold {scaffold.name}"
 
 
 def _visible(layout: Layout, run: Run) -> tuple[Set[str], bool]:
-    """Return the modules whose runs a plain state sees, and whether those of the root are all among them."""
+    """Return the modules whose runs a plain variant sees, and whether those of the root are all among them."""
     schema, path = layout.schema, run.module
     context = schema.modules[path].context if path else schema.source.context
     if context is Context.OWN:
@@ -234,8 +234,8 @@ def _before(layout: Layout, run: Run, modules: Set[str], everything: bool) -> li
     ]
 
 
-def _has_seen(layout: Layout, state: RunState, expected: Sequence[RunState | None]) -> bool:
-    """Whether a state sees these states, in this order, and its encoding all of their tokens, where they must be."""
+def _has_seen(layout: Layout, variant: Variant, expected: Sequence[Variant | None]) -> bool:
+    """Whether a variant sees these variants, in this order, and its encoding all of their tokens, where they must be."""
     present = [each for each in expected if each is not None]
     wholes, num_seen = [], 0
     for each in present:
@@ -243,15 +243,15 @@ def _has_seen(layout: Layout, state: RunState, expected: Sequence[RunState | Non
         shift = num_seen - each.encoding.position_ids[0] if layout.placement is Placement.CLOSED else 0
         wholes.append(KVPart(each.encoding, 0, num_tokens, shift))
         num_seen += num_tokens
-    own = state.encoding.position_ids
+    own = variant.encoding.position_ids
     if layout.placement is Placement.CLOSED and own != tuple(range(num_seen, num_seen + len(own))):
         return False
-    return state.sees == tuple(each.index for each in present) and state.encoding.context == tuple(wholes)
+    return variant.sees == tuple(each.index for each in present) and variant.encoding.context == tuple(wholes)
 
 
-def _state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
-    """Return the state of a run in a scaffold, or its plain one: the first."""
-    own = [each for each in states if each.run == run]
+def _variant(variants: Sequence[Variant], run: int, scaffold: str | None) -> Variant | None:
+    """Return the variant of a run in a scaffold, or its plain one: the first."""
+    own = [each for each in variants if each.run == run]
     return next((each for each in own if scaffold in each.scaffolds), own[0] if own else None)
 
 

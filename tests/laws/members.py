@@ -13,7 +13,7 @@ from promptcache.language import (
     CheckedUnion,
     Selection,
 )
-from promptcache.layout import Layout, RunState, lay_out, run_states
+from promptcache.layout import Layout, Variant, lay_out, run_variants
 from promptcache.tokenizer import Tokenizer
 
 
@@ -25,12 +25,12 @@ def layout_with_members(selection: Selection, layout: Layout, tokenizer: Tokeniz
     return lay_out(schema, tokenizer, placement=layout.placement, max_positions=layout.max_positions)
 
 
-def states_with_members(
+def variants_with_members(
     selection: Selection, layout: Layout, tokenizer: Tokenizer
-) -> tuple[Layout, tuple[RunState, ...]]:
-    """Return the layout of `layout_with_members`, and its states."""
+) -> tuple[Layout, tuple[Variant, ...]]:
+    """Return the layout of `layout_with_members`, and its variants."""
     layout = layout_with_members(selection, layout, tokenizer)
-    return layout, run_states(layout)
+    return layout, run_variants(layout)
 
 
 def schema_with_members(selection: Selection) -> CheckedSchema:

@@ -18,7 +18,7 @@ from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
 from promptcache.model import Model
 from promptcache.options import Options
-from promptcache.planning import SchemaState, choose_placement, schema_state
+from promptcache.planning import ServedSchema, choose_placement, serve_schema
 from promptcache.rows import Pool
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import TOLERANCES
@@ -27,17 +27,21 @@ from promptcache.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedSchema:
+class SchemaServer:
     """A schema as a model serves it from one store."""
 
-    state: SchemaState
+    served: ServedSchema
     executor: Executor
-    tokenizer: Tokenizer
 
     @property
     def model(self) -> Model:
         """The model that answers."""
         return self.executor.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the schema."""
+        return self.served.tokenizer
 
     @property
     def store(self) -> Store:
@@ -51,7 +55,7 @@ class ServedSchema:
 
     def plan(self, selection: Selection, repair: Repair | None = None) -> Plan:
         """Plan one prompt; `repair` is by default that of the schema."""
-        return self.state.plan(selection, self.tokenizer, repair)
+        return self.served.plan(selection, repair)
 
     def logits(self, selection: Selection) -> torch.Tensor:
         """Answer one prompt from linked KV, `[N, V]`."""
@@ -67,13 +71,13 @@ class ServedSchema:
         )
         return answer(request, self.executor).token_ids
 
-    def renewed(self, schema: CheckedSchema | None = None) -> ServedSchema:
+    def renewed(self, schema: CheckedSchema | None = None) -> SchemaServer:
         """Return the same service with an empty store of its own, for another schema if one is given."""
-        return serve(self.state.schema if schema is None else schema, self.model, self.tokenizer)
+        return serve(self.served.schema if schema is None else schema, self.model, self.tokenizer)
 
-    def on(self, store: Store) -> ServedSchema:
+    def on(self, store: Store) -> SchemaServer:
         """Return the same service on another store."""
-        return serve(self.state.schema, self.model, self.tokenizer, store, self.executor.pool)
+        return serve(self.served.schema, self.model, self.tokenizer, store, self.executor.pool)
 
 
 def serve(
@@ -82,15 +86,15 @@ def serve(
     tokenizer: Tokenizer | None = None,
     store: Store | None = None,
     pool: Pool | None = None,
-) -> ServedSchema:
+) -> SchemaServer:
     """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     store = MemoryStore(model.shape) if store is None else store
     executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
     placement = choose_placement(model, schema.positions)
-    state = schema_state(schema, tokenizer, model.context_length, placement=placement)
-    return ServedSchema(state=state, executor=executor, tokenizer=tokenizer)
+    served = serve_schema(schema, tokenizer, model.context_length, placement=placement)
+    return SchemaServer(served=served, executor=executor)
 
 
 @cache

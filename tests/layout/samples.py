@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.checked import CheckedSchema, Selection
-from promptcache.layout import Layout, Level, Piece, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Layout, Level, Piece, Plan, lay_out, make_plan, run_variants
 from promptcache.tokenizer import Tokenizer
 from tests.fakes import ByteTokenizer
 
@@ -30,14 +30,14 @@ def plan_of(schema: str, prompt: str, *, bos: bool = True) -> Plan:
     """Plan a prompt against a schema."""
     tokenizer = ByteTokenizer(bos=bos)
     layout = lay_out(read(schema), tokenizer)
-    return make_plan(choose(layout.schema, prompt), layout, run_states(layout), tokenizer)
+    return make_plan(choose(layout.schema, prompt), layout, run_variants(layout), tokenizer)
 
 
 def plan_selection(selection: Selection, tokenizer: Tokenizer | None = None) -> Plan:
     """Plan a selection with the byte tokenizer or another."""
     tokenizer = tokenizer or ByteTokenizer()
     layout = lay_out(selection.schema, tokenizer)
-    return make_plan(selection, layout, run_states(layout), tokenizer)
+    return make_plan(selection, layout, run_variants(layout), tokenizer)
 
 
 def level_of(schema: str, prompt: str) -> Level:

@@ -9,7 +9,7 @@ import pytest
 
 from promptcache.diagnostics import SchemaError, Severity
 from promptcache.language import Placement, check_schema, parse_schema
-from promptcache.layout import check_length, lay_out, run_states
+from promptcache.layout import check_length, lay_out, run_variants
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import layout_of, read
 
@@ -87,9 +87,9 @@ def test_a_schema_longer_than_the_model_is_refused_with_both_numbers():
     fixed = replace(closed, placement=Placement.FIXED)
 
     for layout, needed in ((closed, 4), (fixed, 13)):
-        check_length(layout, run_states(layout), needed)
+        check_length(layout, run_variants(layout), needed)
         with pytest.raises(SchemaError, match=f"needs {needed} positions, the model has {needed - 1}"):
-            check_length(layout, run_states(layout), needed - 1)
+            check_length(layout, run_variants(layout), needed - 1)
 
 
 def test_each_distinct_text_is_tokenized_once():

@@ -13,7 +13,7 @@ from promptcache.layout import (
     check_positions,
     lay_out,
     make_plan,
-    run_states,
+    run_variants,
 )
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import (
@@ -109,7 +109,7 @@ def test_planning_twenty_of_two_thousand_modules_takes_under_a_millisecond():
         '<schema name="s">' + "".join(f'<module name="m{index}">text</module>' for index in range(2_000)) + "</schema>"
     )
     layout = lay_out(schema, ByteTokenizer())
-    states = run_states(layout)
+    variants = run_variants(layout)
     selection = choose(
         schema, '<prompt schema="s">' + "".join(f"<m{index}/>" for index in range(0, 2_000, 100)) + "?</prompt>"
     )
@@ -117,7 +117,7 @@ def test_planning_twenty_of_two_thousand_modules_takes_under_a_millisecond():
     seconds = []
     for _ in range(20):
         start = time.process_time()
-        make_plan(selection, layout, states, ByteTokenizer())
+        make_plan(selection, layout, variants, ByteTokenizer())
         seconds.append(time.process_time() - start)
 
     assert is_within(min(seconds), 1e-3)

@@ -18,7 +18,7 @@ from promptcache.language import (
     Repair,
     Selection,
 )
-from promptcache.layout import Piece, lay_out, make_plan, render, run_states
+from promptcache.layout import Piece, lay_out, make_plan, render, run_variants
 from promptcache.tokenizer import Frame, HubTokenizer
 from tests import strategies
 from tests.conftest import law_examples
@@ -90,7 +90,7 @@ def test_text_is_what_the_schema_says(data, schema, tokenizer, repair):
     """Moved spaces and repaired tokens change no character: the text is that of the schema with its slots filled."""
     selection = data.draw(strategies.prompts(schema))
     layout = lay_out(schema, tokenizer)
-    plan = make_plan(selection, layout, run_states(layout), tokenizer, Repair.parse(repair))
+    plan = make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
 
     made = render(plan, tokenizer)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import InvalidValue
 from promptcache.language import Repair, Selection
-from promptcache.layout import Level, Origin, Piece, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Level, Origin, Piece, Plan, lay_out, make_plan, run_variants
 from tests import strategies
 from tests.conftest import law_examples
 from tests.fakes import ByteTokenizer
@@ -21,7 +21,7 @@ BYTES = ByteTokenizer()
 
 def planned(selection: Selection, repair: str, tokenizer: ByteTokenizer = BYTES) -> Plan:
     layout = lay_out(selection.schema, tokenizer)
-    return make_plan(selection, layout, run_states(layout), tokenizer, Repair.parse(repair))
+    return make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
 
 
 @pytest.mark.law

@@ -6,7 +6,7 @@ import pytest
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, Repair, check_schema, parse_schema, resolve_prompt
-from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Level, Plan, lay_out, make_plan, run_variants
 from promptcache.tokenizer import Before, HubTokenizer, Markup
 from tests.laws.position_oracle import planned_tokens
 from tests.templates.kinds import byte_level, metaspace_first
@@ -23,7 +23,7 @@ def tokenizer(template: str = VICUNA) -> HubTokenizer:
 def planned(schema: str, prompt: Prompt, used: HubTokenizer, repair: str = "slots") -> Plan:
     checked = check_schema(parse_schema(f'<schema name="s" separator="" whitespace="preserve">{schema}</schema>'))
     layout = lay_out(checked, used)
-    return make_plan(resolve_prompt(prompt, checked), layout, run_states(layout), used, Repair.parse(repair))
+    return make_plan(resolve_prompt(prompt, checked), layout, run_variants(layout), used, Repair.parse(repair))
 
 
 def ids(plan: Plan) -> list[int]:

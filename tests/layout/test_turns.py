@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from promptcache.layout import lay_out, make_plan, run_states
+from promptcache.layout import lay_out, make_plan, run_variants
 from tests.fakes import ByteTokenizer
 from tests.layout.samples import choose, plan_of, read, text_of
 
@@ -73,7 +73,7 @@ def test_a_generated_answer_is_closed_once(answer: Sequence[int], expected: tupl
     prompt = f'<prompt schema="s"><user>Why?</user><assistant>{text}</assistant><user>And?</user></prompt>'
     layout = lay_out(schema, ByteTokenizer())
 
-    plan = make_plan(choose(schema, prompt), layout, run_states(layout), ByteTokenizer(), answers={1: tuple(answer)})
+    plan = make_plan(choose(schema, prompt), layout, run_variants(layout), ByteTokenizer(), answers={1: tuple(answer)})
 
     ids = plan.tokens.used_ids
     start = ids.index(261) + 1  # <assistant>
@@ -123,7 +123,7 @@ def test_text_outside_of_turns_has_a_warning(schema: str, added: str, of_schema:
     checked = read(f'<schema name="s">{schema}</schema>')
     layout = lay_out(checked, ByteTokenizer())
     selection = choose(checked, f'<prompt schema="s">{added}</prompt>')
-    plan = make_plan(selection, layout, run_states(layout), ByteTokenizer())
+    plan = make_plan(selection, layout, run_variants(layout), ByteTokenizer())
 
     for warnings, named in ((checked.warnings, of_schema), (plan.warnings, of_prompt)):
         found = [each for each in warnings if each.code == "PC518"]

@@ -19,7 +19,7 @@ from promptcache.layout import Level, Origin, Plan
 from promptcache.model.model import Model
 from promptcache.model.reference import plain_logits, reference_logits
 from promptcache.options import Options
-from promptcache.planning.catalog import schema_state
+from promptcache.planning import serve_schema
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT, FAMILIES, REFUSED, WINDOW, random_model, usual_families
 from tests.laws.service import serve
@@ -43,7 +43,7 @@ def plan_for(
     """Plan a prompt, with closed positions if the family allows them and nothing else is asked."""
     schema = check_schema(parse_schema(source))
     placement = placement or (Placement.FIXED if family == "gpt2" else Placement.CLOSED)
-    state = schema_state(schema, ByteTokenizer(), CONTEXT, placement=placement)
+    state = serve_schema(schema, ByteTokenizer(), CONTEXT, placement=placement)
     return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))
 
 

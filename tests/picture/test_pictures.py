@@ -18,7 +18,7 @@ from lxml import etree, html
 
 import promptcache.picture
 from promptcache.language import Prompt, resolve_prompt
-from promptcache.layout import Layout, lay_out, make_plan, run_states
+from promptcache.layout import Layout, lay_out, make_plan, run_variants
 from promptcache.picture import PartKind, Use, html_page, svg_picture, view
 from tests import strategies
 from tests.conftest import law_examples
@@ -83,7 +83,7 @@ def test_text_is_never_markup(text: str) -> None:
         f'<schema name="s"><module name="m">{escape(MARKUP)}<parameter name="p" length="900"/></module></schema>'
     )
     prompt = Prompt("s").use("m", p=text).text(text)
-    plan = make_plan(resolve_prompt(prompt, layout.schema), layout, run_states(layout), ByteTokenizer())
+    plan = make_plan(resolve_prompt(prompt, layout.schema), layout, run_variants(layout), ByteTokenizer())
 
     page = page_of(plan)
     drawn = svg_of(plan)

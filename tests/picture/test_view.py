@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Repair
-from promptcache.layout import Origin, Plan, Slot, StateKind, lay_out, make_plan, run_states
+from promptcache.layout import Origin, Plan, Slot, VariantKind, lay_out, make_plan, run_variants
 from promptcache.picture import Part, PartKind, Use, facts, view
 from tests import strategies
 from tests.conftest import law_examples
@@ -72,7 +72,7 @@ def test_a_prompt_is_shown_as_what_it_is(data: Any, schema: Any, tokenizer: Any)
     """
     repair = data.draw(st.sampled_from(["none", "slots", "first-2", "all"]))
     layout, selection = lay_out(schema, tokenizer), data.draw(strategies.prompts(schema))
-    plan = make_plan(selection, layout, run_states(layout), tokenizer, Repair.parse(repair))
+    plan = make_plan(selection, layout, run_variants(layout), tokenizer, Repair.parse(repair))
 
     root = view(plan, 10)
 
@@ -108,9 +108,9 @@ def check_context(plan: Plan, path: str, sees: tuple[str, ...]) -> None:
 @settings(max_examples=law_examples(0.1))
 @given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 def test_a_schema_is_shown_as_it_is_laid_out(schema: Any, tokenizer: Any) -> None:
-    """Texts and slots are those of the layout, in its order; modules have its ranges, and see what their states see."""
+    """Texts and slots are those of the layout, in its order; modules have its ranges, and see what their variants see."""
     layout = lay_out(schema, tokenizer)
-    states = run_states(layout)
+    variants = run_variants(layout)
 
     root = view(layout)
 
@@ -123,9 +123,11 @@ def test_a_schema_is_shown_as_it_is_laid_out(schema: Any, tokenizer: Any) -> Non
     for path, part in parts(root).items():
         node = layout.modules[path]
         assert (part.start, part.stop) == (node.start, node.stop)
-        own = [state for state in states if state.kind is StateKind.PLAIN and state.module(layout) == path]
-        seen = {states[index] for state in own for index in state.sees if states[index].run or not layout.has_bos}
-        assert {*part.sees} == {state.module(layout) for state in seen} - {path}
+        own = [variant for variant in variants if variant.kind is VariantKind.PLAIN and variant.module(layout) == path]
+        seen = {
+            variants[index] for variant in own for index in variant.sees if variants[index].run or not layout.has_bos
+        }
+        assert {*part.sees} == {variant.module(layout) for variant in seen} - {path}
 
 
 def test_positions_are_those_of_the_prompt() -> None:

@@ -1,4 +1,4 @@
-"""Faults of layout and plan: wrong positions, wrong contexts, wrong states, wrong levels."""
+"""Faults of layout and plan: wrong positions, wrong contexts, wrong variants, wrong levels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from promptcache.layout import LayoutNode, Level, Origin, Piece, Plan
 from tests.planted.registry import fault
 from tests.planted.targets import module_of
 
-lay_out, schema_texts, run_states, run_tokens, repair, plan, plan_pieces, encoding = (
+lay_out, schema_texts, run_variants, run_tokens, repair, plan, plan_pieces, encoding = (
     module_of(f"promptcache.layout.{name}")
-    for name in ("lay_out", "schema_texts", "run_states", "run_tokens", "repair", "plan", "pieces", "encoding")
+    for name in ("lay_out", "schema_texts", "run_variants", "run_tokens", "repair", "plan", "pieces", "encoding")
 )
 Patch = pytest.MonkeyPatch
-PLACE, CONTEXTS, STATES, LEVEL = "tokens are in place", "contexts are as declared", "states are right", "level is right"
+PLACE, CONTEXTS, VARIANTS, LEVEL = (
+    "tokens are in place",
+    "contexts are as declared",
+    "variants are right",
+    "level is right",
+)
 REPAIR = "repairs are right"
 
 
@@ -91,7 +96,7 @@ def _no_bos(patch: Patch) -> None:
     patch.setattr(lay_out._Walk, "add_beginning", lambda self, span: [])
 
 
-@fault("uncached modules are cached", law=STATES)
+@fault("uncached modules are cached", law=VARIANTS)
 def _all_cached(patch: Patch) -> None:
     original = lay_out._Walk._module
     patch.setattr(lay_out._Walk, "_module", lambda self, module: original(self, replace(module, cache=True)))
@@ -99,17 +104,17 @@ def _all_cached(patch: Patch) -> None:
 
 @fault("a run's context misses its last run", law=CONTEXTS)
 def _context_misses_last(patch: Patch) -> None:
-    original = run_states.Visibility.before
-    patch.setattr(run_states.Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
+    original = run_variants.Visibility.before
+    patch.setattr(run_variants.Visibility, "before", lambda self, run, visible: original(self, run, visible)[:-1])
 
 
 @fault("context=own sees all that is guaranteed", law=CONTEXTS)
 def _own_ignored(patch: Patch) -> None:
-    patch.setattr(run_states, "Context", _Always)
+    patch.setattr(run_variants, "Context", _Always)
 
 
 class _Always:
-    """Replacement for `Context` in `run_states`."""
+    """Replacement for `Context` in `run_variants`."""
 
     class OWN:
         """Class that is never identical to a context; the library compares by identity."""
@@ -119,44 +124,44 @@ class _Always:
 
 @fault("a module sees another that may be absent", law="unselected text changes nothing", quick=True)
 def _sees_the_absent(patch: Patch) -> None:
-    original = run_states.Visibility.plain
+    original = run_variants.Visibility.plain
 
     def plain(self: Any, run: Any) -> list[int]:
         if not run.module:
             return original(self, run)
         return [index for index in range(run.index) if self._layout.runs[index].stop <= run.start]
 
-    patch.setattr(run_states.Visibility, "plain", plain)
+    patch.setattr(run_variants.Visibility, "plain", plain)
 
 
-@fault("a module sees the previous module of another prompt", law=STATES)
+@fault("a module sees the previous module of another prompt", law=VARIANTS)
 def _sees_another(patch: Patch) -> None:
-    original = run_states._behind_previous
-    patch.setattr(run_states, "_behind_previous", lambda *args: original(*args[:-1], args[-1][:-1]))
+    original = run_variants._behind_previous
+    patch.setattr(run_variants, "_behind_previous", lambda *args: original(*args[:-1], args[-1][:-1]))
 
 
-@fault("a module with context=guaranteed sees the previous module", law=STATES)
+@fault("a module with context=guaranteed sees the previous module", law=VARIANTS)
 def _guaranteed_ignored(patch: Patch) -> None:
-    patch.setattr(run_states, "sees_previous", lambda layout, run: run.module != "")
+    patch.setattr(run_variants, "sees_previous", lambda layout, run: run.module != "")
 
 
-@fault("modules behind others are used as if they were the first", law=STATES)
+@fault("modules behind others are used as if they were the first", law=VARIANTS)
 def _always_plain(patch: Patch) -> None:
-    patch.setattr(run_states, "_behind_previous", lambda layout, run, own, before: own)
+    patch.setattr(run_variants, "_behind_previous", lambda layout, run, own, before: own)
 
 
-@fault("a scaffold state sees plain states only", law=CONTEXTS)
+@fault("a scaffold variant sees plain variants only", law=CONTEXTS)
 def _plain_in_scaffold(patch: Patch) -> None:
-    original = run_states._Maker.add_scaffold
+    original = run_variants._Maker.add_scaffold
 
     def add(self: Any, run: Any, scaffold: str, visible: Any) -> None:
         original(self, run, scaffold, visible)
         self._scaffold[scaffold] = {}
 
-    patch.setattr(run_states._Maker, "add_scaffold", add)
+    patch.setattr(run_variants._Maker, "add_scaffold", add)
 
 
-@fault("a scaffold is used when incomplete", law=STATES)
+@fault("a scaffold is used when incomplete", law=VARIANTS)
 def _incomplete_scaffold(patch: Patch) -> None:
     original = plan.scaffolds_in_use
 
@@ -166,12 +171,12 @@ def _incomplete_scaffold(patch: Patch) -> None:
     patch.setattr(plan, "scaffolds_in_use", some)
 
 
-@fault("a scaffold is never used", law=STATES)
+@fault("a scaffold is never used", law=VARIANTS)
 def _no_scaffold(patch: Patch) -> None:
     patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: {})
 
 
-@fault("the last of two scaffolds wins", law=STATES, rare=True)
+@fault("the last of two scaffolds wins", law=VARIANTS, rare=True)
 def _last_scaffold(patch: Patch) -> None:
     original = plan.scaffolds_in_use
     patch.setattr(plan, "scaffolds_in_use", lambda scaffolds, modules: original(scaffolds[::-1], modules))
@@ -323,22 +328,22 @@ def _new_not_moved(patch: Patch) -> None:
 
 @fault("contexts are not closed up", law=CONTEXTS)
 def _open_contexts(patch: Patch) -> None:
-    patch.setattr(run_states, "closed_up", tuple)
+    patch.setattr(run_variants, "closed_up", tuple)
 
 
 @fault("runs are encoded with the gaps of their slots", law=CONTEXTS)
 def _gaps_of_slots(patch: Patch) -> None:
-    original = run_states._Maker._add
+    original = run_variants._Maker._add
 
     def add(self: Any, run: Any, kind: Any, sees: Any) -> Any:
         index = original(self, run, kind, sees)
-        state, places = self.states[index], run.places
+        variant, places = self.variants[index], run.places
         gap = places[-1] - places[0] + 1 - len(places) if places else 0
-        *others, last = state.encoding.position_ids
-        self.states[index] = replace(state, encoding=replace(state.encoding, position_ids=(*others, last + gap)))
+        *others, last = variant.encoding.position_ids
+        self.variants[index] = replace(variant, encoding=replace(variant.encoding, position_ids=(*others, last + gap)))
         return index
 
-    patch.setattr(run_states._Maker, "_add", add)
+    patch.setattr(run_variants._Maker, "_add", add)
 
 
 @fault("text at another distance counts as exact", law=LEVEL, rare=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from promptcache.kv import Codec
 from promptcache.language import DEFAULT_REPAIR, Prompt, Repair, parse_prompt, resolve_prompt, split_question
 from promptcache.layout import Level, Origin, Piece, Plan
-from promptcache.planning import SchemaState, schema_state
+from promptcache.planning import ServedSchema, serve_schema
 from promptcache.planning.turns import ChatTurn, with_turns
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.families import CONTEXT
@@ -17,9 +17,9 @@ from tests.requests.workloads import Ask, Way, Workload
 VOCABULARY = ByteTokenizer()
 
 
-def state_of(workload: Workload) -> SchemaState:
+def state_of(workload: Workload) -> ServedSchema:
     """Return the schema of a workload."""
-    return schema_state(workload.schema, VOCABULARY, CONTEXT, Codec(workload.codec))
+    return serve_schema(workload.schema, VOCABULARY, CONTEXT, Codec(workload.codec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _tokens(pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
     return tuple(each for piece in pieces for each in zip(piece.position_ids, piece.token_ids, strict=True))
 
 
-def promoted_tokens(workload: Workload, state: SchemaState) -> Promoted | None:
+def promoted_tokens(workload: Workload, state: ServedSchema) -> Promoted | None:
     """Return what is promoted of the first request before it; None if nothing is."""
     ask = workload.steps[0].asks[0]
     if not workload.promoted or not workload.has_history:
@@ -72,7 +72,7 @@ def computed_tokens(plan: Plan, salt: str | None) -> Promoted:
 
 def plan_of(
     workload: Workload,
-    state: SchemaState,
+    state: ServedSchema,
     ask: Ask,
     way: Way,
     turns: Sequence[ChatTurn] = (),

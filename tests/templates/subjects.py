@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema
 from promptcache.layout import Plan
 from promptcache.model import adapt_tokenizer
-from promptcache.planning import Catalog, Planner, schema_state
+from promptcache.planning import Catalog, Planner, serve_schema
 from promptcache.tokenizer import FROZEN_DATE, Tokenizer
 from tests.laws.position_oracle import planned_tokens
 from tests.templates.kinds import KINDS, MARKERS
@@ -65,7 +65,7 @@ class Subject:
     def planner_of(self, schema: CheckedSchema) -> Planner:
         """Return a planner for prompts of a schema."""
         catalog = Catalog(None)
-        catalog.add(schema_state(schema, self.tokenizer, _MAX_POSITIONS))
+        catalog.add(serve_schema(schema, self.tokenizer, _MAX_POSITIONS))
         return Planner(catalog, self.tokenizer, _MAX_POSITIONS, DEFAULT_REPAIR)
 
     def pieces(self, token_ids: Sequence[int] | None) -> list[str] | None:

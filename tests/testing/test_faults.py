@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import CODES, Diagnostic, PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
-from promptcache.layout import lay_out, make_plan, run_states
+from promptcache.layout import lay_out, make_plan, run_variants
 from promptcache.testing import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples
@@ -55,7 +55,7 @@ NOT_DRAWN = {
 def to_plan(xml: str, schema: CheckedSchema) -> None:
     """Take a prompt as far as its plan."""
     layout = lay_out(schema, ByteTokenizer())
-    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, run_states(layout), ByteTokenizer())
+    make_plan(resolve_prompt(parse_prompt(xml), schema), layout, run_variants(layout), ByteTokenizer())
 
 
 def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:

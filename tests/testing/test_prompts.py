@@ -9,7 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import CheckedSchema, Selection, count_combinations, parse_prompt, resolve_prompt
-from promptcache.layout import Level, Plan, lay_out, make_plan, run_states
+from promptcache.layout import Level, Plan, lay_out, make_plan, run_variants
 from promptcache.testing import ByteTokenizer, arguments
 from promptcache.testing.selection import distinct_selections, list_selections
 from tests import strategies
@@ -29,7 +29,7 @@ rich, wide = checked(RICH), checked(WIDE)
 def planned(selection: Selection) -> Plan:
     """Plan a prompt with the byte tokenizer."""
     layout = lay_out(selection.schema, ByteTokenizer())
-    return make_plan(selection, layout, run_states(layout), ByteTokenizer())
+    return make_plan(selection, layout, run_variants(layout), ByteTokenizer())
 
 
 @settings(max_examples=law_examples())

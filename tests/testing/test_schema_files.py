@@ -13,7 +13,7 @@ from lxml import etree
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.language.format.formatter import format_document
-from promptcache.layout import lay_out, run_states
+from promptcache.layout import lay_out, run_variants
 from promptcache.testing import ByteTokenizer
 from tests.conftest import law_examples
 from tests.laws.checker_laws import content, files_are_one_schema
@@ -47,7 +47,7 @@ def test_files_are_as_if_they_were_written_in_place(written: SchemaFiles) -> Non
     )
 
     assert without_places(divided.runs) == without_places(whole.runs)
-    assert run_states(divided) == run_states(whole)
+    assert run_variants(divided) == run_variants(whole)
 
 
 def test_a_module_that_moves_twice_has_the_options_of_its_last_file() -> None:

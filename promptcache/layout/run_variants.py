@@ -1,7 +1,7 @@
-"""Compute the states of a layout's runs: the encodings of every cached run, with their contexts.
+"""Compute the variants of a layout's runs: the encodings of every cached run, with their contexts.
 
-States are in layout order, so every context precedes the encodings that use it. The plain state of a run precedes
-its scaffold states.
+Variants are in layout order, so every context precedes the encodings that use it. The plain variant of a run precedes
+its scaffold variants.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from promptcache.language import CheckedScaffold, Context, Placement
 from promptcache.layout.encoding import Encoding, KVPart, closed_up, positions_behind
 from promptcache.layout.scaffolds import covered_modules
-from promptcache.layout.types import Layout, Run, RunState, StateKind, TextPiece
+from promptcache.layout.types import Layout, Run, TextPiece, Variant, VariantKind
 
 
-def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
-    """Return the states of a schema's runs.
+def run_variants(layout: Layout, codec: str = "full") -> tuple[Variant, ...]:
+    """Return the variants of a schema's runs.
 
-    Each cached run has a plain state, and one state for each scaffold that covers it. A run without tokens (slots
-    without fillers) has no state. States of a run with the same context are one state. States behind the module before
-    it are not among them: they depend on the prompt (`states_in_use`).
+    Each cached run has a plain variant, and one for each scaffold that covers it. A run without tokens (slots without
+    fillers) has none. Variants of a run with the same context are one. Variants behind the module before it are not
+    among them: they depend on the prompt (`variants_in_use`).
 
     With fixed positions, a run is encoded at its places in the layout. With closed positions, it is encoded directly
     behind its context, and its context has no gaps.
@@ -37,7 +37,7 @@ def run_states(layout: Layout, codec: str = "full") -> tuple[RunState, ...]:
             maker.add_plain(run, visibility.plain(run))
             for scaffold in scaffolds.get(run.module, ()):
                 maker.add_scaffold(run, scaffold.name, visibility.before(run, visibility.runs_of(scaffold.guaranteed)))
-    return tuple(maker.states)
+    return tuple(maker.variants)
 
 
 def runs_in_use(layout: Layout, modules: Iterable[str], members: Sequence[Run]) -> list[Run]:
@@ -58,55 +58,55 @@ def collection_of(run: Run) -> str:
     return run.module.rpartition("/")[0]
 
 
-def states_in_use(
-    layout: Layout, runs: Iterable[Run], states: Sequence[RunState], scaffolds: Mapping[str, str]
-) -> Iterator[tuple[Run, RunState | None]]:
-    """Yield the runs of a prompt with the state that each is used in; None if it is not cached, or has no tokens.
+def variants_in_use(
+    layout: Layout, runs: Iterable[Run], variants: Sequence[Variant], scaffolds: Mapping[str, str]
+) -> Iterator[tuple[Run, Variant | None]]:
+    """Yield the runs of a prompt with the variant that each is used in; None if it is not cached, or has no tokens.
 
-    A run is used in its plain state if that attended to exactly the runs in use before it. Otherwise a run with
+    A run is used in its plain variant if that attended to exactly the runs in use before it. Otherwise a run with
     `context="previous"` is used behind the module before it in the prompt.
 
     Args:
-        layout: The layout of the states.
+        layout: The layout of the variants.
         runs: In document order.
-        states: The result of `run_states`.
+        variants: The result of `run_variants`.
         scaffolds: The scaffold in use for each module that has one, from `scaffolds_in_use`.
     """
     used: list[int] = []
-    plain: list[tuple[Run, RunState]] = []  # of the runs in use so far
+    plain: list[tuple[Run, Variant]] = []  # of the runs in use so far
     is_exact = True
     for run in runs:
-        if (own := find_state(states, run.index, None) if run.cached else None) is None:
+        if (own := find_variant(variants, run.index, None) if run.cached else None) is None:
             is_exact = is_exact and run.cached
             yield run, None
             continue
         scaffold = scaffolds.get(run.module)
-        state = own if scaffold is None else find_state(states, run.index, scaffold)
-        assert state is not None, "a run with a plain state has one in each scaffold"
-        is_exact = is_exact and state.sees == tuple(used)
+        variant = own if scaffold is None else find_variant(variants, run.index, scaffold)
+        assert variant is not None, "a run with a plain variant has one in each scaffold"
+        is_exact = is_exact and variant.sees == tuple(used)
         if scaffold is None and not is_exact and sees_previous(layout, run):
-            state = _behind_previous(layout, run, own, plain)
-        used.append(state.index)
+            variant = _behind_previous(layout, run, own, plain)
+        used.append(variant.index)
         plain.append((run, own))
-        yield run, state
+        yield run, variant
 
 
-def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[tuple[Run, RunState]]) -> RunState:
-    """Return the state of a run behind the last run before it in a prompt that its plain state does not attend to.
+def _behind_previous(layout: Layout, run: Run, own: Variant, before: Sequence[tuple[Run, Variant]]) -> Variant:
+    """Return the variant of a run behind the last run before it in a prompt that its plain variant does not attend to.
 
-    The context are the runs of both plain states, and that run. The plain state is returned if there is no such run, or
-    if the model has not enough positions.
+    The context are the runs of both plain variants, and that run. The plain variant is returned if there is no such
+    run, or if the model has not enough positions.
 
     Args:
-        own: The plain state of the run.
-        before: The runs in use before it, with their plain states.
+        own: The plain variant of the run.
+        before: The runs in use before it, with their plain variants.
     """
-    others = (state for other, state in reversed(before) if may_be_previous(layout, other))
-    previous = next((state for state in others if state.index not in own.sees), None)
+    others = (variant for other, variant in reversed(before) if may_be_previous(layout, other))
+    previous = next((variant for variant in others if variant.index not in own.sees), None)
     if previous is None:
         return own
     wanted = {*own.sees, *previous.sees, previous.index}
-    seen = [state for _, state in before if state.index in wanted]
+    seen = [variant for _, variant in before if variant.index in wanted]
     context, places = tuple(each.encoding.whole for each in seen), run.places
     if layout.placement is Placement.CLOSED:
         context = closed_up(context)
@@ -115,7 +115,7 @@ def _behind_previous(layout: Layout, run: Run, own: RunState, before: Sequence[t
             return own
     encoding = replace(own.encoding, position_ids=places, context=context)
     sees = tuple(each.index for each in seen)
-    return RunState(index=_NONE, run=run.index, kind=StateKind.PREVIOUS, scaffolds=(), sees=sees, encoding=encoding)
+    return Variant(index=_NONE, run=run.index, kind=VariantKind.PREVIOUS, scaffolds=(), sees=sees, encoding=encoding)
 
 
 def sees_previous(layout: Layout, run: Run) -> bool:
@@ -142,31 +142,35 @@ class Pair(NamedTuple):
     encoding: Encoding
 
 
-def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Container[str] | None = None) -> Iterator[Pair]:
+def pair_encodings(
+    layout: Layout, variants: Sequence[Variant], modules: Container[str] | None = None
+) -> Iterator[Pair]:
     """Yield the encodings of each module behind each module that may be the one before it in a prompt.
 
     These are all that prompts without members of collections use of modules with `context="previous"`, besides
-    `states`. Modules that a rule forbids together are not left out.
+    `variants`. Modules that a rule forbids together are not left out.
 
     Args:
-        states: The result of `run_states(layout)`.
+        variants: The result of `run_variants(layout)`.
         modules: Paths of the modules that both are of; None means all.
     """
     schema = layout.schema
     plain = [
-        (run, state) for run in layout.runs if run.cached and (state := find_state(states, run.index, None)) is not None
+        (run, variant)
+        for run in layout.runs
+        if run.cached and (variant := find_variant(variants, run.index, None)) is not None
     ]
-    states_of: dict[str, list[RunState]] = {}
-    for run, state in plain:
-        states_of.setdefault(run.module, []).append(state)
+    variants_of: dict[str, list[Variant]] = {}
+    for run, variant in plain:
+        variants_of.setdefault(run.module, []).append(variant)
     together = {
-        path: [each for other in (path, *schema.guaranteed[path]) for each in states_of.get(other, ())]
-        for path in states_of
+        path: [each for other in (path, *schema.guaranteed[path]) for each in variants_of.get(other, ())]
+        for path in variants_of
     }
     for number, (run, own) in enumerate(plain):
         if not sees_previous(layout, run) or (modules is not None and run.module not in modules):
             continue
-        before = {state.index: state for other, state in plain[:number] if other.stop <= run.start}
+        before = {variant.index: variant for other, variant in plain[:number] if other.stop <= run.start}
         others = {
             index for index in before.keys() - set(own.sees) if may_be_previous(layout, layout.runs[before[index].run])
         }
@@ -182,32 +186,32 @@ def pair_encodings(layout: Layout, states: Sequence[RunState], modules: Containe
                 yield Pair(run.module, path, behind)
 
 
-def find_state(states: Sequence[RunState], run: int, scaffold: str | None) -> RunState | None:
-    """Return the state of a run while `scaffold` is in use, or None if the run has no tokens.
+def find_variant(variants: Sequence[Variant], run: int, scaffold: str | None) -> Variant | None:
+    """Return the variant of a run while `scaffold` is in use, or None if the run has no tokens.
 
     Args:
-        states: The result of `run_states`.
+        variants: The result of `run_variants`.
         run: Index of a cached run.
         scaffold: The scaffold in use for the run's module, from `scaffolds_in_use`.
     """
-    index = plain = bisect_left(states, run, key=attrgetter("run"))
-    if plain == len(states) or states[plain].run != run:
+    index = plain = bisect_left(variants, run, key=attrgetter("run"))
+    if plain == len(variants) or variants[plain].run != run:
         return None
-    while scaffold is not None and index < len(states) and (state := states[index]).run == run:
-        if scaffold in state.scaffolds:
-            return state
+    while scaffold is not None and index < len(variants) and (variant := variants[index]).run == run:
+        if scaffold in variant.scaffolds:
+            return variant
         index += 1
-    return states[plain]
+    return variants[plain]
 
 
-_NONE = -1  # index of a state that there is not: a run has no tokens, or is not cached, or a prompt made it
+_NONE = -1  # index of a variant that there is not: a run has no tokens, or is not cached, or a prompt made it
 
 
 class _Maker:
-    """Builder of the states of all runs."""
+    """Builder of the variants of all runs."""
 
     def __init__(self, layout: Layout, codec: str) -> None:
-        self.states: list[RunState] = []
+        self.variants: list[Variant] = []
         self._is_closed = layout.placement is Placement.CLOSED
         self._codec = codec
         self._plain = [_NONE] * len(layout.runs)
@@ -215,28 +219,28 @@ class _Maker:
         self._contexts: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[KVPart, ...]]] = {}
 
     def add_plain(self, run: Run, visible: Sequence[int]) -> None:
-        """Add the plain state of `run`, with the plain states of the runs `visible` as context."""
+        """Add the plain variant of `run`, with the plain variants of the runs `visible` as context."""
         if run.token_ids:
             sees = _without_none(tuple(map(self._plain.__getitem__, visible)))
-            self._plain[run.index] = self._add(run, StateKind.PLAIN, sees)
+            self._plain[run.index] = self._add(run, VariantKind.PLAIN, sees)
 
     def add_scaffold(self, run: Run, scaffold: str, visible: Sequence[int]) -> None:
-        """Add a scaffold state of `run`, with the states of that scaffold as context, unless an equal state exists."""
+        """Add a scaffold variant of `run`, with those of that scaffold as context, unless an equal one exists."""
         plain = self._plain[run.index]
         if plain == _NONE:
             return
         in_scaffold = self._scaffold.setdefault(scaffold, {})
         sees = _without_none(tuple(in_scaffold.get(index, self._plain[index]) for index in visible))
-        for state in self.states[plain:]:  # the states of this run
-            if state.sees == sees:
-                in_scaffold[run.index] = state.index
-                if state.index != plain:
-                    self.states[state.index] = replace(state, scaffolds=(*state.scaffolds, scaffold))
+        for variant in self.variants[plain:]:  # the variants of this run
+            if variant.sees == sees:
+                in_scaffold[run.index] = variant.index
+                if variant.index != plain:
+                    self.variants[variant.index] = replace(variant, scaffolds=(*variant.scaffolds, scaffold))
                 return
-        in_scaffold[run.index] = self._add(run, StateKind.SCAFFOLD, sees)
-        self.states[-1] = replace(self.states[-1], scaffolds=(scaffold,))
+        in_scaffold[run.index] = self._add(run, VariantKind.SCAFFOLD, sees)
+        self.variants[-1] = replace(self.variants[-1], scaffolds=(scaffold,))
 
-    def _add(self, run: Run, kind: StateKind, sees: tuple[int, ...]) -> int:
+    def _add(self, run: Run, kind: VariantKind, sees: tuple[int, ...]) -> int:
         known = self._contexts.get(sees)  # share one tuple among equal contexts
         if known is None:
             known = self._contexts[sees] = sees, self._context(sees)
@@ -244,13 +248,13 @@ class _Maker:
         token_ids = run.token_ids
         places = positions_behind(context, len(token_ids)) if self._is_closed else run.places
         encoding = Encoding(token_ids=token_ids, position_ids=places, context=context, codec=self._codec)
-        index = len(self.states)
-        self.states.append(RunState(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
+        index = len(self.variants)
+        self.variants.append(Variant(index=index, run=run.index, kind=kind, scaffolds=(), sees=sees, encoding=encoding))
         return index
 
     def _context(self, sees: tuple[int, ...]) -> tuple[KVPart, ...]:
-        """Return the whole encodings of states: where they are encoded, or closed up."""
-        parts = [self.states[index].encoding.whole for index in sees]
+        """Return the whole encodings of variants: where they are encoded, or closed up."""
+        parts = [self.variants[index].encoding.whole for index in sees]
         return closed_up(parts) if self._is_closed else tuple(parts)
 
 

@@ -1,4 +1,4 @@
-"""Laws of run states: what each run may see."""
+"""Laws of run variants: what each run may see."""
 
 from __future__ import annotations
 
@@ -10,64 +10,66 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcache.language import Placement
-from promptcache.layout import Layout, RunState, StateKind, find_state, lay_out, run_states, scaffolds_in_use
+from promptcache.layout import Layout, Variant, VariantKind, find_variant, lay_out, run_variants, scaffolds_in_use
 from tests import strategies
 from tests.conftest import law_examples
 from tests.layout.samples import layout_of, read
 
 
 def seen(
-    layout: Layout, states: tuple[RunState, ...], module: str, scaffold: str | None = None
+    layout: Layout, variants: tuple[Variant, ...], module: str, scaffold: str | None = None
 ) -> list[tuple[str, ...]]:
     """Return owner and scaffold of what the first run of a module sees."""
-    state = find_state(states, layout.runs_of[module][0], scaffold)
-    assert state is not None
-    return [(layout.runs[states[index].run].module, *states[index].scaffolds) for index in state.sees]
+    variant = find_variant(variants, layout.runs_of[module][0], scaffold)
+    assert variant is not None
+    return [(layout.runs[variants[index].run].module, *variants[index].scaffolds) for index in variant.sees]
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
 def test_contexts_come_first_and_lie_before(schema, tokenizer):
-    """A state sees states with lower indices and only tokens at lower positions, each once and in position order."""
-    states = run_states(lay_out(schema, tokenizer))
+    """A variant sees variants with lower indices and only tokens at lower positions, each once and in position order."""
+    variants = run_variants(lay_out(schema, tokenizer))
 
-    for index, state in enumerate(states):
-        assert state.index == index
-        assert len(state.sees) == len(set(state.sees))
-        assert all(other < index for other in state.sees)
-        own_first = state.encoding.position_ids[0]
-        assert [part.encoding for part in state.encoding.context] == [states[other].encoding for other in state.sees]
-        assert all(part.last < own_first for part in state.encoding.context)
+    for index, variant in enumerate(variants):
+        assert variant.index == index
+        assert len(variant.sees) == len(set(variant.sees))
+        assert all(other < index for other in variant.sees)
+        own_first = variant.encoding.position_ids[0]
+        assert [part.encoding for part in variant.encoding.context] == [
+            variants[other].encoding for other in variant.sees
+        ]
+        assert all(part.last < own_first for part in variant.encoding.context)
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas(), codec=st.sampled_from(["full", "int8"]), tokenizer=strategies.TOKENIZERS)
-def test_an_encoding_attends_to_all_tokens_of_the_states_that_its_state_sees(schema, codec, tokenizer):
-    """The context of an encoding is the whole encodings of the states that are seen; one codec is used for all."""
+def test_an_encoding_attends_to_all_tokens_of_the_variants_that_its_variant_sees(schema, codec, tokenizer):
+    """The context of an encoding is the whole encodings of the variants that are seen; one codec is used for all."""
     layout = lay_out(schema, tokenizer)
-    states = run_states(layout, codec)
+    variants = run_variants(layout, codec)
 
-    for state in states:
-        context = state.encoding.context
-        assert state.encoding.codec == codec
-        assert [part.encoding for part in context] == [states[other].encoding for other in state.sees]
+    for variant in variants:
+        context = variant.encoding.context
+        assert variant.encoding.codec == codec
+        assert [part.encoding for part in context] == [variants[other].encoding for other in variant.sees]
         assert all(part.is_whole for part in context)
         if layout.placement is Placement.FIXED:
             assert all(part.shift == 0 for part in context)
         else:
-            own = (*context, state.encoding.whole)
+            own = (*context, variant.encoding.whole)
             assert [each.first for each in own] == [0, *accumulate(each.num_tokens for each in context)]
 
 
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_every_cached_run_with_tokens_has_a_plain_state(schema, tokenizer):
-    """Exactly the cached runs with text or filler have a plain state, which holds just that; if fixed, at its places."""
+def test_every_cached_run_with_tokens_has_a_plain_variant(schema, tokenizer):
+    """Exactly the cached runs with text or filler have a plain variant, which holds just that; if fixed, at its places."""
     layout = lay_out(replace(schema, positions=None), tokenizer, placement=Placement.FIXED)
-    plain = {state.run: state.encoding for state in run_states(layout) if state.kind is StateKind.PLAIN}
+    plain = {variant.run: variant.encoding for variant in run_variants(layout) if variant.kind is VariantKind.PLAIN}
 
     for run in layout.runs:
         tokens = {
@@ -84,11 +86,11 @@ def test_every_cached_run_with_tokens_has_a_plain_state(schema, tokenizer):
 @pytest.mark.law
 @settings(max_examples=law_examples(0.25))
 @given(schema=strategies.schemas(), tokenizer=strategies.TOKENIZERS)
-def test_no_state_is_made_twice(schema, tokenizer):
-    """No two states of a run see the same at the same distances."""
-    states = run_states(lay_out(schema, tokenizer))
+def test_no_variant_is_made_twice(schema, tokenizer):
+    """No two variants of a run see the same at the same distances."""
+    variants = run_variants(lay_out(schema, tokenizer))
 
-    assert len({(state.run, state.encoding) for state in states}) == len(states)
+    assert len({(variant.run, variant.encoding) for variant in variants}) == len(variants)
 
 
 def test_own_context_is_bos_and_the_modules_earlier_runs():
@@ -96,21 +98,21 @@ def test_own_context_is_bos_and_the_modules_earlier_runs():
     layout = layout_of(
         '<schema name="s">t<module name="a" context="own">x<module name="b">y</module>z</module></schema>'
     )
-    states = run_states(layout)
+    variants = run_variants(layout)
 
-    last = find_state(states, layout.runs_of["a"][1], None)
+    last = find_variant(variants, layout.runs_of["a"][1], None)
     assert last is not None
-    assert [states[index].run for index in last.sees] == [0, layout.runs_of["a"][0]]
+    assert [variants[index].run for index in last.sees] == [0, layout.runs_of["a"][0]]
 
 
 def test_what_is_computed_anew_is_in_nobodys_context():
-    """Runs with cache="false" have no state and are seen by none."""
+    """Runs with cache="false" have no variant and are seen by none."""
     layout = layout_of('<schema name="s"><module name="a" required="true" cache="false">x</module>y</schema>')
-    states = run_states(layout)
+    variants = run_variants(layout)
 
-    assert [state.run for state in states] == [0, 2]
-    assert states[1].sees == (0,)
-    assert states[1].encoding.context == (states[0].encoding.whole,)
+    assert [variant.run for variant in variants] == [0, 2]
+    assert variants[1].sees == (0,)
+    assert variants[1].encoding.context == (variants[0].encoding.whole,)
 
 
 SCAFFOLD = """<schema name="s"><module name="a">aa<module name="k" required="true">kk</module><module name="o">oo</module></module>
@@ -118,40 +120,40 @@ SCAFFOLD = """<schema name="s"><module name="a">aa<module name="k" required="tru
 
 
 def test_a_scaffold_covers_members_and_what_is_guaranteed_below_them():
-    """Members and descendants guaranteed with them have a scaffold state where it differs from the plain one."""
+    """Members and descendants guaranteed with them have a scaffold variant where it differs from the plain one."""
     layout = layout_of(SCAFFOLD)
 
-    assert {layout.runs[state.run].module for state in run_states(layout) if state.scaffolds} == {"b"}
+    assert {layout.runs[variant.run].module for variant in run_variants(layout) if variant.scaffolds} == {"b"}
     assert scaffolds_in_use(layout.schema.scaffolds, ("a", "a/k", "a/o", "m", "b")) == dict.fromkeys(
         ("a", "a/k", "b"), "f"
     )
 
 
-def test_a_scaffold_state_sees_all_that_is_guaranteed_with_all_members():
-    """In a scaffold each member sees the others before it, and the guaranteed rest in its plain state."""
+def test_a_scaffold_variant_sees_all_that_is_guaranteed_with_all_members():
+    """In a scaffold each member sees the others before it, and the guaranteed rest in its plain variant."""
     layout = layout_of(SCAFFOLD)
 
-    assert seen(layout, run_states(layout), "b", "f") == [("",), ("a",), ("a/k",), ("m",)]
+    assert seen(layout, run_variants(layout), "b", "f") == [("",), ("a",), ("a/k",), ("m",)]
 
 
-def test_scaffold_members_see_each_other_in_their_scaffold_states():
-    """A later member sees an earlier one's scaffold state, where that has one of its own."""
+def test_scaffold_members_see_each_other_in_their_scaffold_variants():
+    """A later member sees an earlier one's scaffold variant, where that has one of its own."""
     layout = layout_of(
         '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c">c</module>'
         '<scaffold name="f" modules="a b c"/></schema>'
     )
 
-    assert seen(layout, run_states(layout), "c", "f") == [("",), ("a",), ("b", "f")]
+    assert seen(layout, run_variants(layout), "c", "f") == [("",), ("a",), ("b", "f")]
 
 
-def test_runs_outside_a_scaffold_see_plain_states():
-    """A module that requires scaffold members is encoded against their plain states."""
+def test_runs_outside_a_scaffold_see_plain_variants():
+    """A module that requires scaffold members is encoded against their plain variants."""
     layout = layout_of(
         '<schema name="s"><module name="a">a</module><module name="b">b</module><module name="c" requires="a b">c</module>'
         '<scaffold name="f" modules="a b"/></schema>'
     )
 
-    assert seen(layout, run_states(layout), "c") == [("",), ("a",), ("b",)]
+    assert seen(layout, run_variants(layout), "c") == [("",), ("a",), ("b",)]
 
 
 TWO = read(
@@ -183,9 +185,9 @@ def test_a_scaffold_is_not_used_in_part():
 def test_equal_contexts_are_one_tuple():
     """Modules that see the same share their context, however many they are."""
     modules = "".join(f'<module name="m{index}">text</module>' for index in range(50))
-    states = run_states(layout_of(f'<schema name="s">prefix{modules}</schema>'))
+    variants = run_variants(layout_of(f'<schema name="s">prefix{modules}</schema>'))
 
-    plain = [state for state in states if state.kind is StateKind.PLAIN]
+    plain = [variant for variant in variants if variant.kind is VariantKind.PLAIN]
 
-    assert len({id(state.sees) for state in plain[2:]}) == 1
-    assert len({id(state.encoding.context) for state in plain[2:]}) == 1
+    assert len({id(variant.sees) for variant in plain[2:]}) == 1
+    assert len({id(variant.encoding.context) for variant in plain[2:]}) == 1
