@@ -93,7 +93,7 @@ def test_the_empty_schema_is_not_among_those_of_the_user() -> None:
 def test_an_engine_starts_without_the_empty_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     """No schema is laid out before the first chat."""
     laid_out: list[str] = []
-    monkeypatch.setattr("promptcache.planning.planner.lay_out", lambda *_: laid_out.append("state"))
+    monkeypatch.setattr("promptcache.planning.planner.serve_schema", lambda *_: laid_out.append("state"))
 
     Engine(ENGINE.model, ByteTokenizer())
 

@@ -55,7 +55,7 @@ class _Histories(RuleBasedStateMachine):
         """Start again with an empty store, as a process does."""
         self.store = self.fresh.services[0].renewed().store
         self.services = [
-            serve(each.state.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
+            serve(each.served.schema, each.model, each.tokenizer, self.store) for each in self.fresh.services
         ]
         self.held.clear()
 

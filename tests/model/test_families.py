@@ -43,8 +43,8 @@ def plan_for(
     """Plan a prompt, with closed positions if the family allows them and nothing else is asked."""
     schema = check_schema(parse_schema(source))
     placement = placement or (Placement.FIXED if family == "gpt2" else Placement.CLOSED)
-    state = serve_schema(schema, ByteTokenizer(), CONTEXT, placement=placement)
-    return state.plan(resolve_prompt(parse_prompt(prompt), schema), ByteTokenizer(), Repair.parse(repair))
+    served = serve_schema(schema, ByteTokenizer(), CONTEXT, placement=placement)
+    return served.plan(resolve_prompt(parse_prompt(prompt), schema), Repair.parse(repair))
 
 
 @cache

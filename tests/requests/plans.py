@@ -87,8 +87,8 @@ def plan_of(
     if way is Way.CHAT:
         selection = resolve_prompt(without_text(prompt), state.schema)
         selection, answers = with_turns(selection, state.layout, turns, ask.said)
-        return state.plan(selection, VOCABULARY, repair, answers)
-    plan = state.plan(resolve_prompt(prompt, state.schema), VOCABULARY, repair)
+        return state.plan(selection, repair, answers)
+    plan = state.plan(resolve_prompt(prompt, state.schema), repair)
     return plan if ask.reuse else plan.plain()
 
 
