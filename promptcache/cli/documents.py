@@ -19,7 +19,7 @@ from typing import Any
 import promptcache
 from promptcache.atomic import atomic_write
 from promptcache.cli.exits import UsageMistake
-from promptcache.diagnostics import Diagnostic, LanguageError, PromptError, did_you_mean, suggest
+from promptcache.diagnostics import LanguageError, PromptError, diagnostic, did_you_mean, suggest
 from promptcache.language import (
     HEAD_BYTES,
     MAX_BYTES,
@@ -268,7 +268,7 @@ def _look_for(prompt: Prompt, near: InputDocument, folders: Iterable[Path], sour
 
 
 def _not_found(prompt: Prompt, message: str, fix: str) -> PromptError:
-    return PromptError([Diagnostic(code="PC422", message=message, span=prompt.span, help=fix)])
+    return PromptError([diagnostic("PC422", message, prompt.span, fix)])
 
 
 def _near(prompt: InputDocument) -> tuple[Path, ...]:

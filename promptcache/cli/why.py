@@ -1,9 +1,9 @@
-"""`promptcache why`: explain a diagnostic code or a term, with the pages docs/errors.md and docs/glossary.md."""
+"""`promptcache why`: explain a diagnostic code, or a term of docs/glossary.md."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -17,33 +17,16 @@ from promptcache.cli.console import COLOURS, stdout
 from promptcache.cli.documents import Sources
 from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, with_json
-from promptcache.diagnostics import CODES, Severity, num_slips, suggest
+from promptcache.diagnostics import CODES, Code, Severity, num_slips, suggest
 
 _PACKAGE = Path(promptcache.__file__).parent
-PAGES = {name: (_PACKAGE / name, _PACKAGE.parent / "docs" / name) for name in ("errors.md", "glossary.md")}
-"""Each page in an installed package (see pyproject.toml), and in a checkout."""
+GLOSSARY = (_PACKAGE / "glossary.md", _PACKAGE.parent / "docs" / "glossary.md")
+"""The glossary in an installed package (see pyproject.toml), and in a checkout."""
 
 _PRINTED = re.compile(r"(?:error|warning)?\[(\w+)\]:?")
-_HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 _TERM = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _MARKED = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """An entry of the page.
-
-    Attributes:
-        group: Its heading of level 2.
-        text: In Markdown; "" if the page is missing.
-    """
-
-    code: str
-    title: str
-    severity: Severity
-    group: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +48,7 @@ def command(_sources: Sources, what: tuple[str, ...]) -> Output:
     """
     words = " ".join(what)
     if not what:
-        found = tuple(explanations().values())
+        found = tuple(CODES.values())
         return Output(data=found, text=partial(_print_codes, found))
     entry = explanation(words)
     if isinstance(entry, Term):
@@ -73,20 +56,8 @@ def command(_sources: Sources, what: tuple[str, ...]) -> Output:
     return Output(data=entry, text=partial(_print_explanation, entry))
 
 
-def explanations() -> Mapping[str, Explanation]:
-    """Return the explanation of every code."""
-    sections = _sections()
-    found = {}
-    for entry in CODES.values():
-        group, markdown = sections.get(entry.code, ("", ""))
-        found[entry.code] = Explanation(
-            code=entry.code, title=entry.title, severity=entry.severity, group=group, text=markdown
-        )
-    return found
-
-
-def explanation(words: str) -> Explanation | Term:
-    """Return the explanation of a code, also for `401`, `pc401`, `error[PC401]` and its title, or of a term.
+def explanation(words: str) -> Code | Term:
+    """Return a code, also for `401`, `pc401`, `error[PC401]` and its title, or a term.
 
     Raises:
         UsageMistake: There is no such code or term, or several titles have the words.
@@ -95,14 +66,14 @@ def explanation(words: str) -> Explanation | Term:
     wanted = (printed[1] if printed else words.strip()).upper()
     wanted = f"PC{wanted}" if wanted.isdigit() else wanted
     if wanted in CODES:
-        return explanations()[wanted]
+        return CODES[wanted]
     if term := _term(wanted):
         return term
     titled = [each for each in CODES.values() if wanted == each.title.upper()] or [
         each for each in CODES.values() if wanted.split() and {*wanted.split()} <= {*each.title.upper().split()}
     ]
     if len(titled) == 1:
-        return explanations()[titled[0].code]
+        return titled[0]
     if titled:
         raise UsageMistake(
             f"several titles have '{words}': {', '.join(f'{each.code} {each.title}' for each in titled)}"
@@ -112,7 +83,8 @@ def explanation(words: str) -> Explanation | Term:
 
 def _term(wanted: str) -> Term | None:
     """Return the entry of the glossary for a term; an entry can define several, separated by commas."""
-    for names, meanings in _TERM.findall(_page("glossary.md")):
+    page = next((path.read_text(encoding="utf-8") for path in GLOSSARY if path.is_file()), "")
+    for names, meanings in _TERM.findall(page):
         if wanted.lower() in (names.lower(), *re.split(r", ", names.lower())):
             return Term(term=names, meaning=meanings)
     return None
@@ -129,27 +101,8 @@ def _fix(wanted: str) -> str:
     return f"did you mean {near}, {CODES[near].title}?"
 
 
-def _page(name: str) -> str:
-    """Return the text of a page, or "" if it is missing."""
-    return next((path.read_text(encoding="utf-8") for path in PAGES[name] if path.is_file()), "")
-
-
-def _sections() -> dict[str, tuple[str, str]]:
-    """Return the group and the text of each code on the page."""
-    page = _page("errors.md")
-    found: dict[str, tuple[str, str]] = {}
-    group = ""
-    _, *pieces = _HEADING.split(page)
-    for level, heading, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-        if level == "##":
-            group = heading
-        else:
-            found[heading.partition(" ")[0]] = group, text.strip()
-    return found
-
-
-def _print_codes(entries: Iterable[Explanation]) -> None:
-    """Print a line for each code, under the headings of the page."""
+def _print_codes(entries: Iterable[Code]) -> None:
+    """Print a line for each code, under the headings of their groups."""
     console = stdout()
     for number, (group, members) in enumerate(groupby(entries, key=lambda entry: entry.group)):
         console.print(Text(f"\n{group}" if number else group, style="bold"))
@@ -157,7 +110,7 @@ def _print_codes(entries: Iterable[Explanation]) -> None:
             console.print(Text("  ").append_text(_heading(entry, bold=False)))
 
 
-def _print_explanation(entry: Explanation) -> None:
+def _print_explanation(entry: Code) -> None:
     console = stdout()
     console.print(_heading(entry, bold=True))
     console.print()
@@ -172,10 +125,10 @@ def _print_term(entry: Term) -> None:
     console.print(_styled(_LINK.sub(r"docs/\1", entry.meaning)), soft_wrap=not console.is_terminal)
 
 
-def _heading(entry: Explanation, *, bold: bool) -> Text:
+def _heading(entry: Code, *, bold: bool) -> Text:
     text = Text().append(entry.code, style=f"{'bold ' if bold else ''}{COLOURS[entry.severity]}")
     text.append(f"  {entry.title}", style="bold" if bold else "default")
-    return text.append(" (a warning)") if entry.severity is Severity.WARNING else text
+    return text.append(" (warning)") if entry.severity is Severity.WARNING else text
 
 
 def _lines(markdown: str) -> Iterator[Text]:

@@ -3,7 +3,7 @@
 This room knows no XML, no tensors and no terminal.
 """
 
-from promptcache.diagnostics.codes import CODES, Code
+from promptcache.diagnostics.codes import CODES, Code, diagnostic
 from promptcache.diagnostics.errors import (
     MAX_FAULTS,
     Cancelled,
@@ -117,6 +117,7 @@ __all__ = [
     "UnsupportedModel",
     "as_data",
     "counted",
+    "diagnostic",
     "did_you_mean",
     "excerpt",
     "excerpt_pieces",

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn, Self
 
+from promptcache.diagnostics.codes import diagnostic
 from promptcache.diagnostics.excerpts import excerpt
 from promptcache.diagnostics.records import Diagnostic, in_order
 from promptcache.diagnostics.values import instance
@@ -76,9 +77,9 @@ class LanguageError(PromptCacheError):
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         _DIAGNOSTICS.check("diagnostics", diagnostics, InvalidValue)
         self.diagnostics = tuple(diagnostics)
-        for diagnostic in self.diagnostics:
-            _DIAGNOSTIC.check("diagnostic", diagnostic, InvalidValue)
-        super().__init__("\n".join(str(diagnostic) for diagnostic in self.diagnostics))
+        for each in self.diagnostics:
+            _DIAGNOSTIC.check("diagnostic", each, InvalidValue)
+        super().__init__("\n".join(map(str, self.diagnostics)))
 
     def excerpt(self) -> str:
         """Return every fault as the command line prints it, with the lines of the document."""
@@ -217,7 +218,7 @@ class FaultList(list[Diagnostic]):
         """Add a fault."""
         if len(self) >= MAX_FAULTS:
             message = f"more than {MAX_FAULTS} faults: checking stops here"
-            last = Diagnostic(code="PC012", message=message, span=fault.span, help="correct the others first")
+            last = diagnostic("PC012", message, fault.span, "correct the others first")
             raise self._error([*in_order(each for each in self if each.code != last.code), last])
         super().append(fault)
 

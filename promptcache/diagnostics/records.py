@@ -51,7 +51,7 @@ class Diagnostic:
     message: str
     span: Span
     help: str | None = None
-    severity: Severity = Severity.ERROR
+    severity: Severity
     related: tuple[tuple[Span, str], ...] = ()
 
     def __str__(self) -> str:

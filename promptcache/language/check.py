@@ -9,15 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import islice
 
-from promptcache.diagnostics import (
-    MAX_FAULTS,
-    Diagnostic,
-    FaultList,
-    SchemaError,
-    Severity,
-    did_you_mean,
-    in_order,
-)
+from promptcache.diagnostics import MAX_FAULTS, Diagnostic, FaultList, SchemaError, diagnostic, did_you_mean, in_order
 from promptcache.language.check_values import value_faults
 from promptcache.language.checked import (
     CHAT_SCHEMA,
@@ -50,7 +42,6 @@ from promptcache.language.schema import Schema
 from promptcache.language.syntax.index import Index, index_schema, scaffold_name
 from promptcache.language.syntax.nodes import Scaffold, place
 from promptcache.language.syntax.repair import Repair
-from promptcache.language.syntax.source import diagnostic
 
 
 def chat_schema() -> CheckedSchema:
@@ -142,7 +133,7 @@ def _without_members(index: Index) -> Iterator[Diagnostic]:
         if collection.src is not None and not collection.listed:
             message = f"src={collection.src!r} has no members: the file is empty or does not exist"
             fix = "`promptcache collect` writes it, or correct the path"
-            yield diagnostic("PC225", message, place(collection, "src"), fix, severity=Severity.WARNING)
+            yield diagnostic("PC225", message, place(collection, "src"), fix)
 
 
 def _unknown_members(rules: Rules, modules: Mapping[str, CheckedModule]) -> Iterator[Diagnostic]:
@@ -153,7 +144,7 @@ def _unknown_members(rules: Rules, modules: Mapping[str, CheckedModule]) -> Iter
             if collection is not None and name not in collection.members:
                 message = f"a rule names '{name}', which collection '{parent}' does not have yet"
                 fix = did_you_mean(name, collection.members) or "add it, also while an engine runs, or correct the name"
-                yield diagnostic("PC226", message, rule.span, fix, severity=Severity.WARNING)
+                yield diagnostic("PC226", message, rule.span, fix)
 
 
 def _collected(found: Iterator[Diagnostic]) -> FaultList:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, instance, is_text, one_of, shown
+from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, diagnostic, instance, is_text, one_of, shown
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS
 from promptcache.language.syntax.member_files import ListedMembers
@@ -23,7 +23,6 @@ from promptcache.language.syntax.nodes import (
     SchemaDocument,
     Text,
 )
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.xml import MAX_DEPTH
 
 

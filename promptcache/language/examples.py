@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from promptcache.diagnostics import Diagnostic, PromptError
+from promptcache.diagnostics import Diagnostic, PromptError, diagnostic
 from promptcache.language.checked import (
     CheckedItem,
     CheckedModule,
@@ -23,7 +23,6 @@ from promptcache.language.rules.explain import broken_rule
 from promptcache.language.syntax.answers import answer_refusal
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Example, place
-from promptcache.language.syntax.source import diagnostic
 
 MAX_EXAMPLES = 500
 """Maximum number of examples in a schema."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.diagnostics import Diagnostic, Span, diagnostic
 from promptcache.language.normalize import blocks
 from promptcache.language.rules.rules import Implication, RuleKind, Rules
 from promptcache.language.schema import Schema
@@ -29,7 +29,6 @@ from promptcache.language.syntax.nodes import (
     place,
     walk,
 )
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.whitespace import is_blank, stray_indentation
 
 _TAG = re.compile(
@@ -49,7 +48,7 @@ def lint_schema(schema: Schema, index: Index, rules: Rules) -> Iterator[Diagnost
         elif isinstance(item, Union) and item.required and item.default is not None:
             message = "the union is required, but its default is used where a prompt names no member"
             fix = "remove the default, so that prompts must name a member; or remove required"
-            yield _warning("PC222", message, place(item, "required"), fix)
+            yield diagnostic("PC222", message, place(item, "required"), fix)
     yield from _idle_rules(index, rules)
     yield from _empty_modules(index, rules)
 
@@ -89,7 +88,7 @@ def _stray_indentation(block: Sequence[Item]) -> Iterator[Diagnostic]:
         return
     _, start, stop, message = found
     advice = "indent with plain spaces, or put the text into <text>, which keeps all whitespace"
-    yield _warning("PC901", f"{message}, which becomes part of the text", _place_in(text, start, stop), advice)
+    yield diagnostic("PC901", f"{message}, which becomes part of the text", _place_in(text, start, stop), advice)
 
 
 def _tags(text: str, span: Span) -> Iterable[re.Match[str]]:
@@ -102,7 +101,7 @@ def _tags(text: str, span: Span) -> Iterable[re.Match[str]]:
 def _not_replaced(tag: re.Match[str], span: Span) -> Diagnostic:
     message = f"{tag[0]} stays in the text as it is: only templates, *.xml.j2, have variables"
     slot = 'a schema can declare a slot, <parameter name="…" length="…"/>'
-    return _warning("PC902", message, span, f"{slot}; rename a template to *.xml.j2; <text> and <arg> keep braces")
+    return diagnostic("PC902", message, span, f"{slot}; rename a template to *.xml.j2; <text> and <arg> keep braces")
 
 
 def _place_in(text: Text, start: int, stop: int) -> Span:
@@ -124,7 +123,7 @@ def _parameter(parameter: Parameter) -> Iterator[Diagnostic]:
     if parameter.required and parameter.default is not None:
         message = f"parameter '{parameter.name}' is required, so no prompt contains its default"
         fix = "write it as placeholder, the text in the slot while the module is encoded; or remove required"
-        yield _warning("PC222", message, place(parameter, "default"), fix)
+        yield diagnostic("PC222", message, place(parameter, "default"), fix)
     yield from lint_choices(parameter)
 
 
@@ -139,11 +138,11 @@ def lint_choices(parameter: Parameter | AnswerFormat) -> Iterator[Diagnostic]:
         parts = [part for part in re.split(r"\s*[,;/]\s*", trimmed[0]) if part]
         meant = "|".join(parts) if len(parts) > 1 else "|".join(trimmed[0].split())
         fix = f'separate choices by |, as in choices="{meant}"' if "|" in meant else "add choices, separated by |"
-        yield _warning("PC223", message, span, fix)
+        yield diagnostic("PC223", message, span, fix)
     elif trimmed != [*parameter.choices]:
         spaced = next(each for each in parameter.choices if each != each.strip())
         message = f"the choice {quoted(spaced)} of {called} begins or ends with a space"
-        yield _warning("PC223", message, span, f'write choices="{"|".join(trimmed)}"')
+        yield diagnostic("PC223", message, span, f'write choices="{"|".join(trimmed)}"')
 
 
 def _idle_rules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
@@ -154,16 +153,16 @@ def _idle_rules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
             if other == path or other in ancestors(path):
                 why = "itself" if other == path else f"'{other}', which is always present with it"
                 message = f"module '{path}' requires {why}"
-                yield _warning("PC315", message, rule.span, "name another module, or remove this path")
+                yield diagnostic("PC315", message, rule.span, "name another module, or remove this path")
     for declared in (rule for each in index.rules for rule in each.combinations):
         match declared:
             case Exclude() if _num_modules(declared) == 1:
                 message = "<exclude> names one module, and one module alone cannot break it"
                 fix = "name the modules of which at most one can be present"
-                yield _warning("PC315", message, place(declared, "modules"), fix)
+                yield diagnostic("PC315", message, place(declared, "modules"), fix)
             case Choose(minimum=None | 0, maximum=most) if most is None or most >= _num_modules(declared):
                 message = "min and max of this <choose> allow any number of its modules"
-                yield _warning("PC315", message, declared.span, "raise min, or lower max")
+                yield diagnostic("PC315", message, declared.span, "raise min, or lower max")
 
 
 def _num_modules(rule: Exclude | Choose) -> int:
@@ -183,7 +182,7 @@ def _empty_modules(index: Index, rules: Rules) -> Iterator[Diagnostic]:
         source = "its file is empty" if entry.module.src is not None else "it has no content"
         message = f"module '{path}' adds nothing to a prompt: {source}"
         fix = "write its text, or remove it; a <doc> in it says that it is meant to be empty"
-        yield _warning("PC112", message, place(entry.module, "name"), fix)
+        yield diagnostic("PC112", message, place(entry.module, "name"), fix)
 
 
 _OF_STRUCTURE = frozenset({RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, RuleKind.REQUIRED})
@@ -191,7 +190,3 @@ _OF_STRUCTURE = frozenset({RuleKind.NESTING, RuleKind.UNION, RuleKind.CHOICE, Ru
 
 def _is_nothing(item: Item) -> bool:
     return isinstance(item, Text) and (not item.text if item.exact else is_blank(item.text))
-
-
-def _warning(code: str, message: str, span: Span, fix: str | None) -> Diagnostic:
-    return diagnostic(code, message, span, fix, severity=Severity.WARNING)

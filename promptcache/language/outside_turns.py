@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.diagnostics import Diagnostic, Span, diagnostic
 from promptcache.language.checked import CheckedItem, CheckedModule, CheckedParameter, CheckedUnion, FinalText
 from promptcache.language.syntax.names import listed
 
@@ -29,13 +29,9 @@ def text_outside_turns(texts: Mapping[str, Span], modules: Sequence[str]) -> Ite
         named = present if present[0] else present[1:]
         parts = [] if present[0] else ["text outside of modules"]
         parts += [f"the text of module{'s' * (len(named) > 1)} {listed(named)}"] if named else []
-        yield Diagnostic(
-            code="PC518",
-            message=f"{' and '.join(parts)} is outside of chat turns",
-            span=texts[present[0]],
-            help="write it inside a turn: a <system> or <user> turn can contain modules, unions and collections",
-            severity=Severity.WARNING,
-        )
+        message = f"{' and '.join(parts)} is outside of chat turns"
+        fix = "write it inside a turn: a <system> or <user> turn can contain modules, unions and collections"
+        yield diagnostic("PC518", message, texts[present[0]], fix)
 
 
 def _texts(items: Iterable[CheckedItem], owner: str) -> Iterator[tuple[str, Span]]:

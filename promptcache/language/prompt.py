@@ -18,6 +18,7 @@ from promptcache.diagnostics import (
     Kind,
     PromptError,
     Span,
+    diagnostic,
     instance,
     is_text,
     number,
@@ -38,7 +39,7 @@ from promptcache.language.syntax.prompt_nodes import (
     Reference,
     misplaced_text,
 )
-from promptcache.language.syntax.source import decode, diagnostic, read_document
+from promptcache.language.syntax.source import decode, read_document
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.write_xml import Written, holds_line_break, print_document
 

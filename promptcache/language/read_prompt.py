@@ -13,6 +13,7 @@ from promptcache.diagnostics import (
     FaultList,
     PromptError,
     Span,
+    diagnostic,
     did_you_mean,
     in_order,
 )
@@ -30,7 +31,7 @@ from promptcache.language.syntax.prompt_nodes import (
     misplaced_text,
 )
 from promptcache.language.syntax.read_attributes import read_attributes
-from promptcache.language.syntax.source import Source, diagnostic
+from promptcache.language.syntax.source import Source
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, ROLES
 from promptcache.language.syntax.whitespace import finish
 from promptcache.language.syntax.xml import Attribute, Characters, Element, Node, parse_xml

@@ -16,6 +16,7 @@ from promptcache.diagnostics import (
     InvalidValue,
     PromptError,
     Span,
+    diagnostic,
     did_you_mean,
     in_order,
     shown,
@@ -39,7 +40,6 @@ from promptcache.language.syntax.names import (
 )
 from promptcache.language.syntax.nodes import Member, Parameter, join_path
 from promptcache.language.syntax.prompt_nodes import Argument, Reference
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import refusal
 
 AllMembers: TypeAlias = Mapping[str, Mapping[str, Member]]

@@ -18,10 +18,10 @@ from promptcache.diagnostics import (
     ContextLengthExceeded,
     Diagnostic,
     PromptError,
-    Severity,
     Span,
     TemplateRefusal,
     TextNotInPlace,
+    diagnostic,
 )
 from promptcache.language import (
     CheckedItem,
@@ -426,13 +426,8 @@ class _OwnTurns:
 
 def _asks_nothing(span: Span) -> Diagnostic:
     """Return the warning for a prompt without a question behind the turns of its schema."""
-    return Diagnostic(
-        code="PC517",
-        message="the prompt asks nothing: it has no text, and its last turn is not one of the user",
-        span=span,
-        help="write a question into the prompt",
-        severity=Severity.WARNING,
-    )
+    message = "the prompt asks nothing: it has no text, and its last turn is not one of the user"
+    return diagnostic("PC517", message, span, "write a question into the prompt")
 
 
 def _signed(turn: _Turn, signs: Mapping[str, str]) -> _Turn:
@@ -456,14 +451,10 @@ def _difference(text: str, rendered: str, span: Span) -> Diagnostic:
     at = next((index for index, (a, b) in enumerate(zip(text, rendered, strict=False)) if a != b), None)
     at = min(len(text), len(rendered)) if at is None else at
     ours, theirs = (each[at : at + _SHOWN] + ("…" if len(each) > at + _SHOWN else "") for each in (text, rendered))
-    return Diagnostic(
-        code="PC514",
-        message=f"the chat template writes {theirs!r} for this conversation, where the prompt has {ours!r}, "
-        f"behind {text[max(0, at - _SHOWN) : at]!r}",
-        span=span,
-        help="write the schema so that the template writes its turns the same way in every prompt",
-        severity=Severity.WARNING,
-    )
+    where = f"where the prompt has {ours!r}, behind {text[max(0, at - _SHOWN) : at]!r}"
+    message = f"the chat template writes {theirs!r} for this conversation, {where}"
+    fix = "write the schema so that the template writes its turns the same way in every prompt"
+    return diagnostic("PC514", message, span, fix)
 
 
 def _schema_turns(selection: Selection, layout: Layout) -> Iterator[_Turn]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span
+from promptcache.diagnostics import Diagnostic, SchemaError, Span, diagnostic
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -247,12 +247,9 @@ def _runs_of(schema: CheckedSchema, runs: Sequence[Run]) -> dict[str, tuple[int,
 
 def _over_slot(parameter: CheckedParameter, kind: str, num_tokens: int) -> Diagnostic:
     what = f"the {kind} of parameter '{parameter.name}'"
-    return Diagnostic(
-        code="PC502",
-        message=f"{what} {size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)}",
-        span=parameter.span,
-        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the {kind}',
-    )
+    message = f"{what} {size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)}"
+    fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the {kind}'
+    return diagnostic("PC502", message, parameter.span, fix)
 
 
 def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> str:
@@ -265,40 +262,23 @@ def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> st
 def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
     what = f"the placeholder of parameter '{parameter.name}'"
     size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
-    return Diagnostic(
-        code="PC511",
-        message=f"{what} {size}: it is cut to the slot",
-        span=place(parameter, "scaffold"),
-        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder',
-        severity=Severity.WARNING,
-    )
+    fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder'
+    return diagnostic("PC511", f"{what} {size}: it is cut to the slot", place(parameter, "scaffold"), fix)
 
 
 def _long_choice(parameter: CheckedParameter, choice: str, num_tokens: int) -> Diagnostic:
     size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
-    return Diagnostic(
-        code="PC516",
-        message=f"the choice '{choice}' of parameter '{parameter.name}' {size}",
-        span=place(parameter, "choices"),
-        help=f'write length="{num_tokens - len(parameter.lead)}" or shorten the choice',
-        severity=Severity.WARNING,
-    )
+    fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the choice'
+    message = f"the choice '{choice}' of parameter '{parameter.name}' {size}"
+    return diagnostic("PC516", message, place(parameter, "choices"), fix)
 
 
 def _no_place(collection: CheckedModule) -> Diagnostic:
-    return Diagnostic(
-        code="PC515",
-        message=f"collection '{collection.path}' needs closed positions: its members come in any order",
-        span=collection.span,
-        help='remove positions="fixed", or take a model whose keys can be moved',
-    )
+    message = f"collection '{collection.path}' needs closed positions: its members come in any order"
+    fix = 'remove positions="fixed", or take a model whose keys can be moved'
+    return diagnostic("PC515", message, collection.span, fix)
 
 
 def _over_reserve(module: CheckedModule, num_positions: int) -> Diagnostic:
-    return Diagnostic(
-        code="PC505",
-        message=f"module '{module.path}' takes {num_positions} positions, it reserves {module.node.reserve}",
-        span=module.span,
-        help=f'write reserve="{num_positions}" or more, or leave reserve out',
-        severity=Severity.WARNING,
-    )
+    message = f"module '{module.path}' takes {num_positions} positions, it reserves {module.node.reserve}"
+    return diagnostic("PC505", message, module.span, f'write reserve="{num_positions}" or more, or leave reserve out')

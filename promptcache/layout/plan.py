@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, shown
+from promptcache.diagnostics import ContextLengthExceeded, Diagnostic, PromptError, SchemaError, diagnostic, shown
 from promptcache.language import DEFAULT_REPAIR, Placement, Prompt, Repair, RepairKind, Selection
 from promptcache.layout.added_text import AddedText
 from promptcache.layout.members import members_in_use
@@ -114,7 +114,7 @@ def check_length(layout: Layout, variants: Sequence[Variant], max_positions: int
     needed = needed_positions(layout, variants)
     if needed > max_positions:
         message = f"schema '{layout.schema.name}' needs {needed} positions, {model} has {max_positions}"
-        raise SchemaError([Diagnostic(code="PC503", message=message, span=layout.schema.source.span)])
+        raise SchemaError([diagnostic("PC503", message, layout.schema.source.span)])
 
 
 def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None:
@@ -132,13 +132,9 @@ def check_positions(plan: Plan, max_positions: int, max_new_tokens: int) -> None
 
 def context_length_fault(error: ContextLengthExceeded, prompt: Selection | Prompt) -> Diagnostic:
     """Return PC504, which reports an error of `check_positions` with the other faults of a prompt."""
-    return Diagnostic(code="PC504", message=str(error), span=prompt.span)
+    return diagnostic("PC504", str(error), prompt.span)
 
 
 def _empty(selection: Selection) -> Diagnostic:
-    return Diagnostic(
-        code="PC506",
-        message="the prompt is empty: no module it uses has text, and it adds none",
-        span=selection.span,
-        help="name a module that has text, or write text after the modules",
-    )
+    message = "the prompt is empty: no module it uses has text, and it adds none"
+    return diagnostic("PC506", message, selection.span, "name a module that has text, or write text after the modules")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from promptcache.diagnostics import Diagnostic
+from promptcache.diagnostics import Diagnostic, diagnostic
 from promptcache.language import FilledSlot, Selection
 from promptcache.layout.encoding import KVPart
 from promptcache.layout.lay_out import size_beside_slot
@@ -151,11 +151,7 @@ class RunTokens:
 
 def _over_slot(argument: FilledSlot, slot: Slot, num_tokens: int, more: str = "") -> Diagnostic:
     where = f" of module '{slot.module}'" if slot.module else ""
-    return Diagnostic(
-        code="PC501",
-        message=f"argument '{slot.parameter}'{where} "
-        f"{size_beside_slot(f'{num_tokens}{more}', slot.stop - slot.start, slot.lead)}",
-        span=argument.span,
-        help="shorten it, or raise length" if more else f'shorten it, or write length="{num_tokens - len(slot.lead)}"',
-        related=((slot.span, "the slot is declared here"),),
-    )
+    size = size_beside_slot(f"{num_tokens}{more}", slot.stop - slot.start, slot.lead)
+    fix = "shorten it, or raise length" if more else f'shorten it, or write length="{num_tokens - len(slot.lead)}"'
+    related = ((slot.span, "the slot is declared here"),)
+    return diagnostic("PC501", f"argument '{slot.parameter}'{where} {size}", argument.span, fix, related)

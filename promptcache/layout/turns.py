@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Severity, Span, TemplateRefusal, TextNotInPlace
+from promptcache.diagnostics import Diagnostic, SchemaError, Span, TemplateRefusal, TextNotInPlace, diagnostic
 from promptcache.language import CheckedItem, CheckedModule, CheckedSchema, CheckedTurn, CheckedUnion, Role
 from promptcache.layout.types import SchemaTurn
 from promptcache.tokenizer import Conversations, Frame
@@ -73,18 +73,13 @@ def refused(refusal: TemplateRefusal, span: Span, roles: Sequence[Role]) -> Diag
         advice = "write the text of the system turn at the beginning of the first user turn"
     else:
         advice = "begin with a user turn, and let user and assistant turns alternate"
-    return Diagnostic(code="PC512", message=str(refusal), span=span, help=advice)
+    return diagnostic("PC512", str(refusal), span, advice)
 
 
 def moved(refusal: TextNotInPlace, span: Span) -> Diagnostic:
     """Return the warning for a conversation whose texts the template does not write in their places."""
-    return Diagnostic(
-        code="PC513",
-        message=f"{refusal}; each turn is written as the template writes one of its role elsewhere",
-        span=span,
-        help="use the turns that the model's template allows",
-        severity=Severity.WARNING,
-    )
+    message = f"{refusal}; each turn is written as the template writes one of its role elsewhere"
+    return diagnostic("PC513", message, span, "use the turns that the model's template allows")
 
 
 def _framed(turns: Sequence[CheckedTurn], conversations: Conversations) -> tuple[str, list[Frame]]:

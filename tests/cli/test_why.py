@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import promptcache
-from promptcache.cli.why import PAGES, explanations
+from promptcache.cli.why import GLOSSARY
 from promptcache.diagnostics import CODES
 from tests.cli.conftest import Command, data
 
@@ -33,14 +33,13 @@ def test_code_may_be_written_carelessly(command: Command, code: str) -> None:
     assert command("why", code).stdout == command("why", "PC401").stdout
 
 
-def test_pages_are_in_the_package() -> None:
-    """The wheel holds the pages where they are looked for first; in a checkout they are found in docs."""
+def test_the_glossary_is_in_the_package() -> None:
+    """The wheel holds the glossary where it is looked for first; in a checkout it is found in docs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
     around = Path(promptcache.__file__).parents[1]
-    for name, places in PAGES.items():
-        assert (around / included[f"docs/{name}"], around / "docs" / name) == places
+    assert (around / included["docs/glossary.md"], around / "docs" / "glossary.md") == GLOSSARY
 
 
 @pytest.mark.parametrize("term", ["exact", "Repair", "stored bytes"])
@@ -54,11 +53,10 @@ def test_terms_are_explained(command: Command, term: str) -> None:
 
 
 def test_all_codes_are_listed_and_explained(command: Command) -> None:
-    """Without a code there is a line for each, under the headings of the page; with --json one or all come as data."""
+    """Without a code there is a line for each, under the headings of their groups; with --json one or all come as data."""
     lines = command("why").stdout.splitlines()
     listed = data(command("why", "--json"))
 
     assert lines[0] == "XML and files"
     assert [line[2:7] for line in lines if line.startswith("  PC")] == list(CODES) == [each["code"] for each in listed]
-    assert {code for code, each in explanations().items() if not (each.text and each.group)} == set()
     assert data(command("why", "PC302", "--json")) == next(x for x in listed if x["code"] == "PC302")

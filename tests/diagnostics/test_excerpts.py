@@ -16,8 +16,8 @@ from promptcache.diagnostics import (
     QueueFull,
     SchemaError,
     ServiceClosed,
-    Severity,
     Span,
+    diagnostic,
     excerpt,
 )
 from promptcache.language import Prompt, Schema, check_schema, module, parse_prompt, parse_schema, resolve_prompt, slot
@@ -37,31 +37,31 @@ class Lines(list[str]):
         return self[number - 1] if number <= len(self) else None
 
 
-def shown(diagnostic: Diagnostic, **documents: str) -> list[str]:
+def shown(found: Diagnostic, **documents: str) -> list[str]:
     """Return the excerpt of a diagnostic over the given documents."""
 
     def known(span: Span) -> Span:
         text = documents.get(span.source)
         return span if text is None else replace(span, document=Lines(text.split("\n")))
 
-    related = tuple((known(span), words) for span, words in diagnostic.related)
-    diagnostic = replace(diagnostic, span=known(diagnostic.span), related=related)
-    assert diagnostic_text(diagnostic).plain == excerpt(diagnostic)
-    return excerpt(diagnostic).splitlines()
+    related = tuple((known(span), words) for span, words in found.related)
+    found = replace(found, span=known(found.span), related=related)
+    assert diagnostic_text(found).plain == excerpt(found)
+    return excerpt(found).splitlines()
 
 
-def fault(span: Span, **more: object) -> Diagnostic:
+def fault(span: Span) -> Diagnostic:
     """A diagnostic at a span."""
-    return Diagnostic(code="PC203", message="module 'a' is defined twice", span=span, **more)  # type: ignore[arg-type]
+    return diagnostic("PC203", "module 'a' is defined twice", span)
 
 
 def test_diagnostic_is_written_with_places_lines_carets_and_help() -> None:
     """A diagnostic shows code, message, place, the marked line, related places in the same way, and its help."""
     first = Span("s", 9, 15, 9, 16)
-    diagnostic = fault(Span("s", 10, 15, 10, 18), help="rename one", related=((first, "first defined here"),))
+    found = replace(fault(Span("s", 10, 15, 10, 18)), help="rename one", related=((first, "first defined here"),))
     text = "\n" * 8 + '<module name="a">\n<module name="abc">\n'
 
-    assert shown(diagnostic, s=text) == [
+    assert shown(found, s=text) == [
         "error[PC203]: module 'a' is defined twice",
         "  --> s:10:15",
         '  10 | <module name="abc">',
@@ -89,9 +89,9 @@ def test_place_is_marked(text: str, span: tuple[int, int, int, int], expected: l
 
 def test_warning_calls_itself_one_and_unknown_sources_have_no_line() -> None:
     """A warning begins with its severity; a source without text is shown by name and place only."""
-    warning = fault(Span("gone.xml", 7, 1, 7, 2), severity=Severity.WARNING)
+    warning = diagnostic("PC112", "module 'a' is empty", Span("gone.xml", 7, 1, 7, 2))
 
-    assert shown(warning) == ["warning[PC203]: module 'a' is defined twice", "  --> gone.xml:7:1"]
+    assert shown(warning) == ["warning[PC112]: module 'a' is empty", "  --> gone.xml:7:1"]
 
 
 def test_long_line_is_cut_around_the_place() -> None:
@@ -113,11 +113,9 @@ def test_words_that_the_message_says_are_not_repeated() -> None:
     """Related places do not repeat the text of the message or the diagnostic's own place."""
     here, other = Span("s", 1, 1, 1, 2), Span("s", 2, 1, 2, 2)
     related = ((here, "'a' is required"), (other, "'b' excludes 'a'"))
-    diagnostic = Diagnostic(
-        code="PC301", message="no prompt is valid: 'a' is required; 'b' excludes 'a'", span=here, related=related
-    )
+    found = diagnostic("PC301", "no prompt is valid: 'a' is required; 'b' excludes 'a'", here, related=related)
 
-    assert shown(diagnostic, s="x\ny")[1:] == ["  --> s:1:1", "  1 | x", "    | ^", "  ::: s:2:1", "  2 | y", "    | -"]
+    assert shown(found, s="x\ny")[1:] == ["  --> s:1:1", "  1 | x", "    | ^", "  ::: s:2:1", "  2 | y", "    | -"]
 
 
 def test_error_shows_its_documents() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,13 @@ def selected(prompt: str, schema: str = TRAVEL) -> Selection:
 
 def codes(diagnostics: Any) -> list[str]:
     return [diagnostic.code for diagnostic in diagnostics]
+
+
+def examples(text: str) -> list[str]:
+    """Return the XML examples of a page; a fragment becomes a schema."""
+    blocks = re.findall(r"^```xml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    whole = re.compile(r"<(!|\?|schem|promp)")
+    return [block if whole.match(block) else f'<schema name="s">\n{block}</schema>' for block in blocks]
 
 
 def outline(items: tuple[CheckedItem, ...]) -> list[Any]:

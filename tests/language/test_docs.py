@@ -7,18 +7,10 @@ from pathlib import Path
 
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.language.documents import TRAVEL, codes
+from tests.language.documents import TRAVEL, codes, examples
 
 DOCS = Path(__file__).parents[2] / "docs"
 LANGUAGE = (DOCS / "language.md").read_text(encoding="utf-8")
-ERRORS = (DOCS / "errors.md").read_text(encoding="utf-8")
-
-
-def examples(text: str) -> list[str]:
-    """Return the XML examples of a page; a fragment becomes a schema."""
-    blocks = re.findall(r"^```xml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    whole = re.compile(r"<(!|\?|schem|promp)")
-    return [block if whole.match(block) else f'<schema name="s">\n{block}</schema>' for block in blocks]
 
 
 def run(blocks: list[str], schema: CheckedSchema) -> list[str]:
@@ -58,16 +50,3 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
         exec(block, known)
 
     assert resolve_prompt(built, check_schema(parse_schema(schema))).modules == known["selection"].modules
-
-
-SECTIONS = re.split(r"^### ", ERRORS, flags=re.MULTILINE)[1:]
-
-
-def test_examples_of_errors_produce_their_code():
-    """The examples of a code produce exactly this code."""
-    elsewhere = {"PC004", "PC006", "PC009", "PC010", "PC011", "PC012", "PC213", "PC214", "PC314", "PC422"}
-    travel = check_schema(parse_schema(TRAVEL))
-    for section in SECTIONS:
-        code = section[:5]
-        if code < "PC500" and code not in elsewhere:
-            assert set(run(examples(section), travel)) == {code}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcache.diagnostics import CODES, Diagnostic, PromptError
+from promptcache.diagnostics import Diagnostic, PromptError
 from promptcache.language import CheckedSchema, parse_prompt, resolve_prompt
 from promptcache.layout import lay_out, make_plan, run_variants
 from promptcache.testing import ByteTokenizer
@@ -25,31 +25,6 @@ rich, wide, ruled, empty = checked(RICH), checked(WIDE), checked(RULED), checked
 OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}
 
 OF_EMPTY = {"empty prompt"}
-NOT_DRAWN = {
-    **dict.fromkeys(("PC004", "PC009"), "needs megabytes; tests/language/test_xml.py"),
-    **dict.fromkeys(("PC002", "PC005", "PC006", "PC008"), "of the XML itself, in one place; tests/language/rejects"),
-    **dict.fromkeys(("PC010", "PC212", "PC213"), "needs files on a disk; tests/language/rejects"),
-    "PC011": "for documents built in Python; tests/language/test_build.py",
-    **dict.fromkeys(("PC012", "PC314"), "needs a large document; tests/language/test_sizes.py"),
-    **dict.fromkeys(("PC503", "PC504"), "needs a model with few positions; tests/layout, tests/engine"),
-    "PC313": "a warning, and drawn schemas may have it already; tests/language/test_messages.py",
-    **dict.fromkeys(
-        ("PC112", "PC222", "PC315"), "a warning, and drawn schemas may have it already; tests/language/rejects"
-    ),
-    **dict.fromkeys(
-        ("PC111", "PC224", "PC225", "PC226", "PC423", "PC515"),
-        "needs collections; tests/language and tests/engine, test_collections.py",
-    ),
-    **dict.fromkeys(("PC113", "PC227", "PC316"), "of <answer>; tests/language/rejects and test_answers.py"),
-    "PC422": "needs files beside the prompt; tests/cli/test_check.py",
-    "PC505": "a warning, and drawn schemas may have it already; tests/layout/test_lay_out.py",
-    **dict.fromkeys(("PC511", "PC516"), "a warning; tests/layout/test_lay_out.py"),
-    **dict.fromkeys(
-        ("PC508", "PC509", "PC510", "PC512", "PC513", "PC514"), "needs a tokenizer that has the fault; tests/layout"
-    ),
-    **dict.fromkeys(("PC517", "PC518"), "a warning; tests/layout/test_turns.py"),
-}
-"""Codes that no strategy can make, with the reason and the tests that do. Those of templates (PC6xx) come before XML."""
 
 
 def to_plan(xml: str, schema: CheckedSchema) -> None:
@@ -69,13 +44,12 @@ def first_diagnostic(case: InvalidPrompt, schema: CheckedSchema) -> Diagnostic:
 @settings(max_examples=law_examples())
 @given(broken=broken_schemas())
 def test_faults_of_schemas_are_reported_first_and_in_place(broken: BrokenSchema) -> None:
-    """Every broken schema gets the code of its fault first, as severe as that code, at the fault's file, line and column."""
+    """Every broken schema gets the code of its fault first, at the fault's file, line and column."""
     first = schema_faults.first_diagnostic(broken.xml, broken.folder)
 
     assert first is not None
     place = (first.span.source, first.span.line, first.span.column)
     assert (first.code, *place) == (broken.code, broken.file, broken.line, broken.column)
-    assert first.severity is CODES[broken.code].severity
 
 
 def test_carets_in_texts_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +104,6 @@ def test_every_mutation_occurs(schema: CheckedSchema, kinds: set[str]) -> None:
     found = occurring(strategies.invalid_prompts(schema), lambda case: [f"{case.code} {case.mutation}"], wanted)
 
     assert wanted <= found <= {f"{code} {kind}" for kind, code in CODE_OF.items()}
-
-
-def test_every_code_is_drawn_or_has_a_reason() -> None:
-    """For each code of a schema or prompt, a strategy draws it, or this file says why none can."""
-    drawn = {*CODE_OF.values(), *(fault.code for fault in SCHEMA_FAULTS)}
-
-    assert drawn.isdisjoint(NOT_DRAWN)
-    assert {code for code in CODES if code < "PC600"} == drawn | NOT_DRAWN.keys()
 
 
 def test_codes_that_are_never_made_are_refused() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from promptcache.diagnostics import Diagnostic, Span, did_you_mean
+from promptcache.diagnostics import Diagnostic, Span, diagnostic, did_you_mean
 from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules, index_rules
 from promptcache.language.syntax.conditions import Cardinality, ConditionError, Not, Or, Test, read_condition
 from promptcache.language.syntax.index import Index, ModuleEntry, UnionEntry
@@ -24,7 +24,6 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
-from promptcache.language.syntax.source import diagnostic
 
 
 def compile_rules(index: Index, faults: list[Diagnostic]) -> Rules:

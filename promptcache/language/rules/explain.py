@@ -1,4 +1,4 @@
-"""Explain rules in words: faults of a schema (PC301 to PC305, PC313, PC314) and of prompts (PC406 to PC419).
+"""Explain rules in words: faults of a schema (PC301 to PC305, PC313, PC314, PC318) and of prompts (PC406 to PC419).
 
 A conflict is explained by rules and named modules that cannot hold together, and of which each is needed. Nesting rules
 are left out of it: readers know that a module needs its ancestors.
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, Severity, Span
+from promptcache.diagnostics import Diagnostic, Span, diagnostic
 from promptcache.language.checked import CheckedModule, CheckedScaffold
 from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules
 from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver, max_steps
@@ -19,7 +19,6 @@ from promptcache.language.syntax.conditions import Cardinality
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import MAX_LISTED, ancestors, element, listed
 from promptcache.language.syntax.nodes import Context, Parameter, SchemaDocument, place
-from promptcache.language.syntax.source import diagnostic
 
 MAX_EXPLAINED = 5
 """Number of rule faults that get a reason; each reason costs solver time."""
@@ -154,8 +153,7 @@ def explain_dead(rules: Rules, dead: Set[str], index: Index, reported: Set[str] 
     for number, path in enumerate(outermost):
         message, span = f"module '{path}' can never be used", place(index.modules[path].module, "name")
         given, fix = (path,) if number < MAX_EXPLAINED else None, "remove one of these rules, or the module"
-        found = explain_impossible("PC302", message, span, fix, rules, given)
-        yield replace(found, severity=Severity.WARNING)
+        yield explain_impossible("PC302", message, span, fix, rules, given)
 
 
 def idle_scaffolds(
@@ -174,12 +172,12 @@ def idle_scaffolds(
             for path in covered
         ):
             message = "the scaffold has no effect: each of its modules already attends to the others before it"
-            yield diagnostic("PC313", message, scaffold.span, "remove it", severity=Severity.WARNING)
+            yield diagnostic("PC313", message, scaffold.span, "remove it")
 
 
 def explain_undecided(rules: Rules, schema: SchemaDocument) -> Diagnostic:
     """Return the diagnostic for a schema whose satisfiability exceeds the limit of work."""
-    return _too_hard("whether any prompt can satisfy this schema", rules, (), schema)
+    return _too_hard("PC314", "whether any prompt can satisfy this schema", rules, (), schema)
 
 
 def explain_open(modules: Sequence[str], rules: Rules, schema: SchemaDocument) -> Iterator[Diagnostic]:
@@ -189,18 +187,17 @@ def explain_open(modules: Sequence[str], rules: Rules, schema: SchemaDocument) -
         what = " and ".join(
             [*(["in every prompt"] if "" in modules else []), *([f"with {listed(named)}"] if named else [])]
         )
-        found = _too_hard(f"which modules are always present {what}", rules, named, schema)
-        yield replace(found, severity=Severity.WARNING)
+        yield _too_hard("PC318", f"which modules are always present {what}", rules, named, schema)
 
 
-def _too_hard(question: str, rules: Rules, modules: Iterable[str], schema: SchemaDocument) -> Diagnostic:
+def _too_hard(code: str, question: str, rules: Rules, modules: Iterable[str], schema: SchemaDocument) -> Diagnostic:
     bound = _cone(rules, modules).rules
     message = (
         f"it takes more than {max_steps():,} steps to find out {question}: {len(bound)} rules depend on each other"
     )
     fix = "use fewer rules with alternatives, and shorter chains of requires and after"
     related = tuple((rule.span, describe(rule)) for rule in bound[:MAX_LISTED])
-    return diagnostic("PC314", message, place(schema, "name"), fix, related)
+    return diagnostic(code, message, place(schema, "name"), fix, related)
 
 
 def explain_broken(

@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from promptcache.diagnostics import Diagnostic, InvalidGeneration, Span
+from promptcache.diagnostics import Diagnostic, InvalidGeneration, Span, diagnostic
 from promptcache.language.syntax.files import Folder, read_src
 from promptcache.language.syntax.nodes import AnswerFormat, ParameterType, place
 from promptcache.language.syntax.patterns import portable_pattern, read_pattern
 from promptcache.language.syntax.read_attributes import read_attributes
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import BREAKS, INT, NUMBER, not_of_type, type_faults
 from promptcache.language.syntax.xml import Element
 

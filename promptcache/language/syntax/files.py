@@ -15,9 +15,18 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeVar
 
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, SchemaError, Span, did_you_mean, instance
+from promptcache.diagnostics import (
+    Diagnostic,
+    InvalidValue,
+    LanguageError,
+    SchemaError,
+    Span,
+    diagnostic,
+    did_you_mean,
+    instance,
+)
 from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
-from promptcache.language.syntax.source import MAX_BYTES, Source, decode, diagnostic, read_document
+from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, SchemaError, Span
+from promptcache.diagnostics import Diagnostic, SchemaError, Span, diagnostic
 from promptcache.language.syntax.files import Folder, find_file, is_template, open_document
-from promptcache.language.syntax.source import MAX_BYTES, Source, diagnostic
+from promptcache.language.syntax.source import MAX_BYTES, Source
 from promptcache.language.syntax.xml import MAX_ELEMENTS, Element, parse_xml
 
 MAX_INCLUDES = 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from promptcache.diagnostics import FaultList, SchemaError, Span
+from promptcache.diagnostics import FaultList, SchemaError, Span, diagnostic
 from promptcache.language.syntax.answers import answer_faults, second_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.names import (
@@ -35,7 +35,6 @@ from promptcache.language.syntax.nodes import (
     join_path,
     place,
 )
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.values import check_type
 
 

@@ -13,8 +13,8 @@ from html.entities import html5
 from typing import NamedTuple, TypeAlias
 from xml.parsers.expat import errors
 
-from promptcache.diagnostics import Diagnostic, Span
-from promptcache.language.syntax.source import NOT_IN_XML, Source, diagnostic
+from promptcache.diagnostics import Diagnostic, Span, diagnostic
+from promptcache.language.syntax.source import NOT_IN_XML, Source
 
 _Rules: TypeAlias = tuple[tuple[str, str, str], ...]
 """Rules: a pattern, a message and a help. The fault is the group `at`, and the texts name other groups."""

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from promptcache.diagnostics import Diagnostic, Short, Span, is_text, shown
+from promptcache.diagnostics import Diagnostic, Short, Span, diagnostic, is_text, shown
 from promptcache.language.syntax.files import Folder, open_src
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import Member
-from promptcache.language.syntax.source import diagnostic
 
 _MAX_BYTES = 1024 * 1024 * 1024
 _MAX_FAULTS = 20

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from promptcache.diagnostics import Diagnostic, Short, Span
+from promptcache.diagnostics import Diagnostic, Short, Span, diagnostic
 from promptcache.language.syntax.attributes import STRING
 from promptcache.language.syntax.nodes import IN_PYTHON, AnswerFormat, Role
-from promptcache.language.syntax.source import diagnostic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

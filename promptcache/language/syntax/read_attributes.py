@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from promptcache.diagnostics import Diagnostic, Span
+from promptcache.diagnostics import Diagnostic, Span, diagnostic
 from promptcache.language.syntax.attributes import (
     BOOLEAN,
     PATTERN,
@@ -18,7 +18,6 @@ from promptcache.language.syntax.attributes import (
 )
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.patterns import MAX_PATTERN
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.synonyms import CONTENT, meant
 from promptcache.language.syntax.xml import Attribute, Element
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, did_you_mean, in_order
+from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, did_you_mean, in_order
 from promptcache.language.syntax.answers import read_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, RULES, instead
@@ -35,7 +35,6 @@ from promptcache.language.syntax.nodes import (
     place,
 )
 from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes
-from promptcache.language.syntax.source import diagnostic
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
 from promptcache.language.syntax.xml import MAX_DEPTH, Attribute, Characters, Element

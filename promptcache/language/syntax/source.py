@@ -9,14 +9,14 @@ import codecs
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import unescape
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Severity, Span, instance
+from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, diagnostic, instance
 
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum size of a document or `src` file, in bytes."""
@@ -72,19 +72,6 @@ def with_root_attribute(data: bytes, name: str, value: str) -> bytes:
             return f"{text[:start]}{value}{text[stop:]}".encode()
     end = root.start(2) + len(root[2].rstrip("/").rstrip())
     return f'{text[:end]} {name}="{value}"{text[end:]}'.encode()
-
-
-def diagnostic(
-    code: str,
-    message: str,
-    span: Span,
-    fix: str | None = None,
-    related: tuple[tuple[Span, str], ...] = (),
-    *,
-    severity: Severity = Severity.ERROR,
-) -> Diagnostic:
-    """Return a diagnostic; `fix` is its help."""
-    return Diagnostic(code=code, message=message, span=span, help=fix, severity=severity, related=related)
 
 
 class RenderedPiece(NamedTuple):
@@ -168,7 +155,7 @@ def decode(text: str | bytes, name: str, error: type[LanguageError]) -> Source:
         raise error([_at_start(name, "PC004", f"the document has {limit}")])
     if isinstance(text, bytes) and text.startswith(_UTF_16):
         advice = "save the file as UTF-8 (Notepad: Save as, Encoding; PowerShell: -Encoding utf8)"
-        raise error([replace(_at_start(name, "PC006", "the document is UTF-16; only UTF-8 is supported"), help=advice)])
+        raise error([_at_start(name, "PC006", "the document is UTF-16; only UTF-8 is supported", advice)])
     try:
         data = text.encode() if isinstance(text, str) else text
         text = data.decode("utf-8-sig")
@@ -220,5 +207,5 @@ def _not_utf8(data: bytes, name: str, start: int) -> Diagnostic:
     return diagnostic("PC006", message, span, advice)
 
 
-def _at_start(name: str, code: str, message: str) -> Diagnostic:
-    return diagnostic(code, message, Span(name, 1, 1, 1, 1))
+def _at_start(name: str, code: str, message: str, fix: str | None = None) -> Diagnostic:
+    return diagnostic(code, message, Span(name, 1, 1, 1, 1), fix)

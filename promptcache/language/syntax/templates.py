@@ -17,18 +17,10 @@ from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.parser import Parser
 from jinja2.utils import missing
 
-from promptcache.diagnostics import LanguageError, did_you_mean
+from promptcache.diagnostics import LanguageError, diagnostic, did_you_mean
 from promptcache.language.syntax.names import few
 from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import (
-    MAX_BYTES,
-    RenderedPiece,
-    Source,
-    TemplateOrigin,
-    decode,
-    diagnostic,
-    source_of,
-)
+from promptcache.language.syntax.source import MAX_BYTES, RenderedPiece, Source, TemplateOrigin, decode, source_of
 
 MAX_SOURCE = 1024 * 1024
 MAX_TAGS = 100_000

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from promptcache.diagnostics import Diagnostic, did_you_mean
+from promptcache.diagnostics import Diagnostic, diagnostic, did_you_mean
 from promptcache.language.syntax.names import argument_form, few, quoted
 from promptcache.language.syntax.nodes import AnswerFormat, Parameter, ParameterType, place
 from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
-from promptcache.language.syntax.source import diagnostic
 
 INT = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from promptcache.diagnostics import LanguageError, Span
-from promptcache.language.syntax.source import diagnostic
+from promptcache.diagnostics import LanguageError, Span, diagnostic
 
 _INDENT = "  "
 

@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple, NoReturn, TypeAlias
 from xml.parsers import expat
 
-from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span
+from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span, diagnostic
 from promptcache.language.syntax.malformed import Opened, not_well_formed
-from promptcache.language.syntax.source import NOT_IN_XML, Source, decode, diagnostic
+from promptcache.language.syntax.source import NOT_IN_XML, Source, decode
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 20_000
