@@ -13,10 +13,9 @@ from promptcache.diagnostics import CODES, Code, Diagnostic, LanguageError
 from promptcache.language import Schema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import check_length, lay_out, make_plan, run_variants
 from tests.fakes import ByteTokenizer
-from tests.language.documents import TRAVEL, examples
+from tests.language.documents import FILES, TRAVEL, examples
 from tools import errors_page
 
-FILES = Path(__file__).parents[1] / "language"
 BYTES = ByteTokenizer()
 WITHOUT_EXAMPLE = {
     *("PC004", "PC006", "PC009", "PC012", "PC213", "PC314", "PC318", "PC504"),  # too large, or not to be printed

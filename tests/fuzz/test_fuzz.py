@@ -12,10 +12,11 @@ import pytest
 
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.test_replay import CORPUS, replay
+from tests.language.faults import documents
 
 SECONDS = int(os.environ.get("PROMPTCACHE_FUZZ_SECONDS", "1800")) // len(TARGETS)
 PROJECT = Path(__file__).parents[2]
-SEEDS = [PROJECT / "tests" / "language" / "rejects", PROJECT / "schemas", PROJECT / "examples" / "travel"]
+SEEDS = [PROJECT / "schemas", PROJECT / "examples" / "travel"]
 
 
 @pytest.mark.slow
@@ -25,9 +26,12 @@ SEEDS = [PROJECT / "tests" / "language" / "rejects", PROJECT / "schemas", PROJEC
 @pytest.mark.parametrize("target", TARGETS)
 def test_fuzzing_finds_nothing(target: str, tmp_path: Path) -> None:
     """No fuzzed input raises an error other than ours, breaks a law, or takes a second."""
-    found, findings = tmp_path / "found", tmp_path / "findings"
+    found, faulty, findings = tmp_path / "found", tmp_path / "faulty", tmp_path / "findings"
     found.mkdir()
-    folders = [found, CORPUS / target, *SEEDS]
+    faulty.mkdir()
+    for number, (_, document) in enumerate(documents()):
+        (faulty / str(number)).write_text(document, encoding="utf-8")
+    folders = [found, CORPUS / target, faulty, *SEEDS]
     words = [sys.executable, "-m", "tests.fuzz.fuzz", target, findings, f"-max_total_time={SECONDS}", "-timeout=60"]
 
     done = subprocess.run([*map(str, [*words, *folders])], cwd=PROJECT, capture_output=True, text=True, check=False)

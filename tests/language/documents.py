@@ -14,6 +14,9 @@ from promptcache.language.checked import CheckedItem, CheckedModule, CheckedTurn
 from promptcache.language.syntax.attributes import write_attributes
 
 SCHEMAS = Path(__file__).parent / "schemas"
+FILES = Path(__file__).parent / "files"
+"""What examples of pages name."""
+
 TRAVEL = (SCHEMAS / "travel.xml").read_text(encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from promptcache.diagnostics import LanguageError
 from promptcache.language import CheckedSchema, Prompt, Schema, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.language.documents import TRAVEL, codes, examples
+from tests.language.documents import FILES, TRAVEL, codes, examples
 
 DOCS = Path(__file__).parents[2] / "docs"
 LANGUAGE = (DOCS / "language.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ def run(blocks: list[str], schema: CheckedSchema) -> list[str]:
             if block.startswith("<prompt"):
                 resolve_prompt(parse_prompt(block), schema)
             else:
-                schema = check_schema(parse_schema(block, folder=Path(__file__).parent))
+                schema = check_schema(parse_schema(block, folder=FILES))
                 found += codes(schema.warnings)
         except LanguageError as error:
             found += codes(error.diagnostics)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
 from promptcache.diagnostics import Diagnostic, LanguageError
 from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
+from tests.language.documents import FILES, SCHEMAS
+from tests.language.faults import pieces, rows
 from tests.strategies.pieces import CARET, line_and_column
 
-AROUND = """<schema name="s"><module name="a">A</module><module name="b">B</module><union name="u"><module name="d">D</module>
-<module name="e">E</module></union><module name="f">F<module name="g">G</module></module><collection name="l"><module name="m">M</module>
-</collection>{}</schema>"""
 PATIENT = """<schema name="s">
   <module name="patient">Ada <parameter name="name" length="4"/>.</module>
   <union name="reader"><module name="lay">Plain.</module><module name="doctor">Codes.</module></union>
@@ -23,37 +21,26 @@ PATIENT = """<schema name="s">
 </schema>"""
 
 
-def rows(section: str) -> list[object]:
-    """Return the rows of a section of faults.txt as parameters."""
-    text = (
-        (Path(__file__).parent / "faults.txt")
-        .read_text(encoding="utf-8")
-        .partition(f"[{section}]\n")[2]
-        .partition("\n\n")[0]
-    )
-    found = [[cell.strip(" ") for cell in line.split("¦")] for line in text.splitlines()]
-    return [pytest.param(*map(unescaped, row), id=f"{row[0]}-{number}") for number, row in enumerate(found)]
-
-
-def unescaped(cell: str) -> str:
-    """Return a cell with the characters that it names."""
-    return re.sub(
-        r"\\(n|\\|u(....))", lambda each: chr(int(each[2], 16)) if each[2] else {"n": "\n"}.get(each[1], "\\"), cell
-    )
+def cases(found: Iterable[list[str]]) -> list[object]:
+    """Return rows as parameters."""
+    return [pytest.param(*row, id=f"{row[0]}-{number}") for number, row in enumerate(found)]
 
 
 def first_of_schema(document: str | bytes) -> Diagnostic:
     """Return the first finding in a schema, warnings included."""
     try:
-        return check_schema(parse_schema(document)).warnings[0]
+        return check_schema(parse_schema(document, folder=FILES)).warnings[0]
     except LanguageError as error:
         return error.diagnostics[0]
 
 
-def first_of_prompt(prompt: str | Prompt) -> Diagnostic:
-    """Return the first finding in a prompt for the schema PATIENT."""
+def first_of_prompt(prompt: str | Prompt, schema: str = PATIENT) -> Diagnostic:
+    """Return the first finding in a prompt."""
     with pytest.raises(LanguageError) as caught:
-        resolve_prompt(parse_prompt(prompt) if isinstance(prompt, str) else prompt, check_schema(parse_schema(PATIENT)))
+        resolve_prompt(
+            parse_prompt(prompt, folder=FILES) if isinstance(prompt, str) else prompt,
+            check_schema(parse_schema(schema)),
+        )
     return caught.value.diagnostics[0]
 
 
@@ -62,6 +49,7 @@ def check(found: Diagnostic, code: str, place: tuple[int, int] | None, message: 
     assert found.code == code
     assert place in (None, (found.span.line, found.span.column))
     assert message in f"{found.message} {found.help}"
+    assert str(FILES) not in found.message
     assert found.help is None if advice == "-" else advice in (found.help or "")
 
 
@@ -73,7 +61,7 @@ def without_caret(document: str) -> tuple[str, tuple[int, int] | None]:
     return text, line_and_column(text, offset)
 
 
-@pytest.mark.parametrize(("code", "document", "message", "advice"), rows("documents"))
+@pytest.mark.parametrize(("code", "document", "message", "advice"), cases(rows("documents")))
 def test_documents_that_are_no_schema(document: str, code: str, message: str, advice: str) -> None:
     """A malformed document is explained where it is broken."""
     text, place = without_caret(document)
@@ -93,17 +81,32 @@ def test_documents_in_another_encoding(document: bytes, place: tuple[int, int], 
     check(first_of_schema(document), "PC006", place, message, advice)
 
 
-@pytest.mark.parametrize(("code", "content", "message", "advice"), rows("schemas"))
-def test_faults_of_schemas(content: str, code: str, message: str, advice: str) -> None:
+@pytest.mark.parametrize(("code", "document", "message", "advice"), cases(rows("schemas")))
+def test_faults_of_schemas(document: str, code: str, message: str, advice: str) -> None:
     """Elements, attributes, values, paths and rules that the language lacks get those of the language as help."""
-    text, place = without_caret(AROUND.replace("{}", content))
+    text, place = without_caret(document)
     check(first_of_schema(text), code, place, message, advice)
 
 
-@pytest.mark.parametrize(("code", "prompt", "message", "advice"), rows("prompts"))
+@pytest.mark.parametrize(("code", "document"), cases(pieces()))
+def test_pieces_alone_in_a_schema(document: str, code: str) -> None:
+    """The faults that strategies put into drawn schemas are found in place in a schema with nothing else."""
+    text, place = without_caret(document)
+    check(first_of_schema(text), code, place, "", "")
+
+
+@pytest.mark.parametrize(("code", "prompt", "message", "advice"), cases(rows("prompts")))
 def test_faults_of_prompts(prompt: str, code: str, message: str, advice: str) -> None:
     """Arguments, turns, paths and text in forms of other formats get the form of this language as help."""
-    check(first_of_prompt(f'<prompt schema="s">{prompt}</prompt>'), code, None, message, advice)
+    check(first_of_prompt(prompt), code, None, message, advice)
+
+
+@pytest.mark.parametrize(("code", "prompt", "message", "advice"), cases(rows("whole prompts")))
+def test_prompts_are_refused_in_place(prompt: str, code: str, message: str, advice: str) -> None:
+    """A prompt that breaks a rule of the language or of its schema is refused where it does."""
+    text, place = without_caret(prompt)
+    schema = (SCHEMAS / ("rules.xml" if 'schema="rules"' in text else "travel.xml")).read_text(encoding="utf-8")
+    check(first_of_prompt(text, schema), code, place, message, advice)
 
 
 def test_paths_with_dots_in_python_get_the_path() -> None:

@@ -17,15 +17,14 @@ from promptcache.language.format.markup import Chars, MarkupKind, MarkupNode, Ta
 from tests import strategies
 from tests.conftest import law_examples
 from tests.language.documents import without_spans
+from tests.language.faults import documents
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SHIPPED = sorted(
     [*ROOT.glob("schemas/**/*.xml"), *ROOT.glob("examples/**/*.xml"), *ROOT.glob("tests/language/schemas/*")]
 )
-REJECTS = sorted(
-    path for path in (HERE / "rejects").glob("PC[01]*.xml") if CODES[path.name[:5]].severity is Severity.ERROR
-)
+FAULTY = [text for code, text in documents() if code < "PC200" and CODES[code].severity is Severity.ERROR]
 SPACES = st.sampled_from(["", "", "", " ", "\n", "\n    ", "\n\n  ", "\t", "  \n", "\n  <!-- note -->\n", "<!--n-->"])
 MODES = st.sampled_from(["", "dedent", "preserve", "collapse", "compact"])
 
@@ -140,15 +139,14 @@ def test_shipped_documents_keep_their_tokens(path):
     assert format_document(once, folder=path.parent) == once
 
 
-@pytest.mark.parametrize("path", REJECTS, ids=lambda path: path.stem)
-def test_refuses_what_is_wrong(path):
+@pytest.mark.parametrize("document", FAULTY)
+def test_refuses_what_is_wrong(document):
     """A document with faults is refused with the diagnostics of its checker."""
-    data = path.read_bytes()
-    reader = parse_prompt if is_prompt(data) else lambda data: check_schema(parse_schema(data))
+    reader = parse_prompt if is_prompt(document.encode()) else lambda text: check_schema(parse_schema(text))
     with pytest.raises(LanguageError) as expected:
-        reader(data)
+        reader(document)
     with pytest.raises(LanguageError) as refused:
-        format_document(data)
+        format_document(document)
     assert [(d.code, d.message, d.span.line, d.span.column) for d in refused.value.diagnostics] == [
         (d.code, d.message, d.span.line, d.span.column) for d in expected.value.diagnostics
     ]

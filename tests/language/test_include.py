@@ -86,6 +86,9 @@ def test_faults_are_reported_in_the_file_that_has_them(tmp_path):
     (found,) = faults(tmp_path, '<include href="faulty.xml"/>', faulty=faulty.replace("<modul/>", ""))
     assert (found.code, found.span.line, found.span.column) == ("PC208", 2, 29)
     assert "'c'" in found.message
+    (tmp_path / "latin.xml").write_bytes(b'<schema name="l">\ncaf\xe9</schema>')
+    (found,) = faults(tmp_path, '<include href="latin.xml"/>')
+    assert (found.code, str(found.span)) == ("PC006", f"{tmp_path / 'latin.xml'}:2:4")
 
 
 def test_names_that_meet_are_refused(tmp_path):

@@ -227,6 +227,8 @@ def test_faults_are_reported_at_their_place_in_the_template(template: str, expec
 FAULTY_VALUES = {
     "empty": ('<schema name="s">\n <module name="{{ v }}">x</module></schema>', "", "PC201", "{{ v }}"),
     "two empty ones": ('<schema name="s">\n <module name="{{ v }}{{ v }}">x</module></schema>', "", "PC201", "{{ v }}"),
+    "an element": ('<schema name="s">\n <{{ v }}/></schema>', "modul", "PC101", "{{ v }}"),
+    "text before <": ('<schema name="s">{{ v }} < {{ v }}</schema>', "1", "PC001", "<"),
     "nothing at all": ("{{ v }}", "", "PC001", "{{ v }}"),
     "no text": ("{% if v %}<schema/>{% endif %}", "", "PC001", ""),
     "lone surrogate": ('<schema name="s">\n a{{ v }}b</schema>', "a\ud800", "PC006", "{{ v }}"),

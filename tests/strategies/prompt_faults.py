@@ -1,7 +1,7 @@
 """Valid prompts broken in one named way, with the diagnostic that each must get first.
 
 There are three families: selections that break one rule, wrong references and arguments, and wrong structure. Faults of
-XML itself are in tests/language/rejects only. Places are found in the finished text by expat or by a caret.
+XML itself are in tests/language/faults.txt only. Places are found in the finished text by expat or by a caret.
 """
 
 from __future__ import annotations

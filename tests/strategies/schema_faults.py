@@ -1,7 +1,7 @@
 """Random schemas with one fault each, and the diagnostic that each must get first.
 
 A fault is a piece of XML in any place of a valid schema or of a file that it includes. The names in it occur in no drawn
-schema. What is wrong with XML itself in one fixed place is in tests/language/rejects only.
+schema. What is wrong with XML itself in one fixed place is in tests/language/faults.txt only.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _places(name: str, root: etree._Element, fault: Piece) -> Iterator[etree._El
     Faults of a whole schema are not put into files, and neither are turns and rules, which may be a fault there
     themselves.
     """
-    is_content = not fault.xml.startswith(("<user", "<system", "<assistant", "<rules"))
+    is_content = not any(tag in fault.xml for tag in ("<user", "<system", "<assistant", "<rules"))
     if name == DOCUMENT or (fault.where == "root" and fault.code < "PC300" and is_content):
         yield root
     if fault.where == "anywhere":
