@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from benchmarks.common import BenchReport, CharacterTokenizer, stock_attention
 from benchmarks.intervals import ratio_of_sums
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.loops import PrefixCache
 from promptcache.model import Model, token_tensor
 from promptcache.progress import Progress, silent
@@ -218,7 +218,7 @@ class Prefixes:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        engine = SimpleNamespace(model=model, store=MemoryStore(model.shape))
+        engine = SimpleNamespace(model=model, store=Store(model.shape))
         self._cache = PrefixCache(engine)
 
     def build(self, prefixes: Rows) -> None:

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from promptcache.bench.request import PlannedRequest
-from promptcache.kv import KV, MemoryStore
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, KVPart
 from promptcache.model import Model, token_tensor
 from promptcache.rows import Batch, Pool, Segment, open_graphs, open_pool
@@ -34,7 +34,7 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
     segments = _segments(model, request)
     views: _Views = list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
     filled = _concatenated(views)
-    own, in_place = (open_pool(model, MemoryStore(model.shape)) for _ in range(2))
+    own, in_place = (open_pool(model, KVMemory(model.shape)) for _ in range(2))
     positions = tuple(int(each) for segment in segments for each in segment.position_array())
     contiguous = _contiguous(views, positions)
     all_ids = [token_id for part in tokens.parts for token_id in part.token_ids] + [*tokens.token_ids]
@@ -60,7 +60,7 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
     cache = _concatenated(list(zip(*(segment.layers().by_layer for segment in segments), strict=True)))
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
-    batch = Batch(model, open_pool(model, MemoryStore(model.shape)), open_graphs(model))
+    batch = Batch(model, open_pool(model, KVMemory(model.shape)), open_graphs(model))
     row = batch.join(tokens, request.handles)
     batch.step([(row, tokens.token_ids)])
 
@@ -112,7 +112,7 @@ def _floor(model: Model, request: PlannedRequest, contiguous: Segment) -> Altern
 def _first_use(model: Model, request: PlannedRequest) -> Alternative:
     """Move the keys of all modules; the copies of earlier runs make room, as in an engine that has answered many."""
     num_bytes = sum(part.stop - part.start for part in request.tokens.parts) * model.shape.token_bytes
-    memory = MemoryStore(model.shape, budget_bytes=num_bytes)
+    memory = KVMemory(model.shape, budget_bytes=num_bytes)
     return _row(model, request, lambda: Pool(model, memory))
 
 

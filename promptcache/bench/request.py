@@ -13,7 +13,7 @@ from typing import Any
 
 from promptcache.diagnostics import ContextLengthExceeded
 from promptcache.encode import Executor, prepare
-from promptcache.kv import KV, MemoryStore
+from promptcache.kv import KV, Store
 from promptcache.language import check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
@@ -90,5 +90,5 @@ def plan_request(model: Model, sizes: RequestSizes) -> PlannedRequest:
     tokenizer = LetterTokenizer()
     served = serve_schema(schema, tokenizer, model.context_length, placement=choose_placement(model))
     plan = served.plan(resolve_prompt(prompt, schema))
-    prepared = prepare(plan, Executor(model, MemoryStore(model.shape), lambda: "bench"))
+    prepared = prepare(plan, Executor(model, Store(model.shape), lambda: "bench"))
     return PlannedRequest(tokens=plan.tokens, handles=prepared.fetched.handles)

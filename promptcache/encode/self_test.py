@@ -19,7 +19,7 @@ from promptcache.attention import AttentionCall
 from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import linked_logits
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, lay_out, make_plan, run_variants
 from promptcache.locks import new_lock
@@ -216,7 +216,7 @@ def _plain_ids(model: Model) -> range:
 
 
 def _cached_logits(plan: Plan, model: Model) -> torch.Tensor:
-    return linked_logits(plan, Executor(model, MemoryStore(model.shape), lambda: "self-test"))
+    return linked_logits(plan, Executor(model, Store(model.shape), lambda: "self-test"))
 
 
 def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

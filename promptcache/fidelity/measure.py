@@ -17,7 +17,7 @@ from promptcache.fidelity.intervals import clustered_interval
 from promptcache.fidelity.prompts import MeasuredPrompt, example_prompts, random_prompts
 from promptcache.fidelity.report import Fidelity, Interval, PromptFidelity, SettingFidelity
 from promptcache.fidelity.settings import AS_IT_IS, PROMOTED, SETTINGS, Setting
-from promptcache.kv import Codec, MemoryStore, codec_named, stored_bytes
+from promptcache.kv import Codec, Store, codec_named, stored_bytes
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.planning import ServedSchema, check_room, choose_placement, serve_schema
@@ -182,7 +182,7 @@ class _Measurement:
         self._variants = variants
         self._max_new_tokens = max_new_tokens
         self._rounds = rounds
-        store = MemoryStore(engine.model.shape)
+        store = Store(engine.model.shape)
         self._executor = Executor(
             engine.model, store, lambda: engine.fingerprint, open_pool(engine.model, store.memory)
         )

@@ -6,15 +6,14 @@ Other rooms import from here only.
 from __future__ import annotations
 
 from promptcache.codecs import Codec
-from promptcache.kv.codec import StoredEncoding, TensorSpec, apply_codec, codec_named, stored_bytes
-from promptcache.kv.eviction import GreedyDual, cost_at
+from promptcache.kv.codec import StoredEncoding, apply_codec, codec_named, stored_bytes
+from promptcache.kv.eviction import cost_at
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.local import expand_home
 from promptcache.kv.files.tier import FileTier, VerifyResult
 from promptcache.kv.keys import FORMAT_VERSION, Recipe
 from promptcache.kv.memory import KVMemory
-from promptcache.kv.memory_store import MemoryStore
-from promptcache.kv.store import FaultLog, Lookup, OnWait, Store, Tier, go_on
+from promptcache.kv.store import Lookup, OnWait, Store, go_on
 from promptcache.kv.store_config import (
     StoreConfig,
     StoreSource,
@@ -22,31 +21,25 @@ from promptcache.kv.store_config import (
     config_of,
     open_store,
 )
-from promptcache.kv.tiered import TieredStore
-from promptcache.kv.types import KV, KVShape, LayerViews
+from promptcache.kv.types import KV, KVShape, LayerViews, Tier
 
 __all__ = [
     "FORMAT_VERSION",
     "KV",
     "BlobTier",
     "Codec",
-    "FaultLog",
     "FileTier",
-    "GreedyDual",
     "KVMemory",
     "KVShape",
     "LayerViews",
     "Lookup",
-    "MemoryStore",
     "OnWait",
     "Recipe",
     "Store",
     "StoreConfig",
     "StoreSource",
     "StoredEncoding",
-    "TensorSpec",
     "Tier",
-    "TieredStore",
     "VerifyResult",
     "apply_codec",
     "checked_source",

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ class _Kept:
 class KVMemory:
     """KV of one shape in the memory of this process or its GPU, by key. All methods are thread-safe.
 
-    Encodings are under texts (`MemoryStore`). History and joined copies are under keys of their owners.
+    Encodings are under their keys (`Store`). History and joined copies are under keys of their owners.
 
     Attributes:
         shape: Shape of the KV, with the device of the memory.
@@ -77,6 +78,9 @@ class KVMemory:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.nbytes():,} bytes, at most {self.budget_bytes:,}>"
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
 
     def bytes_for(self, num_tokens: int) -> int:
         """Return the bytes of the memory that `allocate` takes for some tokens."""
@@ -127,6 +131,26 @@ class KVMemory:
             self._entries[key] = _Kept(handle, recipe, evicted)
             self._policy.add(key, nbytes, cost, uses or 1)
             return handle
+
+    def offer(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, cost: float) -> KV | None:
+        """Keep a copy of the KV of an encoding, from any device, under its key; None if there is no room.
+
+        Args:
+            recipe: Identity of the encoding.
+            keys, values: `[L, Hkv, T, D]`, as the codec leaves them.
+            cost: As for `allocate`.
+        """
+        if (kept := self.find(recipe.key)) is not None:
+            return kept
+        try:
+            handle = self.with_room(partial(self.allocate, keys.shape[2], cost))
+        except torch.OutOfMemoryError:
+            return None
+        if handle is None:
+            return None
+        handle.keys.copy_(keys)
+        handle.values.copy_(values)
+        return self.keep(recipe.key, handle, cost, recipe=recipe)
 
     def find(self, key: Hashable) -> KV | None:
         """Return the KV of a key and count a use; None if it is not kept."""

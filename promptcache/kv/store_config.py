@@ -15,9 +15,7 @@ from promptcache.declared import Declared, check_fields, declare
 from promptcache.diagnostics import BYTES, PATH, TEXT, Kind, StoreError, instance, number
 from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.tier import FileTier
-from promptcache.kv.memory_store import MemoryStore
-from promptcache.kv.store import Store, Tier
-from promptcache.kv.tiered import TieredStore
+from promptcache.kv.store import Store
 from promptcache.kv.types import KVShape
 
 _log = logging.getLogger(__name__)
@@ -78,8 +76,7 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
     """Open a store for KV of a shape.
 
     Args:
-        source: A path, a URL, a `StoreConfig` or a `BlobTier`, for which a `TieredStore` is returned. A `Store` is
-            returned as it is. None: memory only.
+        source: A path, a URL, a `StoreConfig` or a `BlobTier`. A `Store` is returned as it is. None: memory only.
         shape: Shape of the KV of the model.
 
     Raises:
@@ -92,17 +89,6 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
         return source
     if source is None:
         source = StoreConfig()
-    memory = MemoryStore(shape, budget_bytes=source.memory_bytes)
-    if source.memory_bytes is None:
-        _log.info(
-            "KV takes at most %s bytes of memory, a quarter of that of %s; StoreConfig(memory_bytes=…) changes it",
-            f"{memory.budget_bytes:,}",
-            shape.device,
-        )
-    host = None
-    if source.host_bytes is not None:
-        on_host = replace(shape, device=torch.device("cpu"))
-        host = MemoryStore(on_host, budget_bytes=source.host_bytes, tier=Tier.HOST)
     tiers: list[BlobTier] = []  # the fastest first
     if source.folder is not None:
         tiers.append(FileTier(source.folder, budget_bytes=source.disk_bytes))
@@ -110,7 +96,14 @@ def open_store(source: StoreSource | None, shape: KVShape) -> Store:
         tiers.append(FileTier(source.url, timeout_s=source.timeout_s, options=source.url_options or {}))
     if source.tier is not None:
         tiers.append(source.tier)
-    return TieredStore(memory, tiers, host=host)
+    store = Store(shape, tiers, budget_bytes=source.memory_bytes, host_bytes=source.host_bytes)
+    if source.memory_bytes is None:
+        _log.info(
+            "KV takes at most %s bytes of memory, a quarter of that of %s; StoreConfig(memory_bytes=…) changes it",
+            f"{store.memory.budget_bytes:,}",
+            shape.device,
+        )
+    return store
 
 
 def _check_shape(store: Store, shape: KVShape) -> None:

@@ -6,9 +6,19 @@ These types know no tokens, no positions and no XML. The runtime links the views
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from weakref import WeakValueDictionary
 
 import torch
+
+
+class Tier(StrEnum):
+    """Level of the cache hierarchy. `MEMORY` is the memory of the model's device."""
+
+    MEMORY = "memory"
+    HOST = "host"
+    DISK = "disk"
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

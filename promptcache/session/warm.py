@@ -9,9 +9,9 @@ from functools import partial
 from itertools import chain
 
 from promptcache.decode import WarmReport
-from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue, StoreError
+from promptcache.diagnostics import FLAG, FUNCTION, InvalidValue
 from promptcache.encode import Executor, Progress
-from promptcache.kv import KV, FaultLog, Recipe, Store, Tier, stored_bytes
+from promptcache.kv import Tier, stored_bytes
 from promptcache.layout import Encoding
 from promptcache.planning import Catalog, ServedSchema
 
@@ -70,7 +70,7 @@ def _warm(
     started = time.perf_counter()
     store = executor.store
     done, num_encoded, num_encoded_tokens = 0, 0, 0
-    faults, found = FaultLog(), Counter[Tier]()
+    faults, found = list[str](), Counter[Tier]()
     executor.model.check_unchanged()
     lengths, total = dict[str, int](), 0
     for each in chain(served.encodings, made()):
@@ -86,18 +86,18 @@ def _warm(
         num_encoded += len(fetched.encoded)
         num_encoded_tokens += fetched.num_encoded_tokens
         found.update(fetched.tiers.values())
-        faults.add(*fetched.faults)
+        faults += fetched.faults
         for each, handle in fetched.handles.items():
             if each not in fetched.encoded and executor.key(each) in lacking:
-                _write(store, executor.recipe(each), handle, faults)
+                store.put(executor.recipe(each), handle.keys, handle.values)
         done += sum(each.num_tokens for each in group)
         if progress is not None:
             progress(min(done, total), total)
     not_kept = {place: len(lost) for place, lost in store.lacking(keys).items()}
-    faults.add(*store.faults())
-    why = next(iter(faults.all()), "its limit has no room for them beside newer ones")
+    faults += store.faults()
+    why = next(iter(faults), "its limit has no room for them beside newer ones")
     for place, number in not_kept.items():
-        faults.add(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
+        faults.append(f"{number:,} of {len(keys):,} encodings are not kept in {place}: {why}")
     shape = executor.model.shape
     return WarmReport(
         schema=served.schema.name,
@@ -108,16 +108,8 @@ def _warm(
         seconds=time.perf_counter() - started,
         found=dict(found),
         not_kept=not_kept,
-        faults=faults.all(),
+        faults=tuple(dict.fromkeys(faults)),
     )
-
-
-def _write(store: Store, recipe: Recipe, handle: KV, faults: FaultLog) -> None:
-    """Put KV that is in memory into the tiers that lack it."""
-    try:
-        store.put(recipe, handle.keys, handle.values)
-    except StoreError as fault:
-        faults.add(str(fault))
 
 
 def _offset(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from promptcache.kv import KV, MemoryStore
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.model.guard import ModelGuard
@@ -199,7 +199,7 @@ def _prefill(case: LaunchCase, num_new: int) -> _Work:
     """Prefill the new tokens of one row. Its modules were used before, so that copies of them exist."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        pool, shared = open_pool(model, MemoryStore(model.shape)), handles_of(model, case.lengths, 0)
+        pool, shared = open_pool(model, KVMemory(model.shape)), handles_of(model, case.lengths, 0)
 
         def joined() -> Callable[[], object]:
             batch = Batch(model, pool)
@@ -216,7 +216,7 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
     """Decode one token of each row, the second after its prompt."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        batch = Batch(model, open_pool(model, MemoryStore(model.shape)))
+        batch = Batch(model, open_pool(model, KVMemory(model.shape)))
         shared = handles_of(model, case.lengths, 0)
         draw = random.Random(0)
         rows = [

@@ -45,7 +45,7 @@ from promptcache.diagnostics import (
 from promptcache.encode import encode, executor
 from promptcache.encode.encode import Chain
 from promptcache.engine import Engine
-from promptcache.kv import FileTier, MemoryStore, Store, TieredStore
+from promptcache.kv import FileTier, Store
 from promptcache.model.reference import plain_logits
 from promptcache.options import Options
 from promptcache.rows.batch import Batch
@@ -155,8 +155,8 @@ def test_greedy_answers_do_not_depend_on_neighbors(
     """
     store = None
     if far_tokens is not None:
-        memory = MemoryStore(MODEL.shape, budget_bytes=far_tokens * MODEL.shape.token_bytes)
-        store = TieredStore(memory, [FileTier("memory://far")])
+        budget_bytes = far_tokens * MODEL.shape.token_bytes
+        store = Store(MODEL.shape, [FileTier("memory://far")], budget_bytes=budget_bytes)
     with engine(history=history, store=store).service(limits) as made:
         asked = [ask(made, prompt, max_new_tokens=number, **options)[0] for prompt, options, number in requests]
         for each, (prompt, options, number) in zip(asked, requests, strict=True):
@@ -370,8 +370,8 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     ALONE.warm(pairs=True)
     if kind == "read":
         tier = FileTier(f"memory://{request.node.nodeid}")
-        engine(store=TieredStore(MemoryStore(MODEL.shape), [tier])).warm(pairs=True)
-        store = TieredStore(MemoryStore(MODEL.shape), [tier])
+        engine(store=Store(MODEL.shape, [tier])).warm(pairs=True)
+        store = Store(MODEL.shape, [tier])
     made = engine(store=store)
     made.generate(PROMPTS[8], max_new_tokens=1)
     if store is not None:
@@ -422,7 +422,7 @@ def test_an_error_in_another_thread_ends_its_request_only(
     """An error of a store reaches the listener, and the next request is answered."""
     service, work = held
     with monkeypatch.context() as patched:
-        patched.setattr(TieredStore, "_from_tiers", Mock(side_effect=MemoryError("no room")))
+        patched.setattr(Store, "_from_tiers", Mock(side_effect=MemoryError("no room")))
         with pytest.raises(MemoryError, match="no room"):
             ask(service, PROMPTS[2], max_new_tokens=4, do_sample=False)[0].result(30)
     work.is_open.set()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from promptcache.encode import encode as encode_module
 from promptcache.encode.encode import batches, chains, missing_encodings
 from promptcache.encode.executor import Executor
-from promptcache.kv import KV, MemoryStore
+from promptcache.kv import KV, Store
 from promptcache.language import CheckedSchema
 from promptcache.layout import Encoding
 from promptcache.planning import serve_schema
@@ -87,7 +87,7 @@ def encodings_of(schema: CheckedSchema, tokenizer: ByteTokenizer) -> tuple[Encod
 
 def executor() -> Executor:
     """The model with an empty store."""
-    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "model")
+    return Executor(MODEL, Store(MODEL.shape), lambda: "model")
 
 
 def assert_alike(first: Mapping[Encoding, KV], second: Mapping[Encoding, KV]) -> None:

@@ -17,7 +17,7 @@ from promptcache import Engine
 from promptcache.diagnostics import Cancelled, UnknownSchema
 from promptcache.encode.encode import Chain, compute
 from promptcache.encode.executor import Executor, Fetched
-from promptcache.kv import KV, FileTier, MemoryStore, TieredStore
+from promptcache.kv import KV, FileTier, KVMemory, Store
 from promptcache.language import check_schema, parse_schema
 from promptcache.layout import Encoding, KVPart, RequestTokens
 from promptcache.model.model import Model
@@ -34,7 +34,7 @@ MODEL = tiny_model()
 
 def executor(pool: Pool | None = None) -> Executor:
     """The model with an empty store."""
-    return Executor(MODEL, MemoryStore(MODEL.shape), lambda: "tiny", pool)
+    return Executor(MODEL, Store(MODEL.shape), lambda: "tiny", pool)
 
 
 def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
     """A forward pass that ran out of memory is run again when KV was evicted. Without any, the error stays."""
     (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
     expected = executor().fetch([wanted]).handles[wanted]
-    memory, failed = MemoryStore(MODEL.shape), []
+    memory, failed = KVMemory(MODEL.shape), []
     made = executor(Pool(MODEL, memory))
     if has_idle:
         handle = memory.allocate(3, 1.0)
@@ -150,7 +150,7 @@ def test_locks_are_free_between_forward_passes() -> None:
 
 def sharing(folder: Path) -> Executor:
     """Return the executor of another replica, with memory of its own and a folder for all."""
-    return Executor(MODEL, TieredStore(MemoryStore(MODEL.shape), (FileTier(folder),)), lambda: "tiny")
+    return Executor(MODEL, Store(MODEL.shape, (FileTier(folder),)), lambda: "tiny")
 
 
 def test_replicas_encode_what_no_other_replica_encodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

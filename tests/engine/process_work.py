@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from promptcache import Engine, StoreConfig
-from promptcache.kv import KV, BlobTier, KVShape, MemoryStore, Recipe, TieredStore
+from promptcache.kv import KV, BlobTier, KVShape, Recipe, Store
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -54,18 +54,17 @@ def warm_for_ever(folder: str, disk_bytes: int) -> None:
             made.store.delete(each)
 
 
-class RecordingStore(TieredStore):
+class RecordingStore(Store):
     """Store that records the key of each encoding that is computed."""
 
     def __init__(self, shape: KVShape, tier: BlobTier, record: Callable[[str], object]) -> None:
-        super().__init__(MemoryStore(shape), (tier,))
+        super().__init__(shape, (tier,))
         self._record = record
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
         """Record and store."""
-        if persist:
-            self._record(recipe.key)
-        return super().put(recipe, keys, values, persist=persist)
+        self._record(recipe.key)
+        return super().put(recipe, keys, values)
 
 
 def replica(tier: BlobTier, record: Callable[[str], object]) -> Engine:

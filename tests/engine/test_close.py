@@ -15,7 +15,7 @@ from promptcache.decode import Service
 from promptcache.decode.service import ServiceState
 from promptcache.diagnostics import EngineClosed, ServiceClosed
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import by_service, engine_of
 
@@ -156,7 +156,7 @@ def test_requests_in_flight() -> None:
 def test_what_is_not_the_engines_stays(tmp_path: Path) -> None:
     """KV in a folder, and in a store of the caller, serves the next engine."""
     model = tiny_model()
-    for store in (tmp_path, MemoryStore(model.shape)):
+    for store in (tmp_path, Store(model.shape)):
         with engine_of(model, schema=SCHEMA, store=store) as engine:
             engine.warm()
         with engine_of(model, schema=SCHEMA, store=store) as engine:

@@ -99,8 +99,7 @@ def test_kv_in_host_memory_serves_the_device(device: str, memory_bytes: int) -> 
     """KV in host memory is found there, and copied to the device once if that has room; all answers are the same."""
     engine = engine_on(device, store=StoreConfig(memory_bytes=memory_bytes, host_bytes=ROOM))
     first = engine.generate(PROMPT, max_new_tokens=8, **GREEDY)
-    for key in tuple(engine.store.memory.keys()):
-        engine.store.memory.delete(key)
+    engine.store.memory.clear()
 
     loaded, found = (engine.generate(PROMPT, max_new_tokens=8, **GREEDY) for _ in range(2))
 

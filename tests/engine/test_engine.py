@@ -23,7 +23,7 @@ from promptcache.diagnostics import (
     UnsupportedModel,
 )
 from promptcache.engine import Engine
-from promptcache.kv import KV, MemoryStore, Recipe
+from promptcache.kv import KV, Recipe, Store
 from promptcache.language import Prompt, Role, check_schema, parse_schema
 from promptcache.layout import Level
 from promptcache.testing.tiny_model import CONTEXT_LENGTH, tiny_model
@@ -37,15 +37,15 @@ def engine() -> Engine:
     return engine_of()
 
 
-class CountingStore(MemoryStore):
+class CountingStore(Store):
     """A store that counts puts."""
 
     puts = 0
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
         """Put and count."""
         self.puts += 1
-        return super().put(recipe, keys, values, persist=persist)
+        return super().put(recipe, keys, values)
 
 
 def test_usage_accounts_for_every_prompt_token(engine: Engine) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from promptcache import Engine
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KV, FileTier, MemoryStore, Recipe, TieredStore
+from promptcache.kv import KV, FileTier, Recipe, Store
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
@@ -33,13 +33,13 @@ BUDGETS = (None, 20_000)
 """Budgets of the tiers that are opened one after another. The second one holds about half of the encodings."""
 
 
-def store_over(folder: Path | None, budget_bytes: int | None = None) -> TieredStore:
+def store_over(folder: Path | None, budget_bytes: int | None = None) -> Store:
     """Return a store over a folder, with memory of its own."""
     tiers = [] if folder is None else [FileTier(folder, budget_bytes=budget_bytes)]
-    return TieredStore(MemoryStore(MODEL.shape), tiers)
+    return Store(MODEL.shape, tiers)
 
 
-def answer(store: TieredStore) -> str:
+def answer(store: Store) -> str:
     """Return the answer of an engine that was made now."""
     engine = Engine(MODEL, TOKENIZER, store=store)
     engine.add_schema(SCHEMA)
@@ -54,8 +54,8 @@ def kept() -> Kept:
     """Return all KV of the answer."""
     memory = (store := store_over(None)).memory
     answer(store)
-    found = {memory.recipe(key): memory.get(key).handle for key in memory.keys()}  # noqa: SIM118 # a store is no dict
-    return {recipe: handle for recipe, handle in found.items() if recipe is not None and handle is not None}
+    found = {recipe: memory.find(recipe.key) for recipe in memory.recipes()}
+    return {recipe: handle for recipe, handle in found.items() if handle is not None}
 
 
 def check(folder: Path, kept: Kept) -> None:

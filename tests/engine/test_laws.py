@@ -11,7 +11,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
+from promptcache.kv import FileTier, Store
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level
 from promptcache.rows.coalesce import Pool
@@ -34,11 +34,10 @@ from tests.strategies.collections import collection_schemas
 pytestmark = pytest.mark.law
 
 
-def in_tiers(folder: Path, budget_bytes: int | None = None) -> TieredStore:
+def in_tiers(folder: Path, budget_bytes: int | None = None) -> Store:
     """Return a store in memory, in host memory and on disk."""
     shape = default_model().shape
-    memory = MemoryStore(shape, budget_bytes=budget_bytes)
-    return TieredStore(memory, (FileTier(folder),), host=MemoryStore(shape, budget_bytes=2_000, tier=Tier.HOST))
+    return Store(shape, (FileTier(folder),), budget_bytes=budget_bytes, host_bytes=2_000)
 
 
 KINDS = {
@@ -160,7 +159,7 @@ def test_novel_combinations_do_not_wear_a_budget_out() -> None:
     chance.shuffle(combinations)
     model = default_model()
     whole = sum(each.num_tokens for each in serve(BOOKS).served.encodings) * model.shape.token_bytes
-    store = MemoryStore(model.shape, budget_bytes=whole // 3)
+    store = Store(model.shape, budget_bytes=whole // 3)
     service = serve(BOOKS, store=store)
 
     encoded, hits = [], []

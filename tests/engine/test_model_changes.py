@@ -20,7 +20,7 @@ from transformers import DynamicCache, LlamaForCausalLM, LlamaModel
 
 from promptcache import Engine, PrefixCache
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.model import Model
 from promptcache.model.additions import additions
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -437,7 +437,7 @@ def test_a_request_that_was_fetched_before_a_change_ends() -> None:
         answered(one, PROMPT, "service", **GREEDY)
 
 
-class Switching(MemoryStore):
+class Switching(Store):
     """A store that calls a function at the end of the next fetch that encodes something."""
 
     switch: Callable[[], object] | None = None

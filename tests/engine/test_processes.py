@@ -106,13 +106,13 @@ FORKING = """
 import os, signal, threading
 import torch
 from promptcache import Engine
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
 encoding, forked = threading.Event(), threading.Event()
 
-class Slow(MemoryStore):
+class Slow(Store):
     def put(self, *args, **kwargs):
         encoding.set()
         forked.wait(60)

@@ -13,7 +13,7 @@ import torch
 from promptcache import Engine, StoreConfig
 from promptcache.decode.completion import KVSource
 from promptcache.diagnostics import StoreError
-from promptcache.kv import MemoryStore, Tier, TieredStore
+from promptcache.kv import Store, Tier
 from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import engine_of
 from tests.kv.stored import DictTier
@@ -36,17 +36,16 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "encodings").iterdir()}
 
 
-@pytest.mark.parametrize("is_tiered", [False, True])
 @pytest.mark.parametrize("other", [{"dtype": torch.bfloat16}, {"num_kv_heads": 7}, {"device": torch.device("meta")}])
-def test_a_store_for_another_shape_is_refused(other: dict[str, Any], is_tiered: bool) -> None:
+def test_a_store_for_another_shape_is_refused(other: dict[str, Any]) -> None:
     """A `Store` for KV of another dtype, number of heads or device is refused before anything is computed."""
     shape = engine(None).model.shape
-    memory = MemoryStore(replace(shape, **other))
+    store = Store(replace(shape, **other))
 
     with pytest.raises(StoreError) as refusal:
-        engine(TieredStore(memory, ()) if is_tiered else memory)
+        engine(store)
 
-    assert str(memory.shape) in str(refusal.value)
+    assert str(store.memory.shape) in str(refusal.value)
     assert str(shape) in str(refusal.value)
 
 
@@ -100,10 +99,9 @@ def test_what_cannot_be_a_store_is_refused_by_name(tmp_path: Path, store: object
 
 def test_engines_may_share_a_store() -> None:
     """The store of another engine is used as it is. An unknown codec is refused with the known ones."""
-    store = MemoryStore(tiny_model().shape)
+    store = Store(tiny_model().shape)
 
     assert engine(store).store is store
-    assert isinstance(engine(None).store, TieredStore)
     with pytest.raises(StoreError, match="one of full, int8, int4 is expected"):
         engine(None).add_schema(TRAVEL, keep="int9")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from promptcache.kv import FileTier, MemoryStore, TieredStore
+from promptcache.kv import FileTier, Store
 from promptcache.kv.files.local import LocalFiles
 from tests.kv.stored import shape
 
@@ -70,9 +70,9 @@ class Place:
         """Open a tier, as each process does."""
         return FileTier(self.location, **options)  # type: ignore[arg-type]
 
-    def store(self) -> TieredStore:
+    def store(self) -> Store:
         """Return a store over a tier, with memory of its own."""
-        return TieredStore(MemoryStore(shape()), (self.tier(),))
+        return Store(shape(), (self.tier(),))
 
     def path(self, key: str) -> str:
         """Return the path of an encoding."""

@@ -22,10 +22,9 @@ from promptcache.kv import (
     Codec,
     FileTier,
     KVShape,
-    MemoryStore,
     Recipe,
+    Store,
     Tier,
-    TieredStore,
 )
 from tests.conftest import law_examples
 from tests.kv.stored import recipe as recipe_of
@@ -90,7 +89,7 @@ class FailingTier(BlobTier):
 
 
 class Agreement(RuleBasedStateMachine):
-    """A tiered store, a plain memory store and a dict: lookups return what was put, and only faults lose KV."""
+    """A store with tiers, one without and a dict: lookups return what was put, and only faults lose KV."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class Agreement(RuleBasedStateMachine):
         self.remote_files.store.clear()
         self.disk = FailingTier(FileTier(self.folder, budget_bytes=DISK_BYTES))
         self.remote = FailingTier(FileTier("memory://kept"))
-        self.plain = MemoryStore(SHAPE)
+        self.plain = Store(SHAPE)
         self.expected: set[str] = set()  # put and not deleted
         self.on_remote: set[str] = set()  # only a fault can lose these
         self.held: list[tuple[str, KV]] = []
@@ -114,21 +113,12 @@ class Agreement(RuleBasedStateMachine):
     def restart(self) -> None:
         """Restart the process, which loses the KV in memory."""
         self.held.clear()
-        host = MemoryStore(SHAPE, budget_bytes=HOST_TOKENS * SHAPE.token_bytes, tier=Tier.HOST)
-        memory = MemoryStore(SHAPE, budget_bytes=MEMORY_TOKENS * SHAPE.token_bytes)
-        self.store = TieredStore(memory, (self.disk, self.remote), host=host)
-
-    @rule(name=st.sampled_from(NAMES), hold=st.booleans())
-    def put_in_memory(self, name: str, hold: bool) -> None:
-        """Put an encoding with `persist=False`: it is served, and no tier below memory holds more than before."""
-        below = self.keys_below()
-        run = self.store.put(RECIPES[name], *kv(name), persist=False)
-        self.check(name, run)
-        self.plain.put(RECIPES[name], *kv(name), persist=False)
-        self.expected.add(name)
-        assert self.keys_below() == below
-        if hold:
-            self.held.append((name, run))
+        self.store = Store(
+            SHAPE,
+            (self.disk, self.remote),
+            budget_bytes=MEMORY_TOKENS * SHAPE.token_bytes,
+            host_bytes=HOST_TOKENS * SHAPE.token_bytes,
+        )
 
     @rule(name=st.sampled_from(NAMES), hold=st.booleans())
     def put(self, name: str, hold: bool) -> None:
@@ -212,11 +202,6 @@ class Agreement(RuleBasedStateMachine):
         """Drop all handles."""
         self.held.clear()
 
-    def keys_below(self) -> list[set[str]]:
-        """Return the keys in host memory and in each blob tier."""
-        assert self.store.host is not None
-        return [set(tier.keys()) for tier in (self.store.host, self.disk, self.remote)]
-
     def check(self, name: str, run: KV) -> None:
         """Check that KV is what was put under its name."""
         keys, values = kv(name)
@@ -235,7 +220,7 @@ class Agreement(RuleBasedStateMachine):
     def names_what_is_in_no_memory(self) -> None:
         """`absent` names the keys that neither memory has."""
         assert self.store.host is not None
-        in_memory = {*self.store.memory.keys(), *self.store.host.keys()}
+        in_memory = {each.key for memory in (self.store.memory, self.store.host) for each in memory.recipes()}
         assert self.store.absent(NAME_OF) == set(NAME_OF) - in_memory
         assert {NAME_OF[key] for key in self.plain.absent(NAME_OF)} == set(NAME_OF.values()) - self.expected
 
@@ -254,5 +239,5 @@ class Agreement(RuleBasedStateMachine):
 @pytest.mark.law
 @pytest.mark.long
 def test_stores_agree() -> None:
-    """A tiered store agrees with a dict under any sequence of operations, restarts, faults and damage."""
+    """A store with tiers agrees with a dict under any sequence of operations, restarts, faults and damage."""
     run_state_machine_as_test(Agreement, settings=settings(max_examples=law_examples(0.2), stateful_step_count=30))

@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import FileTier, MemoryStore, StoreConfig, TieredStore, expand_home, open_store
+from promptcache.kv import FileTier, Store, StoreConfig, expand_home, open_store
 from promptcache.kv.files import tier as tier_module
 from promptcache.kv.files.format import pack
 from tests.kv.places import Place
@@ -39,7 +39,7 @@ def tier_with_one(folder: Path) -> FileTier:
     return tier
 
 
-def store_over(folder: Path) -> TieredStore:
+def store_over(folder: Path) -> Store:
     """Return a store over a folder, with memory of its own."""
     return Place(str(folder)).store()
 
@@ -108,7 +108,7 @@ def test_kv_of_another_shape_is_deleted(tmp_path: Path) -> None:
     tier_with_one(tmp_path)
     assert store_over(tmp_path).get(KEY).handle is not None
 
-    (fault,) = TieredStore(MemoryStore(shape(torch.float16)), (FileTier(tmp_path),)).get(KEY).faults
+    (fault,) = Store(shape(torch.float16), (FileTier(tmp_path),)).get(KEY).faults
 
     assert re.search(r"holds KV of float32 \[2, 1, 8\].*this model's is float16 \[2, 1, 8\]", fault)
     assert files_of(tmp_path) == []

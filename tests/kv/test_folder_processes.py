@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from promptcache.diagnostics import CorruptEncoding, TierUnavailable
-from promptcache.kv import FileTier, MemoryStore, TieredStore
+from promptcache.kv import FileTier, Store
 from promptcache.kv.files import tier as tier_module
 from tests.kv.processes import context, finish, kill_at_random, start
 from tests.kv.stored import content, file_bytes, random_stored, read, recipe, shape, small, write
@@ -139,9 +139,9 @@ def test_a_file_that_is_being_written_is_not_removed(tmp_path: Path, monkeypatch
     assert write(FileTier(tmp_path), ALL[0])
 
 
-def store_over(folder: str | Path) -> TieredStore:
+def store_over(folder: str | Path) -> Store:
     """Return a store over a folder, as each process has one."""
-    return TieredStore(MemoryStore(shape()), (FileTier(folder),))
+    return Store(shape(), (FileTier(folder),))
 
 
 def hold_claim(folder: str, key: str, answers: object) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import FileTier, MemoryStore, Tier, TieredStore
+from promptcache.kv import FileTier, Store, Tier
 from promptcache.kv.files import tier as tier_module
 from tests.kv.places import FailingFiles, emptied
 from tests.kv.stored import read, shape, small, write
@@ -37,9 +37,9 @@ def failing() -> Iterator[type[FailingFiles]]:
         yield FailingFiles
 
 
-def store_over(tier: FileTier) -> TieredStore:
+def store_over(tier: FileTier) -> Store:
     """Return a store over a tier, with memory of its own."""
-    return TieredStore(MemoryStore(shape()), (tier,))
+    return Store(shape(), (tier,))
 
 
 def test_a_huge_object_is_not_fetched(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_encodings_are_fetched_in_parallel(failing: type[FailingFiles]) -> None:
     """Several encodings are fetched in parallel."""
     keys = stored_in(FileTier("failing://parallel"), 8)
     together = threading.Barrier(8, timeout=20)
-    store = TieredStore(MemoryStore(shape()), (FileTier("failing://parallel", timeout_s=30),))
+    store = Store(shape(), (FileTier("failing://parallel", timeout_s=30),))
     failing.fail_on, failing.before = frozenset({"info"}), together.wait
 
     found = store.get_many(keys)
@@ -194,7 +194,7 @@ def test_one_connection_is_used_by_one_thread() -> None:
     """A file system that is not thread-safe is used by one thread at a time."""
     tier = FileTier("single://x")
     keys = stored_in(tier, 6)
-    stores = [TieredStore(MemoryStore(shape()), (tier,)) for _ in range(3)]
+    stores = [Store(shape(), (tier,)) for _ in range(3)]
     SingleConnection.most = 0
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda store: store.get_many(keys), stores))

@@ -1,6 +1,6 @@
 """Stores that fail, to test an engine whose KV is lost, damaged, late or refused.
 
-Each wraps a store and changes one thing for the keys that a rule chooses. A damaged encoding has the right shape and
+Each shares the tiers of a store and changes one thing for the keys that a rule chooses. A damaged encoding has the right shape and
 wrong numbers.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import torch
 
 from promptcache.diagnostics import StoreError
-from promptcache.kv import KV, KVMemory, Lookup, OnWait, Recipe, Store, Tier, go_on
+from promptcache.kv import KV, Lookup, Recipe, Store
 
 Hit: TypeAlias = Callable[[str], bool]
 """Whether a key is hit."""
@@ -46,83 +45,32 @@ def after(num_calls: int) -> Hit:
 
 
 class FaultyStore(Store):
-    """A `Store` that passes every call on to another one."""
+    """A `Store` with the tiers of another one, and a rule that chooses keys."""
 
     def __init__(self, store: Store, hit: Hit) -> None:
-        self._store = store
+        vars(self).update(vars(store))
         self._hit = hit
-
-    @property
-    def memory(self) -> KVMemory:
-        """As the wrapped store."""
-        return self._store.memory
-
-    def get(self, key: str) -> Lookup:
-        """As the wrapped store."""
-        return self._store.get(key)
-
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
-        """As the wrapped store."""
-        return self._store.put(recipe, keys, values, persist=persist)
-
-    def delete(self, key: str) -> None:
-        """As the wrapped store."""
-        self._store.delete(key)
-
-    def keys(self) -> Iterator[str]:
-        """As the wrapped store."""
-        return self._store.keys()
-
-    def nbytes(self) -> int:
-        """As the wrapped store."""
-        return self._store.nbytes()
-
-    def local_bytes(self) -> Mapping[Tier, int]:
-        """As the wrapped store."""
-        return self._store.local_bytes()
-
-    def lacking(self, keys: Iterable[str]) -> Mapping[str, frozenset[str]]:
-        """As the wrapped store."""
-        return self._store.lacking(keys)
-
-    def absent(self, keys: Iterable[str]) -> frozenset[str]:
-        """As the wrapped store."""
-        return self._store.absent(keys)
-
-    def note(self, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """As the wrapped store."""
-        self._store.note(facts)
-
-    def claim(
-        self, keys: Sequence[str], timeout_s: float, on_wait: OnWait = go_on
-    ) -> AbstractContextManager[frozenset[str]]:
-        """As the wrapped store."""
-        return self._store.claim(keys, timeout_s, on_wait)
-
-    def faults(self) -> tuple[str, ...]:
-        """As the wrapped store."""
-        return self._store.faults()
 
 
 class LosingStore(FaultyStore):
     """Loses the keys that are hit: what was put is not found."""
 
-    def get(self, key: str) -> Lookup:
+    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
         """Return what is there, and nothing for a key that is hit."""
-        if self._hit(key):
-            self._store.delete(key)
-            return Lookup(None)
-        return self._store.get(key)
+        wanted = tuple(keys)
+        for key in filter(self._hit, wanted):
+            self.delete(key)
+        return super().get_many(wanted)
 
 
 class CorruptingStore(FaultyStore):
     """Stores wrong numbers of the right shape for the chosen keys."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
         """Put the KV, or wrong numbers if the key is hit."""
         if self._hit(recipe.key):
             keys, values = keys.flip(2) + 1, values.flip(2) - 1
-        return self._store.put(recipe, keys, values, persist=persist)
+        return super().put(recipe, keys, values)
 
 
 class DelayingStore(FaultyStore):
@@ -132,17 +80,18 @@ class DelayingStore(FaultyStore):
         super().__init__(store, hit)
         self._delay_s = delay_s
 
-    def get(self, key: str) -> Lookup:
-        """Return what is there, after a delay if the key is hit."""
-        if self._hit(key):
+    def get_many(self, keys: Iterable[str]) -> Mapping[str, Lookup]:
+        """Return what is there, after a delay if a key is hit."""
+        wanted = tuple(keys)
+        if any(map(self._hit, wanted)):
             time.sleep(self._delay_s)
-        return self._store.get(key)
+        return super().get_many(wanted)
 
 
 class RefusingStore(FaultyStore):
     """Fails for the chosen keys, like a full disk."""
 
-    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor, *, persist: bool = True) -> KV:
+    def put(self, recipe: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
         """Put, or refuse.
 
         Raises:
@@ -150,4 +99,4 @@ class RefusingStore(FaultyStore):
         """
         if self._hit(recipe.key):
             raise StoreError(f"encoding {recipe.key[:12]} is refused (a planted fault)")
-        return self._store.put(recipe, keys, values, persist=persist)
+        return super().put(recipe, keys, values)

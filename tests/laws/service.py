@@ -13,7 +13,7 @@ import torch
 
 from promptcache.decode import Request, answer
 from promptcache.encode import Executor, check_linking, linked_logits
-from promptcache.kv import MemoryStore, Store
+from promptcache.kv import Store
 from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Plan
 from promptcache.model import Model
@@ -90,7 +90,7 @@ def serve(
     """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
-    store = MemoryStore(model.shape) if store is None else store
+    store = Store(model.shape) if store is None else store
     executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
     placement = choose_placement(model, schema.positions)
     served = serve_schema(schema, tokenizer, model.context_length, placement=placement)

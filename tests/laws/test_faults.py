@@ -7,7 +7,7 @@ import time
 import pytest
 
 from promptcache import Engine
-from promptcache.kv import MemoryStore, Store
+from promptcache.kv import Store
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
@@ -26,9 +26,9 @@ def engine(store: Store) -> Engine:
     return made
 
 
-def memory() -> MemoryStore:
+def memory() -> Store:
     """A store that does not fail."""
-    return MemoryStore(default_model().shape)
+    return Store(default_model().shape)
 
 
 @pytest.mark.parametrize("kind", [LosingStore, CorruptingStore, RefusingStore])

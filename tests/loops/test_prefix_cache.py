@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, DynamicCache
 
 from promptcache import Engine, PrefixCache, frequent_prefixes
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue
-from promptcache.kv import KVShape, MemoryStore
+from promptcache.kv import KVShape, Store
 from promptcache.loops.prefix_cache import PrefixHit
 from promptcache.model.model import Model
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -83,7 +83,7 @@ def texts(draw: random.Random) -> Callable[[], tuple[int, ...]]:
 
 def serving(model: Model, num_tokens: int) -> Any:
     """Return an engine whose memory has room for this many tokens."""
-    memory = MemoryStore(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
+    memory = Store(model.shape, budget_bytes=num_tokens * model.shape.token_bytes)
     return SimpleNamespace(model=model, store=memory)
 
 

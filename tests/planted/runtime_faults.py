@@ -19,7 +19,7 @@ from promptcache.attention.kernel_calls import Kernel
 from promptcache.attention.pass_tokens import SegmentMask
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.encode.executor import Executor
-from promptcache.kv import MemoryStore, Recipe
+from promptcache.kv import Recipe, Store
 from promptcache.layout import Encoding
 from promptcache.model.model import Model
 from tests.planted.registry import fault
@@ -35,7 +35,6 @@ batch, coalesce, forward_pass, history, segments, tails = (
 )
 decoder, job, scheduler = (module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "scheduler"))
 guard, relocation = module_of("promptcache.model.guard"), module_of("promptcache.model.relocation")
-tiered = module_of("promptcache.kv.tiered")
 REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing", "steps are the reference"
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
 PROMOTED = "promotions keep answers"
@@ -146,12 +145,12 @@ def _from_zero(patch: Patch) -> None:
 
 @fault("KV is kept in a narrower dtype", law=REFERENCE)
 def _narrow_dtype(patch: Patch) -> None:
-    original = MemoryStore.put
+    original = Store.put
 
     def put(self: Any, recipe: Any, keys: Any, values: Any) -> Any:
         return original(self, recipe, keys.to(torch.float16).to(keys.dtype), values.to(torch.float16).to(values.dtype))
 
-    patch.setattr(MemoryStore, "put", put)
+    patch.setattr(Store, "put", put)
 
 
 @fault("KV of another encoding of the same size is fetched", law=REFERENCE)
@@ -353,7 +352,7 @@ def _history_of_changed_model(patch: Patch) -> None:
 @fault("an evicted encoding is still served after its memory was given away", law=HISTORY)
 def _stale_after_eviction(patch: Patch) -> None:
     freed: dict[int, Any] = {}
-    put = MemoryStore.put
+    put = Store.put
 
     def delete(self: Any, key: str) -> bool:
         handle = self.get(key).handle
@@ -369,13 +368,13 @@ def _stale_after_eviction(patch: Patch) -> None:
         handle.values.copy_(values)
         return handle
 
-    patch.setattr(MemoryStore, "delete", delete)
-    patch.setattr(MemoryStore, "put", reuse)
+    patch.setattr(Store, "delete", delete)
+    patch.setattr(Store, "put", reuse)
 
 
 @fault("memory that a request holds is written over", law=HISTORY)
 def _held_memory(patch: Patch) -> None:
-    delete = MemoryStore.delete
+    delete = Store.delete
 
     def zeroing(self: Any, key: str) -> bool:
         handle = self.get(key).handle
@@ -383,7 +382,7 @@ def _held_memory(patch: Patch) -> None:
             handle.keys.zero_()
         return delete(self, key)
 
-    patch.setattr(MemoryStore, "delete", zeroing)
+    patch.setattr(Store, "delete", zeroing)
 
 
 @fault("memory of own KV is used again without zeros", law=STEPS)

@@ -16,7 +16,7 @@ from promptcache.answers.text import whole_text
 from promptcache.decode import Completion
 from promptcache.encode import Executor, check_linking, linked_logits
 from promptcache.engine import Engine
-from promptcache.kv import MemoryStore
+from promptcache.kv import Store
 from promptcache.language import parse_prompt
 from promptcache.layout import Plan
 from promptcache.model import Model, reference_logits, used_tokens
@@ -92,7 +92,7 @@ class Asked:
         if self._promoted is not None:
             first = workload.steps[0].asks[0]
             self._engine.promote(workload.prompts[first.prompt], salt=first.salt)
-        self._quantized = Executor(self._model, MemoryStore(self._model.shape), lambda: self._engine.fingerprint)
+        self._quantized = Executor(self._model, Store(self._model.shape), lambda: self._engine.fingerprint)
 
     def check(self, step: Step) -> list[Completion | None]:
         """Ask the requests of a step, compare the answers, and return them; None for a link.

@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from promptcache.kv import MemoryStore
+from promptcache.kv import KVMemory
 from promptcache.language import CheckedSchema
 from promptcache.layout import RequestTokens
 from promptcache.model.model import Model
@@ -70,7 +70,7 @@ class StepMachine(RuleBasedStateMachine):
         self.service = serve(schema, self.model, tokenizer)
         self.batch = Batch(
             self.model,
-            Pool(self.model, MemoryStore(self.model.shape), small_tokens=small_tokens),
+            Pool(self.model, KVMemory(self.model.shape), small_tokens=small_tokens),
             self.graphs,
         )
 

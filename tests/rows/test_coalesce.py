@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcache.kv import KV, MemoryStore
+from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding
 from promptcache.rows import coalesce
 from promptcache.rows.coalesce import Pool, open_pool
@@ -75,7 +75,7 @@ def test_joined_segments_hold_the_same_tokens(sizes: list[int], small: int, room
     given_segments = segments(sizes)
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
-    memory = MemoryStore(SHAPE, budget_bytes=room * SHAPE.token_bytes)
+    memory = KVMemory(SHAPE, budget_bytes=room * SHAPE.token_bytes)
     pool = Pool(MODEL, memory, small_tokens=small)
 
     for _ in range(3):
@@ -102,7 +102,7 @@ def place(one: Segment) -> tuple[KV, int, int]:
 @pytest.mark.parametrize(("budget_bytes", "copied_later"), [(None, 0), (0, 7)], ids=["room", "no room"])
 def test_what_was_coalesced_before_is_not_copied_again(budget_bytes: int | None, copied_later: int) -> None:
     """The same selection gets the same copy while a request holds it, and after if there is room."""
-    pool, parts = Pool(MODEL, MemoryStore(SHAPE, budget_bytes=budget_bytes)), segments([3, 4])
+    pool, parts = Pool(MODEL, KVMemory(SHAPE, budget_bytes=budget_bytes)), segments([3, 4])
     (first,), copied = pool.coalesce(parts, [])
 
     (second,), copied_again = pool.coalesce(parts, [])
@@ -115,7 +115,7 @@ def test_what_was_coalesced_before_is_not_copied_again(budget_bytes: int | None,
 
 def test_a_copy_in_use_is_never_written() -> None:
     """Another selection gets memory of its own while a request holds the first copy."""
-    pool = Pool(MODEL, MemoryStore(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
+    pool = Pool(MODEL, KVMemory(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
     first, _ = pool.coalesce(segments([3, 4]), [])
 
     second, _ = pool.coalesce(segments([5, 6]), [])
@@ -127,7 +127,7 @@ def test_a_copy_in_use_is_never_written() -> None:
 def test_all_neighbours_are_joined_at_the_second_use() -> None:
     """A combination is one copy then, cut at new tokens. Another combination of the same modules is not joined."""
     parts = segments([2, 3, 9, 8])  # at 0, 3, 7 and 17
-    pool = Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+    pool = Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
 
     sizes = [([each.num_tokens for each in found], copied) for found, copied in (used(pool, parts, []) for _ in "123")]
     assert sizes == [([5, 9, 8], 5), ([22], 22), ([22], 0)]
@@ -140,7 +140,7 @@ def test_all_neighbours_are_joined_at_the_second_use() -> None:
 
 def test_uses_of_a_combination_are_counted_by_request() -> None:
     """A service joins the same rows again when others come and go: that is no use."""
-    parts, pool = segments([9, 8]), Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+    parts, pool = segments([9, 8]), Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
     pool.count_use(parts, [])
 
     assert [pool.coalesce(parts, [])[1] for _ in "123"] == [0, 0, 0]
@@ -149,7 +149,7 @@ def test_uses_of_a_combination_are_counted_by_request() -> None:
 def test_the_last_used_combinations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of combinations has a limit."""
     monkeypatch.setattr(coalesce, "MAX_COMBINATIONS", 2)
-    pool = Pool(MODEL, MemoryStore(SHAPE), small_tokens=5)
+    pool = Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
 
     copied = [used(pool, segments([9, 8], token_id), [])[1] for token_id in (0, 1, 0, 2, 1)]
 
@@ -158,19 +158,19 @@ def test_the_last_used_combinations_are_counted(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_copy_takes_no_room_of_encodings() -> None:
     """Without room, neighbours stay views, and shifted or small ones are copied for the requests of one time."""
-    memory = MemoryStore(SHAPE, budget_bytes=20 * SHAPE.token_bytes)
+    memory = KVMemory(SHAPE, budget_bytes=20 * SHAPE.token_bytes)
     made_of = recipe("encoding", 10)
     keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
-    memory.put(made_of, keys, keys)
+    memory.offer(made_of, keys, keys, 10.0)
     pool, parts = Pool(MODEL, memory, small_tokens=5), segments([9, 8])
 
     assert [used(pool, parts, [])[1] for _ in "123"] == [0, 0, 0]
-    assert list(memory.keys()) == [made_of.key]
+    assert memory.recipes() == (made_of,)
 
 
 def test_pools_of_two_engines_share_no_copies() -> None:
     """Their models may differ: the digest of an encoding does not cover the model."""
-    memory, parts = MemoryStore(SHAPE), segments([3, 4])
+    memory, parts = KVMemory(SHAPE), segments([3, 4])
 
     assert [Pool(MODEL, memory).coalesce(parts, [])[1] for _ in "12"] == [7, 7]
 
@@ -182,14 +182,14 @@ def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> N
     for device in ("cpu", "meta"):
         for has_kernels in (False, True):
             shape = replace(SHAPE, device=torch.device(device))
-            found[device, has_kernels] = open_pool(Mock(shape=shape), MemoryStore(shape))._joins_at == 1
+            found[device, has_kernels] = open_pool(Mock(shape=shape), KVMemory(shape))._joins_at == 1
 
     assert [case for case, joins in found.items() if joins] == [("meta", False)]
 
 
 def test_the_same_places_of_other_encodings_are_copied_again() -> None:
     """A copy is found by the digests of encodings, not by positions or objects."""
-    pool = Pool(MODEL, MemoryStore(SHAPE))
+    pool = Pool(MODEL, KVMemory(SHAPE))
     first, _ = pool.coalesce(segments([3, 4]), [])
     del first
 
@@ -201,13 +201,13 @@ def test_the_same_places_of_other_encodings_are_copied_again() -> None:
 
 def test_an_encoding_takes_the_room_of_copies() -> None:
     """The store evicts copies before encodings."""
-    memory = MemoryStore(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
+    memory = KVMemory(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
     pool, parts = Pool(MODEL, memory), segments([2, 3])
     pool.coalesce(parts, [])
     made_of = recipe("encoding", 10)
     keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
 
-    memory.put(made_of, keys, keys)
+    memory.offer(made_of, keys, keys, 10.0)
 
     assert pool.coalesce(parts, [])[1] == 5
-    assert list(memory.keys()) == [made_of.key]
+    assert memory.recipes() == (made_of,)

@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.attention import PassTokens, pass_attention
 from promptcache.attention.kernel_calls import KernelAttention
 from promptcache.attention.portable import PortableBackend
-from promptcache.kv import KV, LayerViews, MemoryStore
+from promptcache.kv import KV, KVMemory, LayerViews
 from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
@@ -131,7 +131,7 @@ def largest_distance_of_steps(
 
 def half_recalled(model: Model, tokens: RequestTokens, handles: Mapping[Encoding, KV]) -> Recalled:
     """Return a request whose first half of own tokens history has."""
-    history, batch = History(MemoryStore(model.shape)), Batch(model)
+    history, batch = History(KVMemory(model.shape)), Batch(model)
     row = batch.join(tokens, handles)
     batch.step([(row, tokens.token_ids[: len(tokens.token_ids) // 2])])
     own = batch.own_kv(row)
@@ -162,7 +162,7 @@ def test_a_step_that_fails_changes_no_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass that ran out of memory, after it wrote its KV, is run again when KV was evicted."""
-    model, plan, memory = default_model(), plan_for(PROMPT), MemoryStore(default_model().shape)
+    model, plan, memory = default_model(), plan_for(PROMPT), KVMemory(default_model().shape)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
     batch = Batch(model, Pool(model, memory))
     row = batch.join(plan.tokens, handles)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from promptcache.diagnostics import TierUnavailable
-from promptcache.kv.store import Tier
+from promptcache.kv.types import Tier
 
 
 class BlobTier(ABC):

@@ -31,7 +31,7 @@ from promptcache.kv.files.blob_tier import BlobTier
 from promptcache.kv.files.format import unpack
 from promptcache.kv.files.local import LocalFiles, expand_home, local_root, open_file
 from promptcache.kv.keys import file_name, key_of
-from promptcache.kv.store import Tier
+from promptcache.kv.types import Tier
 
 LOCK_TIMEOUT_S = 10.0
 _POLL_S = 0.005

@@ -1,4 +1,4 @@
-"""A tiered store: the tier that serves, copies between tiers, and reports of faults."""
+"""A store over tiers: the tier that serves, copies between tiers, and reports of faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from promptcache.diagnostics import StoreError, TierUnavailable
-from promptcache.kv import KV, Codec, FileTier, KVShape, MemoryStore, Recipe, Tier, TieredStore
+from promptcache.kv import KV, Codec, FileTier, KVShape, Recipe, Store, Tier
 from tests.kv.stored import DictTier
 from tests.kv.stored import recipe as recipe_of
 
@@ -27,11 +27,6 @@ def kv(num_tokens: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     """Return random keys and values."""
     both = torch.randn(2, 2, 1, num_tokens, 4, dtype=torch.bfloat16)
     return both[0], both[1]
-
-
-def memory(tokens: int | None = None, tier: Tier = Tier.MEMORY) -> MemoryStore:
-    """Return a memory store with room for `tokens` tokens."""
-    return MemoryStore(SHAPE, budget_bytes=None if tokens is None else tokens * SHAPE.token_bytes, tier=tier)
 
 
 class DeadTier(FileTier):
@@ -64,8 +59,8 @@ class Broken(DictTier):
 def test_four_methods_make_a_tier() -> None:
     """The tier of a caller serves the KV that was put, after a restart as well, and damaged files are put again."""
     tier, made, (keys, values) = DictTier(), recipe("a"), kv()
-    TieredStore(memory(), (tier,)).put(made, keys, values)
-    store = TieredStore(memory(), (tier,))
+    Store(SHAPE, (tier,)).put(made, keys, values)
+    store = Store(SHAPE, (tier,))
     found = store.get(made.key)
 
     assert found.handle is not None
@@ -73,15 +68,26 @@ def test_four_methods_make_a_tier() -> None:
     assert (set(store.keys()), store.lacking([made.key])) == ({made.key}, {})
     *head, last = tier.files[made.key]
     tier.files[made.key] = bytes([*head, last ^ 1])
-    (fault,) = TieredStore(memory(), (tier,)).get(made.key).faults
+    (fault,) = Store(SHAPE, (tier,)).get(made.key).faults
     assert fault == f"remote: DictTier/{made.key}: does not match its checksum"
     assert tier.files == {}
     store.delete(made.key)
 
 
+def test_kv_is_served_as_its_codec_leaves_it() -> None:
+    """Memory has the quantized KV that a tier has, not the KV that was put."""
+    tier, made, (keys, values) = DictTier(), recipe("a", codec=Codec.INT8), kv()
+    put = Store(SHAPE, (tier,)).put(made, keys, values)
+    found = Store(SHAPE, (tier,)).get(made.key).handle
+
+    assert found is not None
+    assert torch.equal(put.keys, found.keys)
+    assert not torch.equal(put.keys, keys)
+
+
 def test_no_error_of_a_tier_of_a_caller_is_raised() -> None:
     """Whatever a tier raises in a lookup, a write or a list is a fault."""
-    made, store = recipe("a"), TieredStore(memory(), (Broken(),))
+    made, store = recipe("a"), Store(SHAPE, (Broken(),))
 
     assert store.get(made.key).faults == ("remote: Broken: cannot read: the database is gone",)
     assert store.put(made, *kv()) is not None
@@ -95,15 +101,15 @@ def test_no_error_of_a_tier_of_a_caller_is_raised() -> None:
 def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
     """KV found in the remote tier is copied to disk, host memory and the device."""
     made = recipe("up")
-    TieredStore(memory(), (FileTier("memory://up"),)).put(made, *kv())
+    Store(SHAPE, (FileTier("memory://up"),)).put(made, *kv())
     disk = FileTier(tmp_path)
-    store = TieredStore(memory(), (disk, FileTier("memory://up")), host=memory(tier=Tier.HOST))
+    store = Store(SHAPE, (disk, FileTier("memory://up")), host_bytes=10**6)
 
     tiers = [store.get(made.key).tier]
     tiers.append(store.get(made.key).tier)
-    store.memory.delete(made.key)
+    store.memory.clear()
     tiers.append(store.get(made.key).tier)
-    fresh = TieredStore(memory(), (disk,))
+    fresh = Store(SHAPE, (disk,))
     tiers.append(fresh.get(made.key).tier)
 
     assert tiers == [Tier.REMOTE, Tier.MEMORY, Tier.HOST, Tier.DISK]
@@ -113,14 +119,14 @@ def test_hits_are_copied_to_faster_tiers(tmp_path: Path) -> None:
 def test_an_invalid_key_changes_no_tier(tmp_path: Path, method: str) -> None:
     """A call with a valid and an invalid key raises `StoreError` before any tier handles either of them."""
     made = recipe("a")
-    store = TieredStore(memory(), (FileTier(tmp_path),))
+    store = Store(SHAPE, (FileTier(tmp_path),))
     store.put(made, *kv())
-    keys = set(store.memory.keys())
+    recipes = store.memory.recipes()
 
     with pytest.raises(StoreError, match="64 hexadecimal digits"):
         getattr(store, method)("x" if method in ("delete", "get") else [made.key, "x"])
 
-    assert set(store.memory.keys()) == keys
+    assert store.memory.recipes() == recipes
 
 
 def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
@@ -134,16 +140,16 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
             started.append(key)
             return super().read(key)
 
-    class Watching(MemoryStore):
-        def offer(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV | None:
+    class Watching(Store):
+        def _keep(self, made: Recipe, keys: torch.Tensor, values: torch.Tensor) -> KV:
             waiting.append(len(started) - len(waiting))
-            return super().offer(made, keys, values)
+            return super()._keep(made, keys, values)
 
     made = [recipe(str(number)) for number in range(40)]
-    first = TieredStore(memory(), (FileTier(tmp_path),))
+    first = Store(SHAPE, (FileTier(tmp_path),))
     for each in made:
         first.put(each, *kv())
-    found = TieredStore(Watching(SHAPE), (Parallel(tmp_path),)).get_many(each.key for each in made)
+    found = Watching(SHAPE, (Parallel(tmp_path),)).get_many(each.key for each in made)
 
     assert all(lookup.handle is not None for lookup in found.values())
     assert len(waiting) == 40
@@ -153,8 +159,8 @@ def test_parallel_reads_are_bounded(tmp_path: Path) -> None:
 def test_without_room_kv_is_linked_in_its_file(tmp_path: Path) -> None:
     """Without room in memory, KV is linked in the mapped file without a copy."""
     made, tier = recipe("a", 64), FileTier(tmp_path)
-    TieredStore(memory(), (tier,)).put(made, *kv(64))
-    store = TieredStore(memory(8), (tier,))
+    Store(SHAPE, (tier,)).put(made, *kv(64))
+    store = Store(SHAPE, (tier,), budget_bytes=8 * SHAPE.token_bytes)
 
     run = store.get(made.key).handle
 
@@ -171,7 +177,7 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
 ) -> None:
     """Every lookup and `faults` report a failing tier; the log has the fault once, and once more after a recovery."""
     tier = DeadTier(tmp_path)
-    store = TieredStore(memory(), (tier,))
+    store = Store(SHAPE, (tier,))
     with caplog.at_level(logging.WARNING):
         faults = [store.get(recipe(name).key).faults for name in "ab"]
         store.put(recipe("a"), *kv())
@@ -191,9 +197,9 @@ def test_a_failing_tier_is_logged_once_and_reported_every_time(
 
 def test_facts_are_kept_for_the_last_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store remembers the facts of a limited number of keys, those that were named last."""
-    monkeypatch.setattr("promptcache.kv.tiered.MAX_NOTES", 2)
+    monkeypatch.setattr("promptcache.kv.store.MAX_NOTES", 2)
     tier = FileTier(tmp_path)
-    store = TieredStore(memory(), (tier,))
+    store = Store(SHAPE, (tier,))
     made = [recipe(name) for name in "abc"]
     for each in (made[0], made[1], made[0], made[2]):
         store.note({each.key: {"schema": "trip"}})
@@ -207,7 +213,7 @@ def test_facts_are_kept_for_the_last_keys(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_threads_agree(tmp_path: Path) -> None:
     """Threads that put, get and delete under a small budget see only KV that was put."""
-    store = TieredStore(memory(16), (FileTier(tmp_path),), host=memory(12, Tier.HOST))
+    store = Store(SHAPE, (FileTier(tmp_path),), budget_bytes=16 * SHAPE.token_bytes, host_bytes=12 * SHAPE.token_bytes)
     contents = {recipe(str(number)): kv() for number in range(6)}
     wrong: list[str] = []
 
