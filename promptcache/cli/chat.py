@@ -55,7 +55,7 @@ After an answer that calls tools, the next entry is what the tool returns; /rewi
 @click.argument("document", metavar="[SCHEMA|PROMPT]", required=False, type=DOCUMENT)
 @schemas_option
 @click.option("--load", metavar="FILE", type=FILE, help="Continue a chat that /save wrote.")
-@answer_options
+@answer_options()
 @context_option
 def command(
     document: str | None, schema: tuple[str, ...], load: Path | None, options: AnswerOptions, context: Path | None

@@ -15,7 +15,7 @@ from promptcache.cli.exits import UsageMistake
 from promptcache.cli.options import Output, context_option, prompt_argument, schemas_option, with_json
 from promptcache.cli.output import plain, repaired_text, tell, warn, write_calls, write_text
 from promptcache.cli.request import CheckedRequest, check_lengths, read_request
-from promptcache.cli.settings import AnswerOptions, answer_options
+from promptcache.cli.settings import OF_ONE_ANSWER, AnswerOptions, answer_options
 from promptcache.diagnostics import InvalidGeneration, counted
 from promptcache.structured import JSONSchema, OutputFormat, check_format
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.command("run")
 @prompt_argument
 @schemas_option
-@answer_options
+@answer_options(OF_ONE_ANSWER)
 @click.option(
     "--json-schema",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -194,6 +194,9 @@ class EngineOptions:
 OF_ENCODINGS = ("context_length", "keep", "positions")
 """The settings of an engine that change what it encodes."""
 
+OF_ONE_ANSWER = (*OF_ENCODINGS, "strict_template")
+"""The settings of an engine that change its first answer: others concern later ones."""
+
 
 def engine_options(*, store: str | None = None, has_store: bool = True, **own: Any) -> Iterator[Callable[..., Any]]:
     """Yield the options of an engine.
@@ -258,9 +261,11 @@ class AnswerOptions:
 
 
 _ANSWER = tuple(name for name, option in OPTIONS.items() if option.on_command_line)
-answer_options = collected(
-    "options",
-    (
+
+
+def answer_options(only: Collection[str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options of answers, and the settings of the engine in `only`; None: all."""
+    options = (
         arguments_option,
         *(declared_option(name, OPTIONS[name]) for name in _ANSWER),
         click.option(
@@ -269,7 +274,6 @@ answer_options = collected(
             metavar="FILE",
             help="The answer may call these tools: a JSON list in the form of OpenAI.",
         ),
-        *engine_options(),
-    ),
-    AnswerOptions.of,
-)
+        *engine_options(only=only),
+    )
+    return collected("options", options, AnswerOptions.of)

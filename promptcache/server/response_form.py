@@ -116,7 +116,7 @@ class ResponseForm(AnswerForm):
         return event_text(json_text({"type": event, "sequence_number": self._num_events - 1, **fields}), event)
 
     def _item_id(self, item: AnswerItem) -> str:
-        return f"{_PREFIXES[item.kind]}_{item.key if item.kind == 'function_call' else self.answer.key}"
+        return f"{_PREFIXES[item.kind]}_{item.key}"
 
     def _data(self, item: AnswerItem, status: str, *, is_new: bool = False) -> dict[str, Any]:
         """Return an item as data; a new one without its text or arguments."""

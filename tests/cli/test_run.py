@@ -55,3 +55,10 @@ def test_answer_has_a_json_schema(command: Command) -> None:
     Path("answer.schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
     result = command("run", "prompts/miami.xml", "--device", "cpu", "--json-schema", "answer.schema.json")
     assert json.loads(result.stdout)["days"] in (True, False)
+
+
+def test_settings_of_later_answers_are_no_options(command: Command) -> None:
+    """`run` gives one answer, so history and promotion have no effect; `chat` has them."""
+    for word in ("--promote", "--no-history"):
+        assert word not in command("run", "--help").stdout
+        assert word in command("chat", "--help").stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,9 +13,12 @@ import openai
 import pytest
 
 from promptcache import Prompt
+from promptcache.server.answer import AnswerDelta, AnswerItem, AnswerRow
 from promptcache.server.bodies import ModuleBody
 from promptcache.server.chat import chat_prompt
+from promptcache.server.response_form import ResponseForm
 from promptcache.server.response_memory import ResponseMemory
+from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.engine.calling import TOOLS
 from tests.engine.test_reasoning import KEEPS, SAID, saying
 from tests.engine.test_reasoning import engine_of as reasoning_engine
@@ -256,3 +260,16 @@ def test_reasoning_is_an_item(monkeypatch: pytest.MonkeyPatch, is_stream: bool) 
     ]
     names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
     assert not is_stream or {"response.reasoning_text.delta", "response.reasoning_text.done"} <= {*names}
+
+
+def test_items_have_ids_of_their_own() -> None:
+    """Text before and behind a call is two messages."""
+    row = AnswerRow(ByteTokenizer(), ())
+    row.items += [AnswerItem("message", 0), AnswerItem("function_call", 1), AnswerItem("message", 2)]
+    answer: Any = SimpleNamespace(rows=[row], key="one", created=0, model="demo")
+    form = ResponseForm(answer, echo={}, keep=lambda *_: None, num_tokens=len)
+
+    texts = form.add(0, [AnswerDelta(each, "{}", begins=True) for each in row.items])
+
+    events = [json.loads(each.partition("data: ")[2]) for each in texts]
+    assert len({each["item"]["id"] for each in events if each["type"] == "response.output_item.added"}) == 3
