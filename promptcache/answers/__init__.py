@@ -6,8 +6,7 @@ from promptcache.answers.channels import has_channels
 from promptcache.answers.logprobs import TokenLogprobs, token_logprobs
 from promptcache.answers.reasoning import SplitText
 from promptcache.answers.text import IncrementalText, whole_text
-from promptcache.answers.token_grammars import Mask, TokenGrammars, TokenMatcher
-from promptcache.answers.token_masks import masked, token_grammars
+from promptcache.answers.token_grammars import Mask, TokenGrammars, TokenMatcher, masked, token_grammars
 
 __all__ = [
     "AnswerReader",

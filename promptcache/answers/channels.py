@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from promptcache.answers.reasoning import SplitText
+from promptcache.answers.text import num_open
 from promptcache.tokenizer import Tokenizer
 
 _MESSAGE = "<|message|>"
@@ -88,7 +89,7 @@ class ChannelSplit:
             text, self._held = self._held[: end.start()], self._held[end.end() :]
             self._is_start, self._is_header = False, True
             return self._text(text.rstrip() if self._is_reasoning else text)
-        stop = len(self._held) - _num_open(self._held)
+        stop = len(self._held) - num_open(self._held, _ENDS)
         stop = len(self._held[:stop].rstrip()) if self._is_reasoning else stop
         text, self._held = self._held[:stop], self._held[stop:]
         return self._text(text)
@@ -97,9 +98,3 @@ class ChannelSplit:
         text = text.lstrip() if self._wants_text else text
         self._wants_text = self._wants_text and not text
         return SplitText(text, "") if self._is_reasoning else SplitText("", text)
-
-
-def _num_open(text: str) -> int:
-    """Return the length of the end of a text that may be the beginning of a message's end."""
-    counts = range(min(len(text), max(map(len, _ENDS)) - 1), 0, -1)
-    return next((count for count in counts if any(each.startswith(text[-count:]) for each in _ENDS)), 0)

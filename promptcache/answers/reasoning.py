@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from promptcache.answers.text import num_open
 from promptcache.layout import Plan
 from promptcache.structured import CallPiece
 from promptcache.tokenizer import Tokenizer
@@ -95,7 +96,5 @@ def last_tag(plan: Plan, tokenizer: Tokenizer) -> str | None:
 
 def _num_open(text: str, closing: str) -> int:
     """Return the length of the end of a text that may belong to a closing tag, with white space before it."""
-    ends = (count for count in range(min(len(text), len(closing) - 1), 0, -1) if closing.startswith(text[-count:]))
-    num_tag = next(ends, 0)
-    kept = text[: len(text) - num_tag]
-    return num_tag + len(kept) - len(kept.rstrip())
+    kept = text[: len(text) - num_open(text, (closing,))]
+    return len(text) - len(kept.rstrip())

@@ -30,7 +30,8 @@ class IncrementalText:
     """Incremental detokenizer.
 
     Attributes:
-        stop_string: The stop string that was found, or None. Nothing is returned after it.
+        stopped: Whether a stop string was found. Nothing is returned after it.
+        num_known: Characters of the answer that are known, returned or not.
     """
 
     def __init__(self, text: Callable[[Sequence[int]], str], stop_strings: Sequence[str] = ()) -> None:
@@ -40,23 +41,13 @@ class IncrementalText:
             text: Turns token IDs into text without control tokens.
             stop_strings: Texts that end the answer and are not part of it. None of them is empty.
         """
-        self.stop_string: str | None = None
+        self.stopped = False
+        self.num_known = 0
         self._text = text
         self._stop_strings = tuple(stop_strings)
         self._pending: list[int] = []  # tokens whose text is not known yet
         self._before: list[int] = []  # earlier tokens: some tokenizers put spaces between tokens only
-        self._num_known = 0  # characters of the answer that are known
         self._held = ""  # known text that may be the beginning of a stop string
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string was found."""
-        return self.stop_string is not None
-
-    @property
-    def num_known(self) -> int:
-        """Characters of the answer that are known, returned or not."""
-        return self._num_known
 
     def add(self, token_id: int) -> str:
         """Add a token and return the text that is certain now."""
@@ -86,7 +77,7 @@ class IncrementalText:
 
     def finish(self, text: str) -> str:
         """Return the rest of the answer, whose text is `text`, as `whole_text` returns it."""
-        return self._known(text[self._num_known :], last=True)
+        return self._known(text[self.num_known :], last=True)
 
     def _added_text(self, token_ids: Sequence[int], whole: str) -> str | None:
         """Return the text that tokens add behind those before; None if they change the text of those.
@@ -103,23 +94,19 @@ class IncrementalText:
     def _known(self, piece: str, *, last: bool) -> str:
         if self.stopped:
             return ""
-        self._num_known += len(piece)
+        self.num_known += len(piece)
         held = self._held + piece
-        found = [(place, each) for each in self._stop_strings if (place := held.find(each)) >= 0]
+        found = [place for each in self._stop_strings if (place := held.find(each)) >= 0]
         if found:
-            stop, self.stop_string = min(found)
-            self._held = ""
-            return held[:stop]
-        stop = len(held) if last else len(held) - self._num_open(held)
+            self.stopped, self._held = True, ""
+            return held[: min(found)]
+        stop = len(held) if last else len(held) - num_open(held, self._stop_strings)
         self._held = held[stop:]
         return held[:stop]
 
-    def _num_open(self, text: str) -> int:
-        """Return the length of the longest end of `text` that is the beginning of a stop string."""
-        most = min(len(text), max(map(len, self._stop_strings), default=1) - 1)
-        ends = (count for count in range(most, 0, -1) if _begins(text[-count:], self._stop_strings))
-        return next(ends, 0)
 
-
-def _begins(end: str, stop_strings: Sequence[str]) -> bool:
-    return any(each.startswith(end) for each in stop_strings)
+def num_open(text: str, marks: Sequence[str]) -> int:
+    """Return the length of the longest end of a text that is the beginning of a mark, and not all of it."""
+    most = min(len(text), max(map(len, marks), default=1) - 1)
+    ends = (count for count in range(most, 0, -1) if any(each.startswith(text[-count:]) for each in marks))
+    return next(ends, 0)

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
+from promptcache.answers.call_style import control_tokens
+from promptcache.attention import to_device
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.structured import (
     CompiledGrammar,
@@ -21,6 +24,7 @@ from promptcache.structured import (
     literal,
     refused_format,
 )
+from promptcache.tokenizer import Tokenizer
 
 Mask: TypeAlias = NDArray[np.bool_]
 """Whether each token may come next, `[V]`."""
@@ -61,13 +65,9 @@ class TokenMatcher:
             raise InvalidGeneration("the format of the answer allows no further token here")
         return mask
 
-    def is_end(self, token_id: int) -> bool:
-        """Whether a token ends an answer."""
-        return token_id in self._ends
-
     def add(self, token_id: int) -> bool:
         """Add a token to the answer. Return False if its format does not allow it; an end token is always taken."""
-        return self.is_end(token_id) or bool(self._matcher.consume_token(token_id))
+        return token_id in self._ends or bool(self._matcher.consume_token(token_id))
 
 
 class TokenGrammars:
@@ -148,3 +148,33 @@ class _Vocabulary:
 
     def __call__(self, text: str) -> list[int]:
         return list(self._tokenize(text[:_MAX_FORCED]))
+
+
+def token_grammars(tokenizer: Tokenizer, num_tokens: int) -> TokenGrammars:
+    """Return the grammars over the tokens of a model.
+
+    Args:
+        num_tokens: Number of tokens of the model. It may be larger than that of the tokenizer.
+    """
+    tokens = [
+        b"" if token_id in tokenizer.control_ids else tokenizer.token_bytes(token_id) for token_id in range(num_tokens)
+    ]
+    controls = control_tokens(tokenizer, *(tokenizer.reasoning_tags or ()), tokenizer.answer_start)
+    return TokenGrammars(tokens, tokenizer.tokenize, controls)
+
+
+def masked(logits: torch.Tensor, masks: Sequence[Mask | None]) -> torch.Tensor:
+    """Return logits `[R, V]` that are minus infinity for tokens which the mask of their row does not allow.
+
+    Args:
+        logits: `[R, V]`. Not changed.
+        masks: That of each row; None for a row that may have all tokens.
+    """
+    if all(each is None for each in masks):
+        return logits
+    forbidden = np.zeros(logits.shape, np.bool_)
+    for row, mask in zip(forbidden, masks, strict=True):
+        if mask is not None:  # a model may have more outputs than tokens, or fewer
+            row[len(mask) :] = True
+            np.logical_not(mask[: len(row)], out=row[: len(mask)])
+    return logits.masked_fill(to_device(torch.from_numpy(forbidden), logits.device), -torch.inf)

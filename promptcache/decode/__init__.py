@@ -3,7 +3,7 @@
 from promptcache.decode.answer import answer, answer_batch
 from promptcache.decode.async_service import AsyncService, AsyncStream
 from promptcache.decode.completion import Completion, FinishReason, KVSource, Usage, WarmReport
-from promptcache.decode.metrics import ServiceObserver
+from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder, called_tools
 from promptcache.decode.score import Score, logits_batch, score, tokenized_choices
 from promptcache.decode.service import Service, ServiceCounts, Ticket

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from promptcache.answers import TokenLogprobs, whole_text
 from promptcache.decode.request import Request
@@ -204,20 +204,16 @@ class WarmReport(Short):
     faults: tuple[str, ...] = ()
 
 
-class CopiedBytes(NamedTuple):
-    """Bytes of KV that were copied to link a request and to keep its own tokens."""
-
-    copied_bytes: int
-    kept_bytes: int
-
-
 def completion(
     request: Request,
     prepared: Prepared,
-    copied: CopiedBytes,
     token_ids: tuple[int, ...],
+    *,
     ended: bool,
     timing: Timing,
+    logprobs: tuple[TokenLogprobs, ...] | None,
+    copied_bytes: int,
+    kept_bytes: int,
 ) -> Completion:
     """Return the result of a request for the generated tokens."""
     plan, fetched = prepared.plan, prepared.fetched
@@ -239,8 +235,8 @@ def completion(
             num_repaired_tokens=sum(_num_computed(piece, prepared.recalled) for piece in plan.repaired),
             num_generated_tokens=len(token_ids),
             num_encoded_tokens=fetched.num_encoded_tokens,
-            copied_bytes=copied.copied_bytes,
-            kept_bytes=copied.kept_bytes,
+            copied_bytes=copied_bytes,
+            kept_bytes=kept_bytes,
             moved_bytes=fetched.moved_bytes,
             faults=fetched.faults,
             modules=_module_usage(prepared),
@@ -248,6 +244,7 @@ def completion(
         ),
         timing=timing,
         plan=plan,
+        logprobs=logprobs,
         output_format=request.options.output,
     )
 

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import compress
 
 import torch
 
 from promptcache.answers import Mask, masked, token_logprobs
 from promptcache.attention import to_device
-from promptcache.decode.completion import Completion, CopiedBytes, Timing, completion
+from promptcache.decode.completion import Completion, Timing, completion
 from promptcache.decode.job import Job
-from promptcache.decode.metrics import ServiceObserver
 from promptcache.decode.sampling import SampledRow, change_logits_, sample
 from promptcache.diagnostics import InvalidGeneration, ModelChanged
 from promptcache.encode import CHUNK_TOKENS, Executor, Prepared
 from promptcache.model import token_tensor
 from promptcache.rows import Batch, Row, has_finite_logits
+
+
+class ServiceObserver:
+    """Receives figures of a service. A subclass overrides the methods that it needs, for any metrics library.
+
+    The methods are called in the service's thread, in every step. They must return soon and raise nothing.
+    """
+
+    def admitted(self, waited_s: float) -> None:
+        """Called with the time that a request waited until it was admitted."""
+
+    def stepped(self, step_s: float, num_rows: int) -> None:
+        """Called with the time of one step, sampling included, and the number of requests in it."""
+
+    def step_failed(self) -> None:
+        """Called after a step has failed; its requests end with an error."""
 
 
 class Decoder:
@@ -201,12 +215,14 @@ class Decoder:
         made = completion(
             request,
             prepared,
-            CopiedBytes(_row(job).num_copied * self._executor.model.shape.token_bytes, kept_bytes),
             tuple(job.token_ids),
-            ended,
-            timing,
+            ended=ended,
+            timing=timing,
+            logprobs=None if request.options.logprobs is None else tuple(job.logprobs),
+            copied_bytes=_row(job).num_copied * self._executor.model.shape.token_bytes,
+            kept_bytes=kept_bytes,
         )
-        self.end(job, made if request.options.logprobs is None else replace(made, logprobs=tuple(job.logprobs)))
+        self.end(job, made)
 
     def _keep(self, job: Job) -> int:
         """Copy the KV that a job has computed to history; return the number of bytes."""

@@ -14,14 +14,13 @@ from typing import Any, TypeAlias
 import torch
 
 from promptcache.answers import TokenLogprobs, TokenMatcher
-from promptcache.decode.admission import reserved_tokens
 from promptcache.decode.completion import Completion
 from promptcache.decode.request import Request
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.encode import Executor, Prepared
 from promptcache.model import logits_processors, needs_processors, stopping_criteria
 from promptcache.options import Options
-from promptcache.rows import Row
+from promptcache.rows import Row, tail_size
 
 _log = logging.getLogger(__name__)
 
@@ -87,8 +86,8 @@ class Job:
 
     @property
     def reserved(self) -> int:
-        """Number of tokens that are reserved for the request."""
-        return reserved_tokens(self.request.plan.num_new_tokens, self.request.max_new_tokens)
+        """Capacity of the tail of the whole request, in tokens."""
+        return tail_size(self.num_tokens)
 
     def tell(self, result: Completion | BaseException) -> None:
         """Pass the result to the listener. An error of the listener is logged. It affects no other job."""

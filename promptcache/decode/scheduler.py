@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 
-from promptcache.decode.admission import num_admitted
 from promptcache.decode.completion import Completion
-from promptcache.decode.decoder import Decoder
+from promptcache.decode.decoder import Decoder, ServiceObserver
 from promptcache.decode.job import Job
-from promptcache.decode.metrics import ServiceObserver
 from promptcache.diagnostics import Cancelled, QueueTimeout
 from promptcache.encode import Executor, Prepared
 from promptcache.settings import ServiceLimits
@@ -181,6 +180,26 @@ class Scheduler:
             if job.preparing is not None:
                 job.preparing.cancel()
         self._decoder.end(job, result)
+
+
+def num_admitted(waiting: Iterable[int], num_running: int, reserved: int, max_rows: int, max_reserved: int) -> int:
+    """Return the number of waiting requests that may join, in order of arrival.
+
+    A request that does not fit is not overtaken by later ones that do. A request larger than the limit runs alone.
+
+    Args:
+        waiting: Tokens that each waiting request reserves, first come first.
+        num_running: Number of running requests.
+        reserved: Tokens that they reserve.
+    """
+    count = 0
+    for size in waiting:
+        running = num_running + count
+        if running >= max_rows or (running and reserved + size > max_reserved):
+            break
+        count += 1
+        reserved += size
+    return count
 
 
 def _check_cancelled(job: Job, num_done: int, num_all: int) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, Unpack
 
+from promptcache.decode.decoder import ServiceObserver
 from promptcache.decode.job import Job, Listener, job_of
-from promptcache.decode.metrics import ServiceObserver
 from promptcache.decode.request import Request, RequestBuilder
 from promptcache.decode.scheduler import Scheduler
 from promptcache.diagnostics import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promptcache.answers.call_style import call_style
-from promptcache.answers.token_masks import token_grammars
+from promptcache.answers.token_grammars import token_grammars
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.structured import CallStream, ToolCalls, parse_calls, read_tools
 from promptcache.tokenizer import Before, HubTokenizer, Markup

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from promptcache.answers import AnswerReader
 from promptcache.answers.call_style import call_style
 from promptcache.answers.channels import has_channels
-from promptcache.answers.token_masks import token_grammars
+from promptcache.answers.token_grammars import token_grammars
 from promptcache.structured import Choice
 from promptcache.tokenizer import Before, HubTokenizer, Markup
 from tests.answers.test_call_style import TOOLS

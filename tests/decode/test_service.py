@@ -28,9 +28,8 @@ from transformers import (
 
 from promptcache.answers import TokenLogprobs
 from promptcache.decode import Completion, Service, ServiceLimits, ServiceObserver, Ticket, decoder
-from promptcache.decode.admission import num_admitted, reserved_tokens
 from promptcache.decode.sampling import SampledRow, candidates, penalized, sample
-from promptcache.decode.scheduler import Scheduler
+from promptcache.decode.scheduler import Scheduler, num_admitted
 from promptcache.decode.service import MAX_FAILED_STEPS, ServiceState
 from promptcache.diagnostics import (
     Cancelled,
@@ -48,6 +47,7 @@ from promptcache.engine import Engine
 from promptcache.kv import FileTier, Store
 from promptcache.model.reference import plain_logits
 from promptcache.options import Options
+from promptcache.rows import tail_size
 from promptcache.rows.batch import Batch
 from promptcache.rows.history import History
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -295,7 +295,7 @@ def test_admission_keeps_the_order_and_the_budget(sizes: list[int], max_rows: in
 @given(num_own=st.integers(1, 3000), max_new_tokens=st.integers(1, 3000))
 def test_reserved_room_holds_the_whole_request(num_own: int, max_new_tokens: int) -> None:
     """The reserved room is a size of tails that holds prompt and answer."""
-    reserved = reserved_tokens(num_own, max_new_tokens)
+    reserved = tail_size(num_own + max_new_tokens)
     assert reserved >= num_own + max_new_tokens
     assert reserved & (reserved - 1) == 0
 
