@@ -32,7 +32,6 @@ from promptcache.options import OptionKeywords
 from promptcache.planning import ChatTurn, chat_message, turn_messages
 from promptcache.session.chat_file import SavedChat, not_a_chat, read_chat, write_chat
 from promptcache.structured import CallStyle, Tool, read_tools
-from promptcache.tokenizer import Tokenizer
 
 _TURNS = whole(1, unit="questions")
 _OF_CHAT = ("repair", "salt", "template_kwargs", "tools")
@@ -168,7 +167,6 @@ class Chat(Unpicklable):
             question=self.question,
             turns=self.turns,
             repair=self.options.get("repair"),
-            tokenizer=self._requests.tokenizer.fingerprint,
         )
         write_chat(expand_home(path), saved)
 
@@ -177,17 +175,8 @@ class Chat(Unpicklable):
         """Return the chat that `save` wrote, with further options; `Engine.load_chat` calls this."""
         PATH.check("path", path, InvalidValue)
         file = expand_home(path)
-        saved, tokenizer = read_chat(file), requests.tokenizer
-        turns = saved.turns
-        if saved.tokenizer != tokenizer.fingerprint:
-            turns = tuple(_tokenized_again(turn, tokenizer) for turn in turns)
-        known = requests.executor.model.num_known_tokens
-        if any(each >= known for turn in turns for each in turn.token_ids):
-            raise not_a_chat(file, f"an answer has tokens that this model does not know, from {known} on")
-        tools = read_tools(options.get("tools") or ())
-        turns = tuple(
-            each if _is_as_saved(each, requests, tools) else _tokenized_again(each, tokenizer) for each in turns
-        )
+        saved, tools = read_chat(file), read_tools(options.get("tools") or ())
+        turns = tuple(_with_own_tokens(each, requests, tools) for each in saved.turns)
         try:
             return cls(requests, saved.prompt, {**options, "repair": saved.repair}, turns, saved.question)
         except InvalidValue as error:
@@ -237,9 +226,13 @@ class Chat(Unpicklable):
         self.turns, self.question = (*before, turn), None
 
 
-def _is_as_saved(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]) -> bool:
-    """Return whether the answer of a turn is the text of its tokens; an edited answer is not."""
-    tokenizer, text = requests.tokenizer, whole_text(requests.text(requests.end_ids), turn.token_ids)
+def _with_own_tokens(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]) -> ChatTurn:
+    """Return a turn whose answer is the text of its tokens: an edited one, or one of another tokenizer, gets others."""
+    tokenizer = requests.tokenizer
+    others = replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer)))
+    if any(each >= requests.executor.model.num_known_tokens for each in turn.token_ids):
+        return others
+    text = whole_text(requests.text(requests.end_ids), turn.token_ids)
     said = (turn.reasoning, turn.answer, turn.tool_calls)
     names = frozenset(each.name for each in turn.tool_calls)
     reader = AnswerReader(
@@ -248,11 +241,8 @@ def _is_as_saved(turn: ChatTurn, requests: RequestBuilder, tools: Sequence[Tool]
         tool_names=names,
         call_style=call_style(tokenizer, tools) if names else CallStyle(),
     )
-    return any(replace(reader, reasoning_is_open=each).parts(text) == said for each in (False, True))
-
-
-def _tokenized_again(turn: ChatTurn, tokenizer: Tokenizer) -> ChatTurn:
-    return replace(turn, token_ids=tuple(tokenizer.tokenize(turn.answer)))
+    is_own = any(replace(reader, reasoning_is_open=each).parts(text) == said for each in (False, True))
+    return turn if is_own else others
 
 
 def chat_prompt(source: Any) -> Prompt:

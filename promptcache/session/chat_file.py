@@ -27,14 +27,12 @@ class SavedChat:
     Attributes:
         question: The question that waits for the first answer.
         repair: As for `Engine.chat`.
-        tokenizer: Fingerprint of the tokenizer of the answers' tokens.
     """
 
     prompt: Prompt
     question: str | None
     turns: tuple[ChatTurn, ...]
     repair: str | None
-    tokenizer: str
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
@@ -52,7 +50,6 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         "question": chat.question,
         "messages": [chat_message(each.role or Role.USER, each.text, each.reasoning) for each in said],
         "repair": chat.repair,
-        "tokenizer": chat.tokenizer,
         "turns": [asdict(turn) for turn in chat.turns],
     }
     if path.is_dir():
@@ -91,7 +88,6 @@ def read_chat(path: Path) -> SavedChat:
             question=question,
             turns=_turns(turns),
             repair=data["repair"],
-            tokenizer=data["tokenizer"],
         )
     except (PromptCacheError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise not_a_chat(path, error) from None

@@ -524,7 +524,7 @@ CALLED = {"tool_calls": [["weather", "{}"]]}
         ([], {"question": 3, "turns": []}, ""),
         ([], {"question": "\ud800", "turns": []}, ""),
         ([], {"prompt": "<prompt schema='open'>bare text<user>Why?</user></prompt>"}, ""),
-        *(([{"token_ids": each}], {}, "") for each in ([-1], "x", [10**6])),
+        *(([{"token_ids": each}], {}, "") for each in ([-1], "x")),
         ([{"question": 3}], {}, ""),
         ([{"question": "\ud800"}], {}, ""),
         ([{"answer": "\udfff"}], {}, ""),
@@ -561,6 +561,15 @@ def test_results_in_a_file_are_those_of_its_calls(tmp_path: Path, second: dict[s
     edit(path, CALLED, second)
 
     assert PLAIN.load_chat(path).turns[1].results == tuple(second["results"])
+
+
+def test_tokens_that_the_model_does_not_know_are_not_used(tmp_path: Path) -> None:
+    """Also where they add no text to the answer."""
+    chat = saved(PLAIN, tmp_path / "chat.json", "One?")
+    edit(tmp_path / "chat.json", {"token_ids": [*chat.turns[0].token_ids, 10**6]})
+
+    (turn,) = PLAIN.load_chat(tmp_path / "chat.json").turns
+    assert turn.token_ids == TOKENIZER.tokenize(turn.answer)
 
 
 @pytest.mark.parametrize("field", ["question", "answer", "token_ids"])
