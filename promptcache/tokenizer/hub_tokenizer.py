@@ -24,32 +24,32 @@ from promptcache.tokenizer.types import FROZEN_DATE, NO_OPTIONS, Before, Markup
 _PROBE = "a b\n c  d"
 
 
-class HubTokenizer:
+class HubTokenizer(TextTokenizer):
     """`Tokenizer` for models with a `tokenizer.json`. Create it with `from_folder` or `from_parts`."""
 
     def __init__(
         self, *, parts: _Parts, sources: Mapping[str, str], eos_token_ids: Sequence[int], fingerprint: str
     ) -> None:
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         variables = parts.special_tokens if sources else {"tokenizer_prefix": parts.prefix}
         sources = sources or {DEFAULT: PLAIN_TEMPLATE}
         self._templates = {name: ChatTemplate(source, variables) for name, source in sources.items()}
-        self._template = self._templates[DEFAULT]
-        start = answer_start(self._template)
-        self._reasoning_tags = reasoning_tags(self._template, start)
-        self._bos_ids = parts.prefix_ids
-        self._bos_form = parts.bos
+        template = self._templates[DEFAULT]
+        start = answer_start(template)
+        self.reasoning_tags = reasoning_tags(template, start)
+        self.bos_ids = parts.prefix_ids
+        self.bos_form = parts.bos
         talks = self._talks()
         markers = parts.turn_markers("".join(written for written, _ in talks))
-        self._text = TextTokenizer(parts.rules, parts.special_tokens.values(), markers)
-        (ending,) = self._text.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
+        super().__init__(parts.rules, parts.special_tokens.values(), markers)
+        (ending,) = self.tokenize_parts([Markup(talks[0][1])], Before.TEXT)
         ends = (*eos_token_ids, *parts.ids_of(parts.eos))
-        self._eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
-        self._answer_start = self._control_start(start)
-        (frame,) = self._text.tokenize_parts([Markup(self._answer_start)], Before.CONTROL)
-        frame = () if CHANNEL in self._answer_start else frame  # it tells the channels apart
-        self._hidden_ids = frozenset((*self._eos_ids, *parts.edge_ids, *self.control_ids.intersection(frame)))
-        self._warnings = tuple(self._whitespace_warnings())
+        self.eos_ids = tuple(dict.fromkeys((*ends, *self._end_of_turn(ending))))
+        self.answer_start = self._control_start(start)
+        (frame,) = self.tokenize_parts([Markup(self.answer_start)], Before.CONTROL)
+        frame = () if CHANNEL in self.answer_start else frame  # it tells the channels apart
+        self._hidden_ids = frozenset((*self.eos_ids, *parts.edge_ids, *self.control_ids.intersection(frame)))
+        self.warnings = tuple(self._whitespace_warnings())
 
     def _talks(self) -> list[tuple[str, str]]:
         """Return what the chat template writes around the turns of conversations, and behind their last answer.
@@ -116,65 +116,9 @@ class HubTokenizer:
         fingerprint = _digest(tokenizer_json, sources.get(DEFAULT, ""), settings, *others)
         return cls(parts=parts, sources=sources, eos_token_ids=eos_token_ids, fingerprint=fingerprint)
 
-    @property
-    def bos_ids(self) -> tuple[int, ...]:
-        """The tokens that the tokenizer puts before every text; may be empty."""
-        return self._bos_ids
-
-    @property
-    def bos_form(self) -> str:
-        """The written form of BOS; "" if the model has none."""
-        return self._bos_form
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The end tokens of the model and the tokenizer, and the control token that closes an assistant turn."""
-        return self._eos_ids
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        """Special tokens without the unknown token, and tokens that only the chat template writes."""
-        return self._text.control_ids
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest over `tokenizer.json`, the special tokens and the chat template."""
-        return self._fingerprint
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about this tokenizer."""
-        return self._warnings
-
-    @property
-    def answer_start(self) -> str:
-        """What the template writes in front of the text of an answer, behind its reasoning; "" if this is nothing."""
-        return self._answer_start
-
-    @property
-    def reasoning_tags(self) -> tuple[str, str] | None:
-        """The texts around the reasoning of an answer; None if the chat template knows none."""
-        return self._reasoning_tags
-
-    def tokenize(self, text: str) -> tuple[int, ...]:
-        """Return the token IDs of `text` behind other text, none of them a control token."""
-        return self._text.tokenize(text)
-
-    def tokenize_parts(self, parts: Sequence[str], before: Before) -> tuple[tuple[int, ...], ...]:
-        """Return the token IDs of adjacent texts, tokenized as one text, for each of the texts."""
-        return self._text.tokenize_parts(parts, before)
-
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`, control tokens in their written form."""
-        return self._text.detokenize(token_ids)
-
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer, without the tokens at its edges; see `Tokenizer.decode`."""
-        return self._text.decode([each for each in token_ids if each not in self._hidden_ids])
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of one token, which may be a part of a character."""
-        return self._text.token_bytes(token_id)
+        return super().decode([each for each in token_ids if each not in self._hidden_ids])
 
     def render_chat(
         self,
@@ -200,9 +144,9 @@ class HubTokenizer:
 
     def _control_start(self, start: str) -> str:
         """Return what the template writes in front of an answer, without reasoning; "" if it has no control token."""
-        _, closing = self._reasoning_tags or ("", "")
+        _, closing = self.reasoning_tags or ("", "")
         start = start.rpartition(closing)[2].lstrip() if closing else start
-        (token_ids,) = self._text.tokenize_parts([Markup(start)], Before.CONTROL)
+        (token_ids,) = self.tokenize_parts([Markup(start)], Before.CONTROL)
         return start if self.control_ids.intersection(token_ids) else ""
 
     def _end_of_turn(self, ending: tuple[int, ...]) -> tuple[int, ...]:

@@ -89,15 +89,10 @@ class TextTokenizer:
         self._controls = {
             token_id: form for form, token_id in (special | self._find(controls)).items() if form != unknown
         }
-        self._control_ids = frozenset(self._controls)
+        self.control_ids = frozenset(self._controls)
         self._literals = {token_id: form for form, token_id in self._find(literal_pieces(rules)).items()}
         self._suspects = self._controls.keys() | self._literals.keys()
         self._decoders = decoders_of(without_edges(self._rules))
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        """Special tokens without the unknown token, and tokens that only the chat template writes."""
-        return self._control_ids
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Return the token IDs of `text` behind other text, none of them a control token.
