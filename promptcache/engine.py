@@ -145,7 +145,6 @@ class Engine(Unpicklable):
             self._planner,
             self._executor,
             self.tokenizer,
-            tokenizer if isinstance(tokenizer, PreTrainedTokenizerBase) else None,
             refiners=(self._repetition.refine,),
         )
         self._services: WeakSet[Service] = WeakSet()

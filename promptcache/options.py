@@ -152,7 +152,6 @@ class OptionKeywords(TypedDict, total=False):
     min_new_tokens: int | None
     eos_token_id: int | Sequence[int] | None
     stop_strings: str | Sequence[str] | None
-    tokenizer: Any
     max_time: float | None
     num_return_sequences: int | None
     stopping_criteria: Sequence[Callable[..., Any]] | None
@@ -269,7 +268,6 @@ class Options:
         is_sampled=True,
     )
     stop_strings: str | Sequence[str] = _row(_STOP_STRINGS, "Texts that end the answer, which has them.", default=())
-    tokenizer: Any = _option(_ANY, "A tokenizer of transformers for `stop_strings`, if the engine has another one.")
     max_time: float | None = _row(number(0), "Seconds after which the answer ends.")
     num_return_sequences: int = _row(whole(1, _MAX_SEQUENCES), "Number of sampled answers.", default=1)
     stopping_criteria: Sequence[Callable[..., Any]] = _option(_FUNCTIONS, "Functions that end the answer.", default=())

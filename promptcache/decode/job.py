@@ -119,7 +119,7 @@ def job_of(request: Request, listener: Listener, executor: Executor) -> Job:
         sampling=sampling,
         processors=processors,
         generator=_generator(options),
-        criteria=stopping_criteria(options),
+        criteria=stopping_criteria(options, request.token_bytes),
         matcher=None if request.matcher is None else request.matcher.copy(),
     )
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 from promptcache.answers import AnswerReader, TokenGrammars, TokenMatcher, answer_reader, token_grammars
 from promptcache.diagnostics import InvalidGeneration, shown
@@ -117,6 +116,7 @@ class Request:
         options: Complete: with the limit of this answer, and its format as an `OutputFormat`.
         started: Time of the call, by `time.perf_counter`.
         text: Turns token IDs into text without special tokens.
+        token_bytes: That of the tokenizer.
         reader: Splits the text of the answer into its parts.
         history: Whether the request reads and keeps history.
         refiners: Choose the plan that is used, by the KV that there is.
@@ -127,6 +127,7 @@ class Request:
     options: Options
     started: float
     text: Callable[[Sequence[int]], str]
+    token_bytes: Callable[[int], bytes]
     reader: AnswerReader = field(default_factory=AnswerReader)
     history: bool = True
     refiners: tuple[Refiner, ...] = ()
@@ -174,17 +175,14 @@ class RequestBuilder:
         planner: Planner,
         executor: Executor,
         tokenizer: Tokenizer,
-        hf_tokenizer: Any = None,
         refiners: tuple[Refiner, ...] = (),
     ) -> None:
         """Create a builder.
 
         Args:
-            hf_tokenizer: A tokenizer of transformers, for options that need one; None if there is none.
             refiners: Those of its requests, unless the options of a request exclude them.
         """
         self.planner, self.executor, self.tokenizer = planner, executor, tokenizer
-        self._hf_tokenizer = hf_tokenizer
         self._refiners = refiners
 
     @cached_property
@@ -202,7 +200,7 @@ class RequestBuilder:
         Raises:
             InvalidGeneration: An option is not known, not allowed or not supported.
         """
-        return read_options(keywords, self.executor.model, self.end_ids, self._hf_tokenizer)
+        return read_options(keywords, self.executor.model, self.end_ids)
 
     def build(self, prompt: PromptSource, options: Options) -> Request:
         """Return the request of a prompt.
@@ -251,6 +249,7 @@ class RequestBuilder:
             options=replace(options, max_new_tokens=limit, output=output),
             started=started,
             text=self.text(options.end_ids),
+            token_bytes=self.tokenizer.token_bytes,
             reader=reader,
             refiners=() if options.deterministic else self._refiners,
             matcher=None if form is None else self._matcher(form, options.end_ids, reader),

@@ -36,15 +36,12 @@ _UNSET: Mapping[str, Any] = {"top_k": 50}
 """What transformers takes for an option that neither the caller nor the model sets, if that has an effect."""
 
 
-def read_options(
-    keywords: OptionKeywords, model: Model, end_ids: Sequence[int] = (), tokenizer: object = None
-) -> Options:
+def read_options(keywords: OptionKeywords, model: Model, end_ids: Sequence[int] = ()) -> Options:
     """Return all options of an answer. Keywords win over a `GenerationConfig`, and that over the one of the model.
 
     Args:
         keywords: As the caller gave them.
         end_ids: The tokens that end an answer, if the caller names none.
-        tokenizer: A tokenizer of transformers for stop strings, if the caller gives none.
 
     Raises:
         InvalidGeneration: An option is not known, not allowed or not supported, or options do not go together.
@@ -57,7 +54,7 @@ def read_options(
     if "eos_token_id" in named and named["eos_token_id"] is None:
         named["eos_token_id"] = ()  # no end
     tell_unused(config, "generation_config")
-    made = {"eos_token_id": tuple(end_ids), "tokenizer": tokenizer, **_UNSET}
+    made = {"eos_token_id": tuple(end_ids), **_UNSET}
     made |= _configured(model) | checked_options(_settings(config, "max_new_tokens" in named))
     made |= {name: value for name, value in named.items() if value is not None}
     options = Options(**made)
@@ -112,8 +109,6 @@ def _check_together(options: Options) -> None:
         raise InvalidGeneration("'num_return_sequences' above 1 needs do_sample=True: greedy answers are all equal")
     if options.num_return_sequences > 1 and options.logprobs is not None:
         raise InvalidGeneration("'logprobs' does not work with 'num_return_sequences': leave one of them out")
-    if options.stop_strings and options.tokenizer is None:
-        raise InvalidGeneration("'stop_strings' needs a tokenizer of transformers; pass tokenizer=…")
 
 
 def _configured(model: Model) -> dict[str, Any]:

@@ -7,6 +7,7 @@ tokens of the prompt and its answer in position order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from transformers import LogitsProcessorList, MaxTimeCriteria
 from promptcache.diagnostics import InvalidGeneration, first_line
 from promptcache.model.model import Model, token_tensor
 from promptcache.model.options import FORCED
-from promptcache.model.stop_strings import StopStrings
 from promptcache.options import OPTIONS, Options
+
+_NO_TEXT = b"\xff"  # does not occur in UTF-8
 
 
 def logits_processors(
@@ -61,13 +63,38 @@ def logits_processors(
     return made
 
 
-def stopping_criteria(options: Options) -> list[Callable[..., Any]]:
+class StopStrings:
+    """A stopping criterion: a row stops when a stop string ends inside its last token.
+
+    It stops at the same tokens as `StopStringCriteria` of transformers, which reads the whole vocabulary first.
+    """
+
+    def __init__(self, stop_strings: str | Sequence[str], token_bytes: Callable[[int], bytes]) -> None:
+        """Create a criterion of one text or several; `token_bytes` is that of a `Tokenizer`."""
+        strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+        self._stop_strings = [each.encode() for each in strings]
+        self._longest = max(map(len, self._stop_strings))
+        self._bytes = cache(token_bytes)
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Return for each row whether a stop string ends inside its last token."""
+        ended = [self._has_ended(row) for row in input_ids[:, -self._longest :].tolist()]
+        return torch.tensor(ended, device=input_ids.device)
+
+    def _has_ended(self, token_ids: Sequence[int]) -> bool:
+        *others, last = (self._bytes(token_id) or _NO_TEXT for token_id in token_ids)
+        before = b"".join(others)
+        text = before + last
+        return any(text.find(each, max(0, len(before) - len(each) + 1)) >= 0 for each in self._stop_strings)
+
+
+def stopping_criteria(options: Options, token_bytes: Callable[[int], bytes]) -> list[Callable[..., Any]]:
     """Return the stopping criteria of options, with those for `stop_strings` and `max_time`, whose time begins now."""
     criteria = list(options.stopping_criteria)
     if options.max_time is not None:
         criteria.append(MaxTimeCriteria(options.max_time))
     if options.stop_strings:
-        criteria.append(StopStrings(options.tokenizer, options.stop_strings))
+        criteria.append(StopStrings(options.stop_strings, token_bytes))
     return criteria
 
 

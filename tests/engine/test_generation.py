@@ -151,7 +151,6 @@ def test_keywords_stand_above_a_configuration() -> None:
         ),
         ({"is_assistant": True}, "'is_assistant' does not work here"),
         ({"generation_config": GenerationConfig(is_assistant=True)}, "'is_assistant' does not work here"),
-        ({"stop_strings": ["x"]}, "pass tokenizer="),
         ({"logit_bias": {263: 2}}, "logit_bias has token 263, and the model has tokens 0 to 262"),
         *(({name: 1}, name) for name in ("input_ids", "position_ids", "past_key_values", "max_length")),
         ({"prefill_chunk_size": 1}, "prefill_chunk_size"),

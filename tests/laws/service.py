@@ -68,6 +68,7 @@ class SchemaServer:
             options=Options(max_new_tokens=num_tokens),
             started=time.perf_counter(),
             text=self.tokenizer.decode,
+            token_bytes=self.tokenizer.token_bytes,
         )
         return answer(request, self.executor).token_ids
 

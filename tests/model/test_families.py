@@ -67,6 +67,7 @@ def greedy(model: Model, plan: Plan, num_tokens: int) -> tuple[int, ...]:
         options=Options(max_new_tokens=num_tokens),
         started=time.perf_counter(),
         text=ByteTokenizer().decode,
+        token_bytes=ByteTokenizer().token_bytes,
     )
     return answer(request, serve(plan.layout.schema, model).executor).token_ids
 

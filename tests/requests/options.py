@@ -10,9 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers import GenerationConfig
 
 from promptcache.testing.tiny_model import tiny_model
 from tests.requests.decoder import Criterion
@@ -80,7 +78,7 @@ def resolve(ask: Ask, path: Sequence[int]) -> Resolved:
         token_id = path[named["stop_strings"].index]
         text = chr(token_id) if token_id < 128 else "e"  # half of all bytes are no character
         criteria.append(_contains(text))
-        given |= {"stop_strings": [text], "tokenizer": hub_tokenizer()}
+        given |= {"stop_strings": [text]}
     if "streamer" in named:
         given["streamer"] = Recorder()
     drafter = Drafter(named["assistant_model"]) if "assistant_model" in named else None
@@ -171,13 +169,3 @@ class Drafter:
 @cache
 def _assistant() -> Any:
     return tiny_model().hf
-
-
-@cache
-def hub_tokenizer() -> PreTrainedTokenizerBase:
-    """Return the byte tokenizer as transformers has one. Stop strings need it."""
-    ids = {bytes_to_unicode()[byte]: byte for byte in range(256)}
-    ids |= {VOCABULARY.detokenize([each]): each for each in range(256, VOCABULARY.vocab_size)}
-    made = Tokenizer(models.BPE(ids, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made)
