@@ -68,8 +68,8 @@ class _FixedAttention(ListedAttention):
     def __init__(self, spec: AttentionSpec, window: int | None, num_tokens: int) -> None:
         super().__init__(spec, window, num_tokens)
         self._num_tokens, self._num_kv_heads = num_tokens, spec.queries.num_kv_heads
-        self._room = ListSizes.room(num_tokens, self._num_kv_heads, self._tokens_at_once, has_window=window is not None)
-        self._load(SegmentLists.fixed(self._room, spec.device))
+        room = ListSizes.room(num_tokens, self._num_kv_heads, self._tokens_at_once, has_window=window is not None)
+        self._load(SegmentLists.fixed(room, spec.device))
 
     def load(self, tokens: PassTokens) -> bool:
         """Write the lists of a step; return False if there is no room for them."""
@@ -87,7 +87,7 @@ class _FixedAttention(ListedAttention):
             compares_own=self._window is not None,
             holds=(),
         )
-        numbers = lists.spread(self._room)
+        numbers = lists.spread(self._lists)
         if numbers is None:
             return False
         write_to_device(self._numbers[: len(numbers)], numbers)

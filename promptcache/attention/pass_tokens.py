@@ -7,7 +7,7 @@ ends inside it. Masks are computed and kept on the host; backends move them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -137,16 +137,43 @@ class PassTokens:
             return None
         return self.users.tobytes()
 
-    def stored(self, window: int | None) -> list[tuple[KVView, SegmentMask]]:
-        """Return the segments that tokens attend to, and the older own tokens of chunks, with their masks.
+    def seen(self, window: int | None) -> Iterator[tuple[KVView, npt.NDArray[np.intp], int, bool]]:
+        """Yield the segments that tokens attend to, and the older own tokens of chunks.
+
+        Each comes with the indices of the tokens, which are above all of its positions, the first key that one of them
+        attends to, and whether the window of one of them may end inside.
 
         Args:
             window: A token attends to keys less than this many positions before it; None means all.
         """
-        seen = [*zip(self.segments, map(np.flatnonzero, self.users & self._above()), strict=True)]
-        seen += [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
-        masks = ((view, self._segment_mask(view, tokens, window)) for view, tokens in seen)
-        return [(view, mask) for view, mask in masks if mask is not None]
+        users = [*zip(self.segments, map(np.flatnonzero, self.users & self._above()), strict=True)]
+        users += [(each.older, np.arange(each.start, each.stop)) for each in self.chunks if each.older is not None]
+        for view, tokens in users:
+            start, is_cut = 0, False
+            if window is not None:
+                tokens = tokens[self.positions[tokens] - view.last < window]
+                is_cut = bool(len(tokens)) and bool(self.positions[tokens].max() - view.first >= window)
+                if is_cut:
+                    lowest = self.positions[tokens].min() - window
+                    start = int(np.searchsorted(view.position_array(), lowest, side="right"))
+            if len(tokens):
+                yield view, tokens, start, is_cut
+
+    def stored(self, window: int | None) -> list[tuple[KVView, SegmentMask]]:
+        """Return what `seen` yields, with masks."""
+        found = []
+        for view, tokens, start, is_cut in self.seen(window):
+            mask = None
+            if is_cut and window is not None:
+                inside = self.positions[tokens][:, None] - view.position_array()[start:] < window  # [T', S]
+                mask = None if inside.all() else torch.from_numpy(inside)
+            # The last tokens of a row are the end of its queries, which needs no copy.
+            first = int(tokens[0]) if self.is_chunk and len(tokens) == len(self.positions) - tokens[0] else 0
+            some = None if len(tokens) == len(self.positions) - first else tokens
+            found.append(
+                (view, SegmentMask(first_query=first, start=start, stop=view.num_tokens, mask=mask, tokens=some))
+            )
+        return found
 
     def _above(self) -> npt.NDArray[np.bool_]:
         """Return bool `[number of segments, T]`, whether a token is above a segment."""
@@ -154,23 +181,6 @@ class PassTokens:
             np.array([segment.last for segment in self.segments], dtype=np.int64)[:, None] < self.positions
         )
         return above
-
-    def _segment_mask(self, view: KVView, tokens: npt.NDArray[np.intp], window: int | None) -> SegmentMask | None:
-        """Return the mask of a view for `tokens`, which are above all of its positions."""
-        start, near = 0, None
-        if window is not None and len(tokens):
-            tokens = tokens[self.positions[tokens] - view.last < window]
-            if len(tokens) and self.positions[tokens].max() - view.first >= window:
-                queries, keys = self.positions[tokens], view.position_array()
-                start = int(np.searchsorted(keys, queries.min() - window, side="right"))
-                inside = queries[:, None] - keys[start:] < window  # [T', S]
-                near = None if inside.all() else torch.from_numpy(inside)
-        if not len(tokens):
-            return None
-        # The last tokens of a row are the end of its queries, which needs no copy.
-        first = int(tokens[0]) if self.is_chunk and len(tokens) == len(self.positions) - tokens[0] else 0
-        some = None if len(tokens) == len(self.positions) - first else tokens
-        return SegmentMask(first_query=first, start=start, stop=view.num_tokens, mask=near, tokens=some)
 
     def tail_mask(self, group: TailGroup, window: int | None) -> torch.Tensor | None:
         """Return the mask of tails, bool `[R, 1, 1, S]` on the host; None if each row attends to its whole tail."""

@@ -106,11 +106,6 @@ class ListSizes(NamedTuple):
             compared=_MOST_COMPARED if has_window else 0,
         )
 
-    @property
-    def begins(self) -> ListSizes:
-        """Where each list begins."""
-        return ListSizes(*accumulate(self[:-1], initial=0))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentLists:
@@ -118,15 +113,19 @@ class SegmentLists:
 
     Attributes:
         numbers: All lists, one behind the other, int64.
-        sizes, begins: Of each list. `entries` are indices of partial results, `starts` where those of each query begin
-            among them.
+        sizes: Of each list. `entries` are indices of partial results, `starts` where those of each query begin among
+            them.
         holds: Objects whose memory the lists have addresses of.
     """
 
     numbers: torch.Tensor
     sizes: ListSizes
-    begins: ListSizes
     holds: tuple[object, ...]
+
+    @property
+    def begins(self) -> ListSizes:
+        """Where each list begins."""
+        return ListSizes(*accumulate(self.sizes[:-1], initial=0))
 
     @property
     def own_positions(self) -> int:
@@ -142,15 +141,15 @@ class SegmentLists:
     def fixed(room: ListSizes, device: torch.device) -> SegmentLists:
         """Return lists without work, whose memory on a device has room for those of other steps (`spread`)."""
         numbers = torch.zeros(sum(room), dtype=torch.int64, device=device)
-        return SegmentLists(numbers=numbers, sizes=room, begins=room.begins, holds=())
+        return SegmentLists(numbers=numbers, sizes=room, holds=())
 
-    def spread(self, room: ListSizes) -> torch.Tensor | None:
-        """Return the numbers with each list where `room` has its place; None if a list is longer.
+    def spread(self, room: SegmentLists) -> torch.Tensor | None:
+        """Return the numbers with each list where fixed lists have its place; None if a list is longer.
 
         Items behind the last one have no queries, so that their programs do nothing. Lists behind the last number
         are left out.
         """
-        if any(size > most for size, most in zip(self.sizes, room, strict=True)):
+        if any(size > most for size, most in zip(self.sizes, room.sizes, strict=True)):
             return None
         old, new = self.begins, room.begins
         numbers, found = self.numbers.numpy(), np.zeros(new.compared + self.sizes.compared, dtype=np.int64)
@@ -164,28 +163,12 @@ class SegmentLists:
 def key_ranges(pass_tokens: PassTokens, window: int | None) -> Iterator[KeyRange]:
     """Yield the keys of a pass. Own keys of chunks are those of the layer's call."""
     positions = pass_tokens.positions
-    for segment, used in zip(pass_tokens.segments, pass_tokens.users, strict=True):
-        tokens = np.flatnonzero(used & (positions > segment.last))
-        yield from _stored(segment, tokens, positions, window)
+    for view, tokens, start, is_cut in pass_tokens.seen(window):
+        yield KeyRange(tokens, start, view.num_tokens, _memory_of(view, view.position_array() if is_cut else None))
     for group in pass_tokens.groups:
         yield from _tails(group, positions, window)
     for chunk in pass_tokens.chunks:
-        tokens = np.arange(chunk.start, chunk.stop)
-        if chunk.older is not None:
-            yield from _stored(chunk.older, tokens, positions, window)
-        yield KeyRange(tokens, chunk.start, chunk.stop, None)
-
-
-def _stored(view: KVView, tokens: _Tokens, positions: PositionArray, window: int | None) -> Iterator[KeyRange]:
-    """Yield the keys of a view for tokens above all of them."""
-    start, compared = 0, None
-    if window is not None:
-        tokens = tokens[positions[tokens] - view.last < window]
-        if len(tokens) and positions[tokens].max() - view.first >= window:
-            compared = view.position_array()
-            start = int(np.searchsorted(compared, positions[tokens].min() - window, side="right"))
-    if len(tokens):
-        yield KeyRange(tokens, start, view.num_tokens, _memory_of(view, compared))
+        yield KeyRange(np.arange(chunk.start, chunk.stop), chunk.start, chunk.stop, None)
 
 
 def _tails(group: TailGroup, positions: PositionArray, window: int | None) -> Iterator[KeyRange]:
@@ -277,11 +260,10 @@ def make_lists(
         *compared,
     ]
     sizes = ListSizes._make([*map(len, parts[:8]), num_compared])
-    begins = sizes.begins
     numbers = np.concatenate(parts).astype(np.int64, copy=False)
     fields = numbers[: len(segments)].reshape(-1, SEGMENT_FIELDS)  # a view
-    fields[fields[:, -1] != NO_POSITIONS, -1] += begins.compared
-    return SegmentLists(numbers=torch.from_numpy(numbers), sizes=sizes, begins=begins, holds=holds)
+    fields[fields[:, -1] != NO_POSITIONS, -1] += len(numbers) - num_compared
+    return SegmentLists(numbers=torch.from_numpy(numbers), sizes=sizes, holds=holds)
 
 
 def _keys_of_item(alike: Sequence[tuple[_Tokens, list[tuple[int, int, int]]]], num_kv_heads: int, at_once: int) -> int:

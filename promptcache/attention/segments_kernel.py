@@ -16,17 +16,13 @@ BLOCK_N = 32
 _ANY_NUMBER = (
     "layer",
     "window",
-    "num_tokens",
-    "num_own",
     "ranges",
     "items",
     "tokens",
     "positions",
     "own_positions",
-    "q_row",
     "q_head",
     "q_token",
-    "own_row",
     "own_head",
     "own_token",
 )  # no kernel is compiled again because one of them is 1 or a multiple of 16
@@ -42,17 +38,13 @@ def attend_kernel(
     numbers,
     layer,
     window,
-    num_tokens,
-    num_own,
     ranges,
     items,
     tokens,
     positions,
     own_positions,
-    q_row,
     q_head,
     q_token,
-    own_row,
     own_head,
     own_token,
     GROUPS: tl.constexpr,  # noqa: N803 - constants of Triton are in capitals
@@ -75,14 +67,12 @@ def attend_kernel(
     token = tl.load(numbers + tokens + entry + rows // GROUPS, mask=is_row, other=0)
     q_heads = head * GROUPS + rows % GROUPS
     width = tl.arange(0, D)
-    place = token % num_tokens
-    at = (token // num_tokens) * q_row + place * q_token + q_heads * q_head
+    at = token * q_token + q_heads * q_head
     q = tl.load(query + at[:, None] + width[None, :], mask=is_row[:, None], other=0.0)
-    last = place + (num_own - num_tokens)  # the own key of the query itself
-    end_own = tl.max(tl.where(is_row, last, 0), 0) + 1
+    end_own = tl.max(tl.where(is_row, token, 0), 0) + 1
     query_position = tl.zeros([BLOCK_M], tl.int64)
     if HAS_WINDOW:
-        query_position = tl.load(numbers + positions + place, mask=is_row, other=0)
+        query_position = tl.load(numbers + positions + token, mask=is_row, other=0)
 
     highest = tl.full([BLOCK_M], -float("inf"), accumulator)
     total = tl.zeros([BLOCK_M], accumulator)
@@ -93,17 +83,16 @@ def attend_kernel(
         is_own = segment < 0
         fields = numbers + tl.maximum(segment, 0) * 6
         is_stored = segment >= 0
-        own = (-1 - segment) * own_row + head * own_head
         stored = layer * tl.load(fields + 2, mask=is_stored, other=0)
         stored += head * tl.load(fields + 3, mask=is_stored, other=0)
-        offset = tl.multiple_of(tl.where(is_own, own, stored), 16)
+        offset = tl.multiple_of(tl.where(is_own, head * own_head, stored), 16)
         step = tl.multiple_of(tl.where(is_own, own_token, tl.load(fields + 4, mask=is_stored, other=0)), 16)
         where = tl.load(fields + 5, mask=is_stored, other=own_positions)
         k_address, v_address = tl.load(fields, mask=is_stored, other=0), tl.load(fields + 1, mask=is_stored, other=0)
         k_address = tl.where(is_own, own_keys.to(tl.int64), k_address)
         v_address = tl.where(is_own, own_values.to(tl.int64), v_address)
         keys, values = tl.multiple_of(k_address.to(kind), 16), tl.multiple_of(v_address.to(kind), 16)  # for wide loads
-        limit = tl.where(is_own, last, 1 << 62)
+        limit = tl.where(is_own, token, 1 << 62)  # the own key of the query itself
         stop = tl.minimum(stop, tl.where(is_own, end_own, 1 << 62))
         end_compared = tl.where(where >= 0, stop, 0)
         for begin in range(start, stop, BLOCK_N):
@@ -224,11 +213,9 @@ def _attend(
         numbers,
         layer,
         window,
-        query.shape[2],
-        keys.shape[2],
         *places,
-        *query.stride()[:3],
-        *keys.stride()[:3],
+        *query.stride()[1:3],
+        *keys.stride()[1:3],
         GROUPS=groups,
         NUM_KV_HEADS=kv_heads,
         D=query.shape[3],
@@ -255,8 +242,8 @@ def _merge(
     starts: int,
     entries: int,
 ) -> None:
-    batch, num_tokens, heads, width = out.shape
-    merge_kernel[(batch * num_tokens, heads)](
+    _, num_tokens, heads, width = out.shape
+    merge_kernel[(num_tokens, heads)](
         out,
         partial,
         lse,

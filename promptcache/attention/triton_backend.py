@@ -75,7 +75,9 @@ class ListedAttention:
 
     def _load(self, lists: SegmentLists) -> None:
         """Copy lists to the device, and allocate the partial results of one layer."""
-        self._lists = lists  # holds the memory that they have addresses of
+        self._lists, begins = lists, lists.begins  # holds the memory that they have addresses of
+        self._places = [begins.ranges, begins.items, begins.tokens, begins.positions, lists.own_positions]
+        self._merged = begins.starts, begins.entries
         self._numbers = to_device(lists.numbers, self._spec.device)
         self._allocate()
 
@@ -90,14 +92,11 @@ class ListedAttention:
         return max(1, self._block_m // self._spec.queries.num_groups)
 
     def run(self, layer: int, call: AttentionCall) -> torch.Tensor:
-        """Return the attention of one layer, `[B, T, Hq, D]`."""
-        lists, begins = self._lists, self._lists.begins
+        """Return the attention of one layer, `[1, T, Hq, D]`."""
         query, keys, values = (
             each if each.stride(3) == 1 else each.contiguous() for each in (call.query, call.keys, call.values)
         )
         ops: Any = _operators()
-        places = [begins.ranges, begins.items, begins.tokens, begins.positions, lists.own_positions]
-        has_window = self._window is not None
         ops.attend(
             query,
             keys,
@@ -108,14 +107,13 @@ class ListedAttention:
             layer,
             call.scale,
             self._window or 0,
-            has_window,
-            places,
-            lists.num_items,
+            self._window is not None,
+            self._places,
+            self._lists.num_items,
             self._block_m,
         )
-        batch, heads, num_tokens, width = query.shape
-        out = torch.empty((batch, num_tokens, heads, width), dtype=query.dtype, device=query.device)
-        ops.merge(out, self._partial, self._lse, self._numbers, call.sinks, begins.starts, begins.entries)
+        out = torch.empty_like(query.transpose(1, 2), memory_format=torch.contiguous_format)
+        ops.merge(out, self._partial, self._lse, self._numbers, call.sinks, *self._merged)
         return out
 
 

@@ -159,7 +159,7 @@ class _Describer:
                 return ["array", str(value.dtype), *value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
             case CodeType():
                 consts = [*map(describe, value.co_consts)]
-                return _digest([value.co_code.hex(), value.co_names, value.co_varnames, consts])
+                return digest_of([value.co_code.hex(), value.co_names, value.co_varnames, consts])
             case BuiltinFunctionType() | type():
                 return [value.__module__, value.__qualname__]
         if any(each is value for each in self._known):
@@ -211,8 +211,9 @@ def _type_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _digest(identity: object) -> str:
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+def digest_of(identity: object) -> str:
+    """Return a digest of a value of JSON, and of others by their text."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
@@ -221,7 +222,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
         names, about = inside
         parts = [(name, getattr(tensor, name)) for name in names]
         described = [[name, str(part.dtype), *part.shape, tensor_digest(part)] for name, part in parts]
-        return _digest([_type_name(tensor), _ADDRESS.sub("", repr(about)), described])
+        return digest_of([_type_name(tensor), _ADDRESS.sub("", repr(about)), described])
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(raw.numpy().data).hexdigest()
 

@@ -26,7 +26,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from promptcache.atomic import atomic_write, read_regular
 from promptcache.kv import FORMAT_VERSION
-from promptcache.model.additions import adapter_layers, additions, plain_tensors, tensor_digest, unused_weights
+from promptcache.model.additions import (
+    adapter_layers,
+    additions,
+    digest_of,
+    plain_tensors,
+    tensor_digest,
+    unused_weights,
+)
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")
 
@@ -51,7 +58,7 @@ def model_fingerprint(model: PreTrainedModel, regime: str, origin: WeightsOrigin
         if recorded is not None:
             recorded.remember(tensors, weights)
     about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config)]
-    return _digest_of([*about, weights, additions(model)])
+    return digest_of([*about, weights, additions(model)])
 
 
 def _is_in(name: str, places: Sequence[str]) -> bool:
@@ -68,16 +75,12 @@ def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     named = sorted(tensors.items())
     with ThreadPoolExecutor() as pool:
         digests = tuple(pool.map(tensor_digest, (tensor for _, tensor in named)))
-    return _digest_of(
+    return digest_of(
         [
             [name, str(tensor.dtype), *tensor.shape, digest]
             for (name, tensor), digest in zip(named, digests, strict=True)
         ]
     )
-
-
-def _digest_of(identity: object) -> str:
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _place(tensor: torch.Tensor) -> _WeightPlace | None:

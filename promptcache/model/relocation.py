@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
+from transformers.cache_utils import Cache
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.model.facts import MODEL_FAULTS
-from promptcache.model.layers import ModelLayers
+from promptcache.kv import KVShape
+from promptcache.model.facts import MODEL_FAULTS, Facts
 
 _NUM_PROBED = 8
 _FIRST_TOLERANCE = {torch.bfloat16: 0.02, torch.float16: 0.003}  # the only noise of the first layer is rounding
@@ -173,6 +174,23 @@ def _computed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+class ModelLayers(Protocol):
+    """What of a `Model` shows how its keys depend on positions."""
+
+    hf: Any
+    shape: KVShape
+    facts: Facts
+    context_length: int
+    num_known_tokens: int
+
+    def encode(self, token_ids: torch.Tensor, position_ids: torch.Tensor, cache: Cache) -> None:
+        """Run the layers over new tokens `[B, T]`; the cache grows by their KV."""
+
+    @staticmethod
+    def plain_cache(num_layers: int) -> Cache:
+        """Return an empty cache of plain layers."""
+
+
 def read_relocation(model: ModelLayers) -> Relocation:
     """Return the rotation of each layer's keys, found by encoding a short text at two places.
 
@@ -191,7 +209,7 @@ def read_relocation(model: ModelLayers) -> Relocation:
     dtype = model.shape.dtype
     first_tolerance = _FIRST_TOLERANCE.get(dtype, _FULL_FIRST_TOLERANCE)
     later_tolerance = _TOLERANCE.get(dtype, _FULL_TOLERANCE) + shift * _ANGLE_ERROR
-    near = torch.arange(num_tokens, device=model.device)
+    near = torch.arange(num_tokens, device=model.shape.device)
     keys, values = _encoded_twice(model, near, shift)
     rotations = _rotations(model, near, shift)
     layers: list[Rotation | None] = []
@@ -241,7 +259,7 @@ def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 def _rotations(model: ModelLayers, near: torch.Tensor, shift: int) -> list[Rotation]:
     """Return the different rotations that the model's rotary embeddings allow, for keys of D dimensions."""
-    like = torch.empty(0, device=model.device, dtype=_computed_in(model.shape.dtype))
+    like = torch.empty(0, device=model.shape.device, dtype=_computed_in(model.shape.dtype))
     position_ids = torch.cat((near, near + shift))
     known: list[tuple[torch.Tensor, torch.Tensor]] = []
     found = []

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from promptcache.diagnostics import ModelNotFound, UnsupportedModel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerFiles:
-    """The files of a folder about its tokenizer.
-
-    Attributes:
-        tokenizer_json: Content of `tokenizer.json`.
-        config: Settings of `tokenizer_config.json`, the special tokens of `special_tokens_map.json` under them.
-        chat_templates: Jinja2 sources by name; empty if there is none.
-        eos_token_ids: Where generation stops according to the model's configuration.
-    """
-
-    tokenizer_json: str
-    config: Mapping[str, Any]
-    chat_templates: Mapping[str, str]
-    eos_token_ids: tuple[int, ...]
-
-
-def read_tokenizer_files(folder: Path) -> TokenizerFiles:
+def read_tokenizer_files(folder: Path) -> tuple[str, dict[str, Any], Mapping[str, str], tuple[int, ...]]:
     """Read the tokenizer files of a model's folder.
+
+    Returns:
+        The content of `tokenizer.json`; the settings of `tokenizer_config.json` and below them the special tokens of
+        `special_tokens_map.json`; Jinja2 sources of chat templates by name; and the tokens where generation stops.
 
     Raises:
         ModelNotFound: no such folder, or no `tokenizer.json` in it.
@@ -41,12 +27,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     if tokenizer_json is None:
         raise ModelNotFound(f"folder '{folder}' has no tokenizer: tokenizer.json is missing")
     config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-    return TokenizerFiles(
-        tokenizer_json=tokenizer_json,
-        config=config,
-        chat_templates=_chat_templates(folder, config),
-        eos_token_ids=tuple(dict.fromkeys(_eos_token_ids(folder))),
-    )
+    return tokenizer_json, config, _chat_templates(folder, config), tuple(dict.fromkeys(_eos_token_ids(folder)))
 
 
 DEFAULT, TOOL_USE = "default", "tool_use"

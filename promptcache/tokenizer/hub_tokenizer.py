@@ -84,9 +84,9 @@ class HubTokenizer(TextTokenizer):
             ModelNotFound: no such folder, or no `tokenizer.json` in it.
             UnsupportedModel: a file in it, or the chat template, cannot be used; the message says why.
         """
-        files = read_tokenizer_files(Path(folder))
-        tokenizer_json = _as_loaded(files.tokenizer_json, files.config.get("added_tokens_decoder") or {})
-        return cls.from_parts(tokenizer_json, files.config, files.chat_templates, files.eos_token_ids)
+        tokenizer_json, config, templates, eos_token_ids = read_tokenizer_files(Path(folder))
+        tokenizer_json = _as_loaded(tokenizer_json, config.get("added_tokens_decoder") or {})
+        return cls.from_parts(tokenizer_json, config, templates, eos_token_ids)
 
     @classmethod
     def from_parts(
