@@ -44,7 +44,7 @@ from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
 from promptcache.loops import dynamic_cache_inputs, linked_inputs
-from promptcache.model import Model, adapt_tokenizer, as_model, load_model, reference_logits, tell_unused
+from promptcache.model import Model, as_model, load_model, reference_logits, tell_unused, wrap_tokenizer
 from promptcache.options import OptionKeywords
 from promptcache.planning import (
     Catalog,
@@ -52,9 +52,9 @@ from promptcache.planning import (
     PromptSource,
     TemplateOptions,
     check_room,
+    checked_batch,
     choose_placement,
     serve_schema,
-    several,
 )
 from promptcache.rows import History, open_graphs, open_pool
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
@@ -116,7 +116,7 @@ class Engine(Unpicklable):
         self.model = own_model = as_model(model, chosen.context_length)
         tell_unused(self.model.hf.generation_config, f"the generation configuration of {self.model.facts.name}")
         self.model.pack_weights(chosen.pack)
-        self.tokenizer: Tokenizer = adapt_tokenizer(tokenizer, self.model.end_ids)
+        self.tokenizer: Tokenizer = wrap_tokenizer(tokenizer, self.model.end_ids)
         own_tokenizer = self.tokenizer
         check_linking(self.model)
         self.positions = choose_placement(self.model, chosen.positions)
@@ -403,7 +403,7 @@ class Engine(Unpicklable):
         BYTES_ABOVE_0.check("batch_bytes", batch_bytes, InvalidValue)
         asked = self._requests.read(options)
         asked.check_batch()
-        requests = [self._requests.build(each, asked) for each in several(prompts)]
+        requests = [self._requests.build(each, asked) for each in checked_batch(prompts)]
         return answer_batch(requests, self._executor, batch_bytes)
 
     def stream(self, prompt: PromptSource, **options: Unpack[OptionKeywords]) -> Stream:
@@ -496,7 +496,7 @@ class Engine(Unpicklable):
 
     def logits_batch(self, prompts: Sequence[PromptSource], *, repair: str | None = None) -> tuple[torch.Tensor, ...]:
         """Return the logits `[N, V]` of each of several prompts. They share forward passes."""
-        plans = [self._fitting(each, repair) for each in several(prompts)]
+        plans = [self._fitting(each, repair) for each in checked_batch(prompts)]
         return logits_batch(plans, self._executor)
 
     def score(self, prompt: PromptSource, choices: Sequence[str], *, repair: str | None = None) -> tuple[Score, ...]:

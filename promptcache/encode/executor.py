@@ -25,7 +25,7 @@ from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows import History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, views_only
+from promptcache.rows import History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, without_cache
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
@@ -106,7 +106,7 @@ class Executor:
         """
         self.model = model
         self.store = store
-        self.pool = views_only(model) if pool is None else pool
+        self.pool = without_cache(model) if pool is None else pool
         self.history = history
         self.graphs = graphs
         self._fingerprint = fingerprint

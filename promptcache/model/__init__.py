@@ -6,7 +6,7 @@ The only core room that imports transformers.
 from promptcache.model.additions import runs_own_code
 from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized, is_tested
 from promptcache.model.fingerprint import config_identity
-from promptcache.model.load import AnyTokenizer, adapt_tokenizer, load_model, text_of_tokens, tokens_of_texts
+from promptcache.model.load import AnyTokenizer, load_model, text_of_tokens, tokens_of_texts, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
 from promptcache.model.options import needs_processors, read_options, tell_unused
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
@@ -23,7 +23,6 @@ __all__ = [
     "Model",
     "PositionedCache",
     "PositionedDynamicCache",
-    "adapt_tokenizer",
     "as_model",
     "config_identity",
     "function_schema",
@@ -45,4 +44,5 @@ __all__ = [
     "token_tensor",
     "tokens_of_texts",
     "used_tokens",
+    "wrap_tokenizer",
 ]

@@ -85,7 +85,7 @@ def load_model(
     return model, tokenizer
 
 
-def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequence[int] = ()) -> Tokenizer:
+def wrap_tokenizer(tokenizer: PreTrainedTokenizerBase | Tokenizer, end_ids: Sequence[int] = ()) -> Tokenizer:
     """Return our tokenizer with the vocabulary, rules and chat template of a transformers tokenizer.
 
     Our own tokenizers are returned as they are.

@@ -1,7 +1,14 @@
 """The schemas that an engine serves, and the plans of prompts against them. No model work."""
 
 from promptcache.planning.catalog import Catalog
-from promptcache.planning.planner import DEFAULT_NEW_TOKENS, Planner, PromptSource, TemplateOptions, check_room, several
+from promptcache.planning.planner import (
+    DEFAULT_NEW_TOKENS,
+    Planner,
+    PromptSource,
+    TemplateOptions,
+    check_room,
+    checked_batch,
+)
 from promptcache.planning.served_schema import ServedSchema, choose_placement, serve_schema
 from promptcache.planning.turns import ChatTurn, chat_message, turn_messages
 
@@ -15,8 +22,8 @@ __all__ = [
     "TemplateOptions",
     "chat_message",
     "check_room",
+    "checked_batch",
     "choose_placement",
     "serve_schema",
-    "several",
     "turn_messages",
 ]

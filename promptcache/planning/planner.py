@@ -206,7 +206,7 @@ def _estimated_bytes(text: str, plan: Plan) -> int:
     return 4096 + 2 * len(text) + 112 * plan.num_new_tokens + 136 * len(plan.pieces)
 
 
-def several(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:
+def checked_batch(prompts: Iterable[PromptSource]) -> tuple[PromptSource, ...]:
     """Return the prompts of a batch.
 
     Raises:

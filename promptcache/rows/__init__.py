@@ -1,7 +1,7 @@
 """Requests as rows of a forward pass: segments of stored KV, memory for new tokens, and history."""
 
 from promptcache.rows.batch import Batch
-from promptcache.rows.coalesce import Pool, open_pool, views_only
+from promptcache.rows.coalesce import Pool, open_pool, without_cache
 from promptcache.rows.finite import are_finite, has_finite_logits
 from promptcache.rows.forward_pass import Pass, Row, StopCheck
 from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt, num_shared
@@ -28,5 +28,5 @@ __all__ = [
     "open_graphs",
     "open_pool",
     "tail_size",
-    "views_only",
+    "without_cache",
 ]

@@ -17,7 +17,7 @@ from promptcache.attention import to_device
 from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model, step_cache
-from promptcache.rows.coalesce import Pool, views_only
+from promptcache.rows.coalesce import Pool, without_cache
 from promptcache.rows.forward_pass import Pass, Row, SharedKV, StopCheck
 from promptcache.rows.history import Recalled
 from promptcache.rows.link import coalesced_segments, linked_segments, shared_segments
@@ -46,7 +46,7 @@ class Batch:
             graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
         self._model = model
-        self._pool = views_only(model) if pool is None else pool
+        self._pool = without_cache(model) if pool is None else pool
         self._graphs = graphs
         self._rows: list[Row] = []
         self._shared: SharedKV | None = None  # None after the set of rows changed

@@ -199,6 +199,6 @@ def open_pool(model: Model, memory: KVMemory) -> Pool:
     return Pool(model, memory, joins_at=1 if joins_at_once else 2)
 
 
-def views_only(model: Model) -> Pool:
+def without_cache(model: Model) -> Pool:
     """Return a pool that copies shifted segments only, and keeps no copy."""
     return Pool(model, small_tokens=0)

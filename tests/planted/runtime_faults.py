@@ -186,7 +186,7 @@ def _context_stays(patch: Patch) -> None:
         def coalesce(self, segments: Any, new_positions: Any) -> Any:
             return tuple(segments), 0
 
-    patch.setattr(batch, "views_only", Lazy)
+    patch.setattr(batch, "without_cache", Lazy)
 
 
 @fault("own tokens beyond the first forward do not see the older ones", law="generation is the reference")

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from promptcache.language import DEFAULT_REPAIR, CheckedSchema
 from promptcache.layout import Plan
-from promptcache.model import adapt_tokenizer
+from promptcache.model import wrap_tokenizer
 from promptcache.planning import Catalog, Planner, serve_schema
 from promptcache.tokenizer import FROZEN_DATE, Tokenizer
 from tests.laws.position_oracle import planned_tokens
@@ -104,7 +104,7 @@ def make_subject(name: str, kind: str, ours: str) -> Subject:
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", **shape.tokens}
     reference = PreTrainedTokenizerFast(tokenizer_object=Backend.from_str(_rules(kind)), **tokens)
     reference.chat_template = ours
-    tokenizer = adapt_tokenizer(reference)
+    tokenizer = wrap_tokenizer(reference)
     reference.chat_template = shape.source
     planner = Planner(Catalog(None), tokenizer, _MAX_POSITIONS, DEFAULT_REPAIR)
     controls = frozenset(_controls(reference, shape))

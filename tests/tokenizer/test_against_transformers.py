@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from promptcache.diagnostics import InvalidValue, UnsupportedModel
 from promptcache.language import Role
-from promptcache.model import adapt_tokenizer
+from promptcache.model import wrap_tokenizer
 from promptcache.tokenizer import Conversations, HubTokenizer
 from tests.tokenizer import small_tokenizers as small
 
@@ -45,7 +45,7 @@ def test_answers_are_decoded_as_in_transformers(kind: Callable[[], str]):
     """The text of an answer is that of transformers' `decode`, without end tokens and what the tokenizer adds."""
     rules = with_words(kind())
     theirs = reference(rules, eos_token=json.loads(rules)["added_tokens"][1]["content"])
-    ours = adapt_tokenizer(theirs)
+    ours = wrap_tokenizer(theirs)
     edges = {theirs.eos_token_id, *theirs("fox").input_ids} - {*theirs("fox", add_special_tokens=False).input_ids}
     for text in (*TEXTS, "take amlodipine now", "<tool>the dog</tool>", "a<think>b</think>"):
         token_ids = [*theirs(text, add_special_tokens=False).input_ids, *theirs("fox").input_ids, theirs.eos_token_id]
@@ -86,7 +86,7 @@ def test_a_loaded_tokenizer_has_the_fingerprint_of_its_folder(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1]}))
 
-    loaded = adapt_tokenizer(PreTrainedTokenizerFast.from_pretrained(tmp_path))
+    loaded = wrap_tokenizer(PreTrainedTokenizerFast.from_pretrained(tmp_path))
     read = HubTokenizer.from_folder(tmp_path)
 
     assert [loaded.tokenize(text) for text in TEXTS] == [read.tokenize(text) for text in TEXTS]
@@ -110,7 +110,7 @@ def test_what_comes_first_is_what_transformers_puts_there(
     theirs = AutoTokenizer.from_pretrained(tmp_path)
 
     bare = theirs("the fox", add_special_tokens=False).input_ids
-    for ours in (HubTokenizer.from_folder(tmp_path), adapt_tokenizer(theirs)):
+    for ours in (HubTokenizer.from_folder(tmp_path), wrap_tokenizer(theirs)):
         assert [*ours.bos_ids, *bare] == theirs("the fox").input_ids
 
 
@@ -125,7 +125,7 @@ def test_a_caller_of_transformers_decides_what_comes_first(add: bool, tmp_path: 
     changed = AutoTokenizer.from_pretrained(tmp_path, add_bos_token=not add)
     changed.add_bos_token = add
 
-    assert [adapt_tokenizer(each).bos_ids for each in (given, changed)] == [(1,) if add else ()] * 2
+    assert [wrap_tokenizer(each).bos_ids for each in (given, changed)] == [(1,) if add else ()] * 2
 
 
 @pytest.mark.parametrize("place", ["a list", "files", "a loaded tokenizer"])
@@ -144,7 +144,7 @@ def test_templates_are_used_by_name_as_in_transformers(place: str, tmp_path: Pat
             inside = "" if name == "default" else "additional_chat_templates/"
             (tmp_path / f"{inside}{'chat_template' if name == 'default' else name}.jinja").write_text(source)
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    ours = adapt_tokenizer(theirs) if place == "a loaded tokenizer" else HubTokenizer.from_folder(tmp_path)
+    ours = wrap_tokenizer(theirs) if place == "a loaded tokenizer" else HubTokenizer.from_folder(tmp_path)
     chat = [{"role": "user", "content": "a"}]
 
     for options in (
@@ -172,11 +172,11 @@ def test_named_templates_are_chosen_as_in_transformers(names: tuple[str, ...], t
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
 
     if "default" in names:
-        for ours in (adapt_tokenizer(theirs), HubTokenizer.from_folder(tmp_path)):
+        for ours in (wrap_tokenizer(theirs), HubTokenizer.from_folder(tmp_path)):
             assert Conversations(ours).gaps((Role.USER,), generation_prompt=True)[0] == "<|im_start|>user\n"
         return
     with pytest.raises(ValueError, match="no default"):
         theirs.apply_chat_template([{"role": "user", "content": "a"}])
-    for create in (lambda: adapt_tokenizer(theirs), lambda: HubTokenizer.from_folder(tmp_path)):
+    for create in (lambda: wrap_tokenizer(theirs), lambda: HubTokenizer.from_folder(tmp_path)):
         with pytest.raises(UnsupportedModel, match="'tool_use' is named 'default'"):
             create()
