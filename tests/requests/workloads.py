@@ -158,7 +158,11 @@ CONFLICTS: Conflicts = (
     (frozenset({"logprobs"}), ROWS | DRAFTS, "the engine refuses it"),
     (frozenset({"num_return_sequences"}), frozenset({Way.STREAM, Way.SERVICE, Way.CHAT}), "the engine refuses it"),
     (frozenset({"streamer"}), frozenset({Way.STREAM, Way.BATCH}), "the engine refuses it"),
-    (frozenset({"logprobs", "generation_config"}), frozenset({Way.LINK}), "the call is one of transformers"),
+    (
+        frozenset({"logprobs", "generation_config", "stop_strings"}),
+        frozenset({Way.LINK}),
+        "the call is one of transformers",
+    ),
 )
 
 
