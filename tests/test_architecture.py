@@ -225,8 +225,8 @@ _BELOW_STORES = "diagnostics locks kv.codec kv.eviction kv.keys kv.store kv.type
 SUB_ROOMS = {
     "kv/memory": _BELOW_STORES,
     "kv/files": f"{_BELOW_STORES} atomic codecs",
-    "language/syntax": "diagnostics structured",
-    "language/rules": "diagnostics locks language.checked language.syntax",
+    "language/syntax": "diagnostics language.limits structured",
+    "language/rules": "diagnostics locks language.checked language.limits language.syntax",
     "language/format": "diagnostics language.check language.prompt language.schema language.syntax",
 }
 """Sub-rooms, and all that each may import of ours beside itself. Neither `kv/memory` nor `kv/files` imports the other."""

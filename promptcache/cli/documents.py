@@ -43,7 +43,6 @@ _STDIN = "-"
 _STDIN_NAME = "<stdin>"
 _MAX_FILES = 1000  # searched per folder
 _ROOTS = frozenset({"schema", "prompt"})
-_MAX_CONTEXT_BYTES = 8 * 1024 * 1024
 
 
 class DocumentKind(StrEnum):
@@ -131,9 +130,9 @@ def read_context(path: Path) -> TemplateContext:
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
-        data = file.read(_MAX_CONTEXT_BYTES + 1)
-    if len(data) > _MAX_CONTEXT_BYTES:
-        raise UsageMistake(f"--context {path}: the file has more than {_MAX_CONTEXT_BYTES} bytes")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageMistake(f"--context {path}: the file has more than {MAX_BYTES} bytes")
     try:
         values = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as fault:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from promptcache.engine import Engine
     from promptcache.server import ApiKeys, SchemaFolder
 
-_MAX_CONFIG_BYTES = 2**20
 _OF_RAY = {"host", "port", "insecure", "ray", "replicas"}
 """Options that an application of Ray Serve has no use for."""
 _PLACE = f"{__name__}.place"
@@ -50,8 +49,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
         return
     place = ctx.meta[_PLACE] = f"--config {path}"
     try:
-        with path.open("rb") as file:
-            values = tomllib.loads(file.read(_MAX_CONFIG_BYTES).decode("utf-8-sig"))
+        values = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise EnvironmentMissing(f"{place}: {error.strerror}") from None
     except ValueError as error:

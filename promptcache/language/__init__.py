@@ -31,6 +31,7 @@ from promptcache.language.checked import (
 from promptcache.language.examples import example_prompt, text_of
 from promptcache.language.format.formatter import format_document
 from promptcache.language.grammar import document_grammar
+from promptcache.language.limits import MAX_BYTES, MAX_STEPS
 from promptcache.language.load import are_messages, is_markup, open_prompt, open_schema
 from promptcache.language.messages import ChatMessage, ChatMessages, read_messages
 from promptcache.language.outside_turns import text_outside_turns
@@ -48,7 +49,7 @@ from promptcache.language.rules.combinations import (
     open_solver,
 )
 from promptcache.language.rules.rules import RuleKind
-from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, limited_solver
+from promptcache.language.rules.solver import RuleSolver, limited_solver
 from promptcache.language.schema import Schema, module, parse_schema, slot
 from promptcache.language.syntax.answers import output_format
 from promptcache.language.syntax.elements import vocabulary
@@ -98,7 +99,6 @@ from promptcache.language.syntax.prompt_nodes import Argument, Message, Referenc
 from promptcache.language.syntax.repair import DEFAULT_REPAIR, REPAIR, Repair, RepairKind
 from promptcache.language.syntax.source import (
     HEAD_BYTES,
-    MAX_BYTES,
     NOT_IN_XML,
     decode,
     read_document,

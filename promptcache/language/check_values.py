@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from promptcache.diagnostics import FLAG, TEXT, Diagnostic, Kind, Span, diagnostic, instance, is_text, one_of, shown
+from promptcache.language.limits import MAX_DEPTH
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS
 from promptcache.language.syntax.member_files import ListedMembers
@@ -23,7 +24,6 @@ from promptcache.language.syntax.nodes import (
     SchemaDocument,
     Text,
 )
-from promptcache.language.syntax.xml import MAX_DEPTH
 
 
 def _is_members(value: object) -> bool:

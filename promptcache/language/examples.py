@@ -17,15 +17,13 @@ from promptcache.language.checked import (
     FinalText,
     Selection,
 )
+from promptcache.language.limits import MAX_EXAMPLES
 from promptcache.language.prompt import Prompt, parse_prompt_at
 from promptcache.language.resolve import resolve_prompt
 from promptcache.language.rules.explain import broken_rule
 from promptcache.language.syntax.answers import answer_refusal
 from promptcache.language.syntax.names import quoted
 from promptcache.language.syntax.nodes import Example, place
-
-MAX_EXAMPLES = 500
-"""Maximum number of examples in a schema."""
 
 _MAX_EXPLAINED = 20
 

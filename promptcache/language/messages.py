@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from promptcache.diagnostics import TEXT, InvalidValue, Kind, Span, did_you_mean, shown
+from promptcache.language.limits import MAX_DEPTH
 from promptcache.language.syntax.nodes import Role
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -32,7 +33,6 @@ _CALLS = Kind("a list of calls of tools", lambda value: isinstance(value, list |
 _ROLES: Mapping[str, Role] = {**{str(role): role for role in Role}, "developer": Role.SYSTEM}
 _TOOL = "tool"
 _OF_TOOLS = (_TOOL, "function")
-_MAX_DEPTH = 64
 _RESULT_FIELDS = ("tool_call_id", "name")
 _REASONING = ("reasoning_content", "reasoning")
 _NO_TEXT = ("function_call", "audio", "refusal", "reasoning_details", "thinking", "thinking_blocks")
@@ -114,8 +114,8 @@ def _call(call: Any, place: str) -> dict[str, Any]:
         raise InvalidValue(
             f"{place}.function.arguments={shown(arguments)} is not allowed: JSON of an object is expected"
         )
-    if _is_deeper(arguments, _MAX_DEPTH):
-        raise InvalidValue(f"{place}.function.arguments has more than {_MAX_DEPTH} lists and objects inside each other")
+    if _is_deeper(arguments, MAX_DEPTH):
+        raise InvalidValue(f"{place}.function.arguments has more than {MAX_DEPTH} lists and objects inside each other")
     made = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     if call.get("id") is None:
         return made

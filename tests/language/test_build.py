@@ -87,21 +87,21 @@ def nested(num_levels: int) -> Schema:
 
 def test_built_schemas_are_as_deep_as_their_documents():
     """The deepest schema is printed and read; deeper ones are refused, however deep they are. Exact text is an element."""
-    deepest = nested(98)
+    deepest = nested(48)
     assert check_schema(parse_schema(print_schema(deepest))).modules.keys() == check_schema(deepest).modules.keys()
-    for num_levels in (99, 600):
-        with pytest.raises(SchemaError, match=r"PC005 .* nested more than 100 deep"):
+    for num_levels in (49, 600):
+        with pytest.raises(SchemaError, match=r"PC005 .* nested more than 50 deep"):
             check_schema(nested(num_levels))
 
 
 def test_long_separators_are_printed_and_read():
     """The limit of a separator counts its characters, not those of its escapes."""
-    for separator in ("\n" * 100, "\\" * 100):
+    for separator in ("\n" * 200, "\\" * 200):
         built = Schema("s").module("m", "x", separator=separator)
         assert print_schema(parse_schema(print_schema(built))) == print_schema(built)
         assert check_schema(parse_schema(print_schema(built)))
     with pytest.raises(SchemaError, match="PC105"):
-        parse_schema(f'<schema name="s"><module name="m" separator="{"x" * 101}">x</module></schema>')
+        parse_schema(f'<schema name="s"><module name="m" separator="{"x" * 201}">x</module></schema>')
 
 
 def is_open(schema: Schema) -> bool:

@@ -93,9 +93,9 @@ def test_a_slash_tells_a_module_from_a_keyword():
     assert schema.guaranteed["not"] == {"not"}
 
 
-@pytest.mark.parametrize("test", ["(" * 60 + "a" + ")" * 60, "not " * 60 + "a", " or ".join(["a"] * 600)])
-def test_large_conditions_are_refused(test):
-    """The depth and the length of a condition are limited."""
+@pytest.mark.parametrize("test", ["(" * 60 + "a" + ")" * 60, "not " * 60 + "a"])
+def test_deep_conditions_are_refused(test):
+    """The depth of a condition is limited."""
     with pytest.raises(SchemaError) as caught:
         checked(with_rules(f'<assert test="{test}"/>'))
     assert codes(caught.value.diagnostics) == ["PC308"]

@@ -10,7 +10,7 @@ import pytest
 from promptcache.diagnostics import MAX_FAULTS, LanguageError
 from promptcache.language import Prompt, Schema
 from promptcache.language.syntax.names import MAX_SUGGESTIONS
-from promptcache.language.syntax.patterns import MAX_TEXT, Pattern
+from promptcache.language.syntax.patterns import Pattern
 from tests.language.documents import checked, codes, selected
 
 MODULE = '<module name="a"/>'
@@ -23,15 +23,6 @@ def test_patterns_know_sets_and_escapes():
     assert Pattern("[\\d\\]x-z]+").matches("7]y")
     assert not Pattern("[^\\d]").matches("7")
     assert Pattern("a\\tb").matches("a\tb")
-
-
-def test_long_texts_are_not_looked_at():
-    """Text over the length limit of patterns does not match, and the message for such an argument has both lengths."""
-    assert Pattern("a*").matches("a" * MAX_TEXT)
-    assert not Pattern("a*").matches("a" * (MAX_TEXT + 1))
-    schema = f'<schema name="s"><module name="a"><parameter name="p" length="{MAX_TEXT * 2}" pattern="a*"/></module></schema>'
-    with pytest.raises(LanguageError, match=f"has {MAX_TEXT + 1} characters"):
-        selected(f'<prompt schema="s"><a p="{"a" * (MAX_TEXT + 1)}"/></prompt>', schema)
 
 
 def test_no_document_has_more_faults_than_anyone_reads():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import Schema, check_schema, parse_schema
-from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.limits import MAX_BYTES
 from tests.conftest import law_examples
 from tests.strategies import BrokenSchema, SchemaFiles, broken_schemas, schema_files
 

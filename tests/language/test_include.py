@@ -187,8 +187,8 @@ def bombs(folder: Path) -> list[Path]:
     files["many"] = "".join(f'<module name="m{number}"/>' for number in range(5_000))
     files["long"] = "".join(within.format(number, "megabyte") for number in range(1_000))
     files["megabyte"] = f'<module name="m">{"x" * 1024 * 1024}</module>'
-    files |= {f"chain{level}": f'<include href="chain{level + 1}.xml"/>' for level in range(50)}
-    nest, nested = '<module name="m">' * 90, "</module>" * 90
+    files |= {f"chain{level}": f'<include href="chain{level + 1}.xml"/>' for level in range(60)}
+    nest, nested = '<module name="m">' * 45, "</module>" * 45
     files |= {f"deep{level}": f'{nest}<include href="deep{level + 1}.xml"/>{nested}' for level in range(19)}
     files |= {"deep19": '<module name="m"/>'}
     written(folder, **{name: schema_of(text) for name, text in files.items()})

@@ -19,7 +19,7 @@ from promptcache.language import (
     print_schema,
     walk,
 )
-from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.limits import MAX_BYTES
 from tests.language.documents import TRAVEL, checked, codes, cut, outline, spans
 
 PAPER = """

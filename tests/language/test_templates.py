@@ -339,7 +339,7 @@ from promptcache.diagnostics import SchemaError
 from promptcache.language import Text
 from promptcache.language.syntax import sandbox
 from promptcache.language.syntax.templates import render_template
-sandbox._MAX_SECONDS = 0.25
+sandbox.MAX_RENDER_S = 0.25
 render_template("{{ a }}", {"a": 1}, "t", SchemaError)
 VALUES = {"x": list(range(1000)), "many": [str(n) for n in range(100_000)], "nulls": [None] * 100_000,
           "huge": "a" * 1_000_000, "' in huge": ["a"] * 1_000_000, "a": "a"}
@@ -360,7 +360,7 @@ print(json.dumps([found, int(peak[1])]))
 
 def test_endless_loops_end_in_any_thread(monkeypatch):
     """A loop that writes nothing ends at the limit of its own thread, with the place of the loop."""
-    monkeypatch.setattr(sandbox, "_MAX_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox, "MAX_RENDER_S", 0.1)
     template = "{% for a in x %}\n{% for b in x %}{% for c in x %}{% endfor %}{% endfor %}{% endfor %}"
 
     def render() -> tuple[str, int]:

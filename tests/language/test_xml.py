@@ -15,8 +15,8 @@ from lxml import etree
 
 from promptcache.diagnostics import SchemaError
 from promptcache.language import parse_schema, root_tag
-from promptcache.language.syntax.source import MAX_BYTES
-from promptcache.language.syntax.xml import MAX_DEPTH, MAX_ELEMENTS, MAX_TAG_NAME, Characters, Element, parse_xml
+from promptcache.language.limits import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS
+from promptcache.language.syntax.xml import Characters, Element, parse_xml
 from tests.conftest import law_examples
 from tests.language.documents import cut
 from tests.speed import is_within
@@ -119,7 +119,6 @@ HOSTILE = [
     *(("PC004", each) for each in ("x" * (MAX_BYTES + 1), b"x" * (MAX_BYTES + 1), "é" * (MAX_BYTES // 2 + 1))),
     *(("PC005", each) for each in ("<schema>" * (MAX_DEPTH + 1), "<doc>" * (MAX_BYTES // 5))),
     ("PC009", '<schema name="s">' + "<doc/>" * MAX_ELEMENTS + "</schema>"),
-    ("PC009", f"<{'a' * (MAX_TAG_NAME + 1)}/>"),
     ("PC009", f"<schema {'a' * (MAX_BYTES - 20)}='1'/>"),
 ]
 

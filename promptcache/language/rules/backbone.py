@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
+from promptcache.language.limits import MAX_STEPS
 from promptcache.language.rules.rules import Check, Implication, Rule, Rules
-from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver
+from promptcache.language.rules.solver import RuleSolver, TooHardError, limited_solver
 from promptcache.language.syntax.conditions import Cardinality
 
 _MAX_GUESSES = 30

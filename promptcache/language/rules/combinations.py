@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
+from promptcache.language.limits import MAX_STEPS
 from promptcache.language.rules.rules import Rules
-from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver
+from promptcache.language.rules.solver import RuleSolver, TooHardError, limited_solver
 
 MAX_COUNTED = 10_000
 """Number of combinations up to which they are counted and listed."""

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, Span, diagnostic
 from promptcache.language.checked import CheckedModule, CheckedScaffold
+from promptcache.language.limits import MAX_STEPS
 from promptcache.language.rules.rules import Check, Default, Implication, Rule, RuleKind, Rules
-from promptcache.language.rules.solver import MAX_STEPS, RuleSolver, TooHardError, limited_solver, max_steps
+from promptcache.language.rules.solver import RuleSolver, TooHardError, limited_solver, max_steps
 from promptcache.language.syntax.conditions import Cardinality
 from promptcache.language.syntax.index import Index
 from promptcache.language.syntax.names import MAX_LISTED, ancestors, element, listed

@@ -18,15 +18,10 @@ from pysat.formula import CNFPlus
 from pysat.solvers import Solver
 
 from promptcache.diagnostics import PromptCacheError
+from promptcache.language.limits import MAX_STEPS
 from promptcache.language.rules.rules import Implication, Rule
 from promptcache.language.syntax.conditions import And, Cardinality, Not, Or, Present, Test
 from promptcache.locks import new_rlock
-
-MAX_STEPS = 20_000_000
-"""Limit of the work on one question about rules, such as the check of a schema: a few seconds.
-
-A step is one propagation of the solver. One question inside another one shares its limit.
-"""
 
 _STEPS_OF_LITERAL = 10  # of a clause, or of a propagation that Python reads
 _STEPS_OF_CONFLICT = 100

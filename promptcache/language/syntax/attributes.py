@@ -14,11 +14,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from promptcache.diagnostics import FLAG, TEXT, Kind, is_text, one_of, whole
+from promptcache.language.limits import MAX_NAME
 from promptcache.language.syntax.conditions import TOKEN
 from promptcache.language.syntax.repair import REPAIR, is_repair
-
-MAX_SEPARATOR = 100
-"""Maximum length of a separator, in characters. The separator is repeated between all blocks."""
 
 _MAX_NUMBER = 999_999_999
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -104,7 +102,7 @@ def escape(text: str) -> str:
 
 def _unescape(text: str) -> str | None:
     found = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], ""), text)
-    is_right = all(match[1] in _ESCAPES for match in _ESCAPE.finditer(text)) and len(found) <= MAX_SEPARATOR
+    is_right = all(match[1] in _ESCAPES for match in _ESCAPE.finditer(text)) and len(found) <= MAX_NAME
     return found if is_right else None
 
 
@@ -155,10 +153,10 @@ ALTERNATIVES = ValueKind(
 )
 SEPARATOR = ValueKind(
     in_python=Kind(
-        f"text of at most {MAX_SEPARATOR} characters",
-        lambda value: is_text(value) and len(value) <= MAX_SEPARATOR,
+        f"text of at most {MAX_NAME} characters",
+        lambda value: is_text(value) and len(value) <= MAX_NAME,
     ),
-    expected=rf"text of at most {MAX_SEPARATOR} characters with no escapes but \n, \t and \\",
+    expected=rf"text of at most {MAX_NAME} characters with no escapes but \n, \t and \\",
     read=_unescape,
     write=escape,
     facets=(("pattern", r"([^\\]|\\[nt\\])*"),),

@@ -14,12 +14,11 @@ from collections.abc import Callable, Set
 from typing import NamedTuple, TypeAlias
 
 from promptcache.diagnostics import did_you_mean
+from promptcache.language.limits import MAX_DEPTH
 
 TOKEN = re.compile(r"[()]|&&?|\|\|?|[-=]>|[!,]|(?:(?![-=]>)[^\s()&|!,])+")
 """Pattern of a token: a parenthesis, keyword or path, or a symbol of another language, which gets its own message."""
 
-_MAX_TOKENS = 1_000
-_MAX_DEPTH = 50
 _JOINING = ("and", "or", "implies")
 KEYWORDS = frozenset({*_JOINING, "not"})
 _SYMBOLS = {"&&": "and", "&": "and", ",": "and", "||": "or", "|": "or", "!": "not", "->": "implies", "=>": "implies"}
@@ -76,12 +75,9 @@ def read_condition(text: str, follow: Callable[[str, int], str]) -> Test:
         follow: Function that maps a path and the number of its token to the path of a module from the root.
 
     Raises:
-        ConditionError: The condition is malformed, too long, or nested too deeply.
+        ConditionError: The condition is malformed, or nested too deeply.
     """
     tokens = TOKEN.findall(text)
-    if len(tokens) > _MAX_TOKENS:
-        message = f"the condition has {len(tokens)} words, and at most {_MAX_TOKENS} are allowed"
-        raise ConditionError(message, _MAX_TOKENS, "split it into several rules", "PC308")
     reader = _ConditionReader(tokens, follow)
     test = reader.implies(0)
     if reader.position < len(tokens):
@@ -148,8 +144,8 @@ class _ConditionReader:
         return False
 
     def _descend(self, depth: int) -> None:
-        if depth >= _MAX_DEPTH:
-            message = f"the condition is nested more than {_MAX_DEPTH} deep"
+        if depth >= MAX_DEPTH:
+            message = f"the condition is nested more than {MAX_DEPTH} deep"
             raise ConditionError(message, self.position - 1, "split it into several rules", "PC308")
 
 

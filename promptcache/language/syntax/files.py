@@ -25,8 +25,9 @@ from promptcache.diagnostics import (
     did_you_mean,
     instance,
 )
+from promptcache.language.limits import MAX_BYTES
 from promptcache.language.syntax.nodes import Collection, Member, Module, SchemaDocument, Text, walk
-from promptcache.language.syntax.source import MAX_BYTES, Source, decode, read_document
+from promptcache.language.syntax.source import Source, decode, read_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,9 @@ def read_src(written: str, folder: Folder | None, span: Span, document: str = "s
     """
 
     def read(file: BinaryIO) -> str | Diagnostic:
-        data = file.read()
+        data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return diagnostic("PC213", f"src={written!r} has more than {MAX_BYTES} bytes", span)
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as fault:
@@ -196,7 +199,7 @@ def read_src(written: str, folder: Folder | None, span: Span, document: str = "s
             message = f"src={written!r} is not UTF-8: byte 0x{data[fault.start]:02x} in line {line}"
             return diagnostic("PC212", message, span, "save the file as UTF-8")
 
-    return open_src(written, folder, span, read, MAX_BYTES, document)
+    return open_src(written, folder, span, read, document)
 
 
 def open_src(
@@ -204,12 +207,11 @@ def open_src(
     folder: Folder | None,
     span: Span,
     read: Callable[[BinaryIO], _Read],
-    limit: int,
     document: str = "schema",
 ) -> _Read | Diagnostic:
     """Return what `read` returns for the file that `src` names, or a diagnostic.
 
-    A file of more than `limit` bytes is refused. `document` is as for `find_file`.
+    `document` is as for `find_file`.
     """
     path = find_file("src", written, folder, span, document)
     if isinstance(path, Diagnostic):
@@ -217,9 +219,6 @@ def open_src(
     assert folder is not None, "a file was found in it"
     try:
         with folder.open(path) as file:
-            if file.seek(0, os.SEEK_END) > limit:
-                return diagnostic("PC213", f"src={written!r} has more than {limit} bytes", span)
-            file.seek(0)
             return read(file)
     except OSError as fault:
         return diagnostic("PC211", f"src={written!r} cannot be read: {fault.strerror}", span)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, SchemaError, Span, diagnostic
+from promptcache.language.limits import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS
 from promptcache.language.syntax.files import Folder, find_file, is_template, open_document
-from promptcache.language.syntax.source import MAX_BYTES, Source
-from promptcache.language.syntax.xml import MAX_ELEMENTS, Element, parse_xml
-
-MAX_INCLUDES = 20
-"""Maximum depth of nested includes."""
+from promptcache.language.syntax.source import Source
+from promptcache.language.syntax.xml import Element, parse_xml
 
 
 class IncludedFile(NamedTuple):
@@ -38,12 +36,11 @@ class Includes:
         self.rendered = False
         self._context = context
         self._roots: dict[Path, Element | None] = {}
-        self._bytes = self._items = self._characters = 0
+        self._num_items = self._num_characters = 0
 
     def source(self, data: bytes, name: str) -> Source:
         """Return the text of a file; templates are rendered."""
         self.rendered |= is_template(name)
-        self._bytes += len(data)
         return open_document(data, name, self._context, SchemaError)
 
     def open(self, href: str, href_span: Span, folder: Folder | None, span: Span) -> IncludedFile | list[Diagnostic]:
@@ -58,8 +55,8 @@ class Includes:
         assert folder is not None, "a file was found in it"
         if path in self.chain:
             return [_circle([*self.chain[self.chain.index(path) :], path], folder, href_span)]
-        if len(self.chain) >= MAX_INCLUDES:
-            raise too_much(f"includes are nested more than {MAX_INCLUDES} deep", span)
+        if len(self.chain) >= MAX_DEPTH:
+            raise too_much(f"includes are nested more than {MAX_DEPTH} deep", span)
         if path not in self._roots:
             self._roots[path] = None
             try:
@@ -81,13 +78,11 @@ class Includes:
         self.chain.pop()
 
     def _spend(self, root: Element, span: Span) -> None:
-        self._items += _num_items(root)
-        self._characters += len(root.source.text)
-        if self._bytes > MAX_BYTES:
-            raise too_much(f"the files of this schema have more than {MAX_BYTES} bytes", span)
-        if self._items > MAX_ELEMENTS:
+        self._num_items += _num_items(root)
+        self._num_characters += len(root.source.text)
+        if self._num_items > MAX_ELEMENTS:
             raise too_much(f"includes add more than {MAX_ELEMENTS} items to this schema", span)
-        if self._characters > MAX_BYTES:
+        if self._num_characters > MAX_BYTES:
             raise too_much(f"includes add more than {MAX_BYTES} characters to this schema", span)
 
 

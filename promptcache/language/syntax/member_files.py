@@ -15,7 +15,6 @@ from promptcache.language.syntax.files import Folder, open_src
 from promptcache.language.syntax.names import is_name, name_help, quoted
 from promptcache.language.syntax.nodes import Member
 
-_MAX_BYTES = 1024 * 1024 * 1024
 _MAX_FAULTS = 20
 _decode = json.JSONDecoder().raw_decode
 _KEYS = {"name", "text"}
@@ -67,7 +66,7 @@ def read_members(src: str, folder: Folder | None, span: Span) -> Mapping[str, Me
         assert folder is not None, "a file was found in it"
         return parse_members(file, folder.name(folder.path(src)))
 
-    found = open_src(src, folder, span, read, _MAX_BYTES)
+    found = open_src(src, folder, span, read)
     return [found] if isinstance(found, Diagnostic) else found
 
 

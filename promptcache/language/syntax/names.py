@@ -8,10 +8,10 @@ from functools import lru_cache
 from xml.parsers import expat
 
 from promptcache.diagnostics import did_you_mean
+from promptcache.language.limits import MAX_DEPTH, MAX_NAME
 from promptcache.language.syntax.elements import PROMPT_ELEMENTS
 from promptcache.language.syntax.nodes import join_path
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML
-from promptcache.language.syntax.xml import MAX_DEPTH
 
 RESERVED_MODULES = frozenset({*PROMPT_ELEMENTS, "doc", "tool"})
 """Names that a module cannot have: the elements of a prompt document, `doc`, and `tool`, one more kind of turn."""
@@ -21,9 +21,6 @@ RESERVED_PARAMETERS = frozenset({"schema", "module"})
 
 RESERVED_OUTSIDE_MODULES = frozenset({"version"})
 """More names that a parameter outside all modules cannot have: the other attributes of `prompt`."""
-
-MAX_NAME = 200
-"""Maximum length of a name, in characters."""
 
 _MAX_PATH = MAX_DEPTH * (MAX_NAME + 1)
 

@@ -13,11 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-MAX_TEXT = 10_000
-"""Maximum length of a text that is matched, in characters."""
-
-MAX_PATTERN = 2_000
-"""Maximum length of a pattern, in characters."""
+from promptcache.language.limits import MAX_PATTERN
 
 _MAX_MEMORY = 2 * 1024 * 1024  # bytes of a compiled pattern; this also bounds the time of a match
 _MAX_PLACES = 20  # positions that are tried to locate a fault in a pattern
@@ -68,8 +64,8 @@ class Pattern:
                 raise PatternError(message, position, "write \\{ for the character")
 
     def matches(self, text: str) -> bool:
-        """Return whether the pattern matches the whole text; a text longer than `MAX_TEXT` never matches."""
-        return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
+        """Return whether the pattern matches the whole text."""
+        return self._compiled.fullmatch(text) is not None
 
 
 def portable_pattern(text: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from promptcache.diagnostics import Diagnostic, Span, diagnostic
+from promptcache.language.limits import MAX_PATTERN
 from promptcache.language.syntax.attributes import (
     BOOLEAN,
     PATTERN,
@@ -17,7 +17,6 @@ from promptcache.language.syntax.attributes import (
     attributes_of,
 )
 from promptcache.language.syntax.names import quoted
-from promptcache.language.syntax.patterns import MAX_PATTERN
 from promptcache.language.syntax.synonyms import CONTENT, meant
 from promptcache.language.syntax.xml import Attribute, Element
 
@@ -67,12 +66,11 @@ def missing(element: Element, name: str, message: str = "the attribute '{}'") ->
     return diagnostic("PC104", f"<{element.name}> needs {message.format(name)}", element.name_span, f'add {name}="…"')
 
 
-def num_words(element: Element, node: type[Any], limit: int) -> int:
-    """Count the paths and the words of conditions in the attributes of an element, up to `limit + 1`."""
+def num_words(element: Element, node: type[Any]) -> int:
+    """Count the paths and the words of conditions in the attributes of an element."""
     words = {each.name: each.kind.word for each in attributes_of(node) if each.kind is not PATTERN and each.kind.word}
     listed = (attribute for attribute in element.attributes if attribute.name in words)
-    found = (match for attribute in listed for match in words[attribute.name].finditer(attribute.value))
-    return sum(1 for _ in islice(found, limit + 1))
+    return sum(1 for attribute in listed for _ in words[attribute.name].finditer(attribute.value))
 
 
 def _instead(element: Element, attribute: Attribute, known: Sequence[str]) -> str:

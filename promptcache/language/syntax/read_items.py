@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from promptcache.diagnostics import Diagnostic, FaultList, SchemaError, Span, diagnostic, did_you_mean, in_order
+from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS
 from promptcache.language.syntax.answers import read_answer
 from promptcache.language.syntax.attributes import attributes_of
 from promptcache.language.syntax.elements import ELEMENTS, RULES, instead
@@ -37,11 +38,7 @@ from promptcache.language.syntax.nodes import (
 from promptcache.language.syntax.read_attributes import missing, num_words, read_attributes
 from promptcache.language.syntax.synonyms import AS_TEXT, HTML, meant
 from promptcache.language.syntax.whitespace import is_blank
-from promptcache.language.syntax.xml import MAX_DEPTH, Attribute, Characters, Element
-
-MAX_PATHS = 50_000
-"""Maximum number of paths and words of conditions in the attributes of a document."""
-
+from promptcache.language.syntax.xml import Attribute, Characters, Element
 
 _TURNS = frozenset(Role)
 _OF_THE_FILE = frozenset({"doc", "example", "answer"})
@@ -114,9 +111,9 @@ class SchemaReader:
     def _allowed(self, element: Element, parent: Element) -> bool:
         known, here = ELEMENTS.get(element.name), ELEMENTS[parent.name].children
         if known is not None:
-            self._num_paths += num_words(element, known.node, MAX_PATHS - self._num_paths)
-        if self._num_paths > MAX_PATHS:
-            message = f"the rules of this document name more than {MAX_PATHS} paths"
+            self._num_paths += num_words(element, known.node)
+        if self._num_paths > MAX_ELEMENTS:
+            message = f"the rules of this document name more than {MAX_ELEMENTS} modules"
             raise SchemaError([diagnostic("PC308", message, element.name_span)])
         if element.name in here:
             return True

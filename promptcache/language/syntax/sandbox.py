@@ -22,12 +22,9 @@ from jinja2.visitor import NodeTransformer
 from markupsafe import escape
 
 from promptcache.diagnostics import did_you_mean
-from promptcache.language.syntax.source import MAX_BYTES
+from promptcache.language.limits import MAX_BYTES, MAX_RENDER_S
 
-MAX_BITS = 4_000
-"""Maximum size of a whole number, in bits."""
-
-_MAX_SECONDS = 2.0
+_MAX_BITS = 4_000  # of a whole number; Python writes none that is larger
 _MAX_MADE = 4 * MAX_BYTES
 _ITEM = 20  # an item of a new list counts as twenty characters, because it takes as much memory
 _CONSTRUCTS = (
@@ -118,7 +115,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(autoescape=True, undefined=_Undefined, optimized=False, keep_trailing_newline=True,
                          finalize=written, cache_size=0)  # fmt: skip
         self._size = 0
-        self._stop = time.thread_time() + _MAX_SECONDS
+        self._stop = time.thread_time() + MAX_RENDER_S
         self._lexer = PlacedLexer(self)
         self.piece = 0  # index of the text or value that was computed last
         self.globals = {}
@@ -137,7 +134,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def check_time(self) -> None:
         """Raise an error if the template has taken longer than it may. The clock is that of this thread."""
         if time.thread_time() > self._stop:
-            raise TemplateFault(f"the template takes more than {_MAX_SECONDS:g} seconds")
+            raise TemplateFault(f"the template takes more than {MAX_RENDER_S:g} seconds")
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a binary operation. Large results and `%` on text raise an error."""
@@ -293,8 +290,8 @@ def written(value: Any) -> Any:
 
 
 def _check_bits(bits: int) -> None:
-    if bits > MAX_BITS:
-        raise TemplateFault(f"this gives a number of more than {MAX_BITS} bits")
+    if bits > _MAX_BITS:
+        raise TemplateFault(f"this gives a number of more than {_MAX_BITS} bits")
 
 
 def _weight(value: object) -> int:

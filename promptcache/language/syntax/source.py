@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from promptcache.diagnostics import Diagnostic, InvalidValue, LanguageError, Span, diagnostic, instance
-
-MAX_BYTES = 8 * 1024 * 1024
-"""Maximum size of a document or `src` file, in bytes."""
+from promptcache.language.limits import MAX_BYTES
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML document can express."""

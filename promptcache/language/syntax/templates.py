@@ -18,21 +18,16 @@ from jinja2.parser import Parser
 from jinja2.utils import missing
 
 from promptcache.diagnostics import LanguageError, diagnostic, did_you_mean
+from promptcache.language.limits import MAX_BYTES, MAX_DEPTH
 from promptcache.language.syntax.names import few
-from promptcache.language.syntax.sandbox import MAX_BITS, NoValueError, Sandbox, TemplateFault, prepare
-from promptcache.language.syntax.source import MAX_BYTES, RenderedPiece, Source, TemplateOrigin, decode, source_of
-
-MAX_SOURCE = 1024 * 1024
-MAX_TAGS = 100_000
-"""Maximum number of characters in the tags of a template. Compiling them takes seconds for a million."""
+from promptcache.language.syntax.sandbox import NoValueError, Sandbox, TemplateFault, prepare
+from promptcache.language.syntax.source import RenderedPiece, Source, TemplateOrigin, decode, source_of
 
 Plain: TypeAlias = str | int | float | bool | list["Plain"] | dict[str, "Plain"] | None
 """Values that a context may contain: the types of JSON."""
 
-_MAX_DEPTH = 50
 _FILE = "<template>"
 _SECTION = re.compile(r"<!--.*?(?:-->|\Z)|<!\[CDATA\[(.*?)(?:\]\]>|\Z)", re.DOTALL)
-_TAG = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _VARIABLE = re.compile(r"l_\d+_(?!loop$)(.+)")  # the names that Jinja2 gives to the variables of a template
 _BLOCK = re.compile(r"\{%[-+]?\s*((?:end)?(?:for|if))\b")
 _TAGS = ("for", "if", "set", "elif", "else", "endfor", "endif")
@@ -83,7 +78,6 @@ class _Rendering:
 
     def run(self) -> tuple[str, tuple[RenderedPiece, ...]]:
         """Return the text of the document, and the pieces that map it to the template."""
-        _check_size(self._text)
         data = plain(dict(self._context or {}))
         assert isinstance(data, dict), "a mapping stays one"
         tree = prepare(Parser(self._sandbox, self._text).parse(), self._sandbox)
@@ -184,11 +178,6 @@ class _Rendering:
         return min(max(offset, blank), max(len(self._text) - 1, 0))
 
 
-def _check_size(text: str) -> None:
-    if len(text) > MAX_SOURCE or sum(len(tag[1]) for tag in _TAG.finditer(text)) > MAX_TAGS:
-        raise TemplateFault(f"a template has at most {MAX_SOURCE} characters, and {MAX_TAGS} of them in tags")
-
-
 def _frames(trace: TracebackType | None) -> list[TracebackType]:
     """Return the parts of a traceback that are in the template, outermost first."""
     frames = []
@@ -223,13 +212,10 @@ def plain(value: object, where: str = "context", depth: int = 0) -> Plain:
     """Return a copy of plain data.
 
     Raises:
-        TemplateFault: The data has another type, such as a callable, is nested too deeply, or has a number that is too
-            large.
+        TemplateFault: The data has another type, such as a callable, or is nested too deeply.
     """
-    if depth > _MAX_DEPTH:
-        raise TemplateFault(f"{where[:80]} is nested more than {_MAX_DEPTH} deep", "PC605")
-    if type(value) is int and value.bit_length() > MAX_BITS:
-        raise TemplateFault(f"{where[:80]} is a number of more than {MAX_BITS} bits", "PC605")
+    if depth > MAX_DEPTH:
+        raise TemplateFault(f"{where[:80]} is nested more than {MAX_DEPTH} deep", "PC605")
     if type(value) in {str, int, float, bool, type(None)}:
         return value  # type: ignore[return-value]  # checked by the exact type: a subclass could run code
     if isinstance(value, list | tuple) and type(value) in {list, tuple}:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from promptcache.diagnostics import Diagnostic, diagnostic, did_you_mean
 from promptcache.language.syntax.names import argument_form, few, quoted
 from promptcache.language.syntax.nodes import AnswerFormat, Parameter, ParameterType, place
-from promptcache.language.syntax.patterns import MAX_TEXT, PatternError, read_pattern
+from promptcache.language.syntax.patterns import PatternError, read_pattern
 
 INT = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -36,12 +36,9 @@ def not_of_type(parameter: Parameter | AnswerFormat, text: str) -> tuple[str, st
             return "it takes a number, such as 12, -0.5 or 1e6", None
         case ParameterType.CHOICE if text not in parameter.choices:
             return f"it takes one of: {few(parameter.choices)}", did_you_mean(text, parameter.choices)
-    if parameter.pattern is not None:
-        if len(text) > MAX_TEXT:
-            return f"the text has {len(text)} characters, and a pattern is matched with at most {MAX_TEXT}", None
-        if not read_pattern(parameter.pattern).matches(text):
-            message = parameter.message if isinstance(parameter, Parameter) else None
-            return message or f"it takes text that matches {parameter.pattern}", None
+    if parameter.pattern is not None and not read_pattern(parameter.pattern).matches(text):
+        message = parameter.message if isinstance(parameter, Parameter) else None
+        return message or f"it takes text that matches {parameter.pattern}", None
     return None
 
 

@@ -11,13 +11,9 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from xml.parsers import expat
 
 from promptcache.diagnostics import Diagnostic, FaultList, LanguageError, Span, diagnostic
+from promptcache.language.limits import MAX_DEPTH, MAX_ELEMENTS, MAX_NAME
 from promptcache.language.syntax.malformed import Opened, not_well_formed
 from promptcache.language.syntax.source import NOT_IN_XML, Source, decode
-
-MAX_DEPTH = 100
-MAX_ELEMENTS = 20_000
-MAX_ATTRIBUTES = 60_000
-MAX_TAG_NAME = 1_000
 
 _ATTRIBUTE = re.compile(r"""\s+([^\s=/>]+)\s*=\s*("[^"]*"|'[^']*')""")
 _TAG_END = re.compile(r"\s*/?>")
@@ -142,7 +138,7 @@ class _Reader:
         self.data = source.text.encode()
         self.faults = FaultList(error)
         self._same = source.text.isascii()
-        self._bytes_seen = self._offset = self._text_start = self._count = self._num_attributes = 0
+        self._bytes_seen = self._offset = self._text_start = self._count = 0
         self._stack: list[_Open] = []
         self._parts: list[str] = []
         self._root: Element | None = None
@@ -197,8 +193,8 @@ class _Reader:
         raise _StopError(code, message, self.source.span(start, stop))
 
     def _check_name(self, name: str, start: int, stop: int, *, is_attribute: bool = False) -> None:
-        if len(name) > MAX_TAG_NAME:
-            self._stop(f"a name has {len(name)} characters, and at most {MAX_TAG_NAME} are allowed", start, stop)
+        if len(name) > MAX_NAME:
+            self._stop(f"a name has {len(name)} characters, and at most {MAX_NAME} are allowed", start, stop)
         if ":" in name or (is_attribute and name == "xmlns"):
             fixes = {"xmlns": "remove it", "xml:space": 'use whitespace="preserve" on the module'}
             fix = fixes.get(name, "remove the attribute" if is_attribute else "remove the prefix")
@@ -207,9 +203,6 @@ class _Reader:
 
     def _attributes(self, offset: int, pairs: list[str]) -> tuple[tuple[Attribute, ...], int]:
         found = []
-        self._num_attributes += len(pairs) // 2
-        if self._num_attributes > MAX_ATTRIBUTES:
-            self._stop(f"the document has more than {MAX_ATTRIBUTES} attributes", offset, offset)
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             match = _ATTRIBUTE.match(self.source.text, offset)
             assert match is not None, "expat has read this attribute"
