@@ -1,8 +1,8 @@
-"""The number of examples in each profile: `make quick`, `make test`, `make test-thorough` and `make test-slow`.
+"""The number of examples in each profile: `make test`, `make test-thorough` and `make test-slow`.
 
 A law has few examples in `make test`, because `make test-thorough` runs each law again with more of them.
 
-PROMPTCACHE_EXAMPLES names the profile: quick, default, thorough or slow. `make test-machines` sets two more:
+PROMPTCACHE_EXAMPLES names the profile: default, thorough or slow. `make test-machines` sets two more:
 PROMPTCACHE_THREADS is the number of threads of each worker, 1 by default. PROMPTCACHE_SLOWNESS multiplies the CPU time
 that clocks show, as on a slow machine. `make test-triton` sets PROMPTCACHE_ATTENTION to "triton".
 """
@@ -39,15 +39,13 @@ gc.set_threshold(10_000, 10, 10)
 _T = TypeVar("_T")
 PACKAGE = Path(promptcache.__file__).parent
 _AMOUNT = os.environ.get("PROMPTCACHE_EXAMPLES", "default")
-_QUICK = 20
 _SMALL_BYTES = 2**21
-_USUAL = 30
-_LAW_EXAMPLES = {"quick": 25, "default": 13, "thorough": 36, "slow": 20_000}
-_LAW_PAIRS = {"quick": 30, "default": 16, "thorough": 56, "slow": 20_000}
+_LAW_EXAMPLES = {"default": 13, "thorough": 36, "slow": 20_000}
+_LAW_PAIRS = {"default": 16, "thorough": 56, "slow": 20_000}
 
 settings.register_profile(
     "shared machine",
-    max_examples={"quick": _QUICK, "default": _USUAL}.get(_AMOUNT, 100),
+    max_examples=30 if _AMOUNT == "default" else 100,
     deadline=None,
     derandomize="CI" in os.environ,  # a change is judged by itself; new examples are for whoever works on the code
     suppress_health_check=[HealthCheck.too_slow],  # says how busy the machine is, not how good a strategy is
@@ -173,18 +171,14 @@ def law_examples(share: float = 1.0, thorough: float | None = None) -> int:
     """
     if thorough is not None and _AMOUNT == "thorough":
         share = thorough
-    return _limited(max(5, int(share * _LAW_EXAMPLES[_AMOUNT])))
+    return max(5, int(share * _LAW_EXAMPLES[_AMOUNT]))
 
 
 def law_pairs(share: float = 1.0) -> int:
     """Return the number of pairs of schema and prompt for a law of cached answers in this run."""
-    return _limited(int(share * _LAW_PAIRS[_AMOUNT]))
+    return int(share * _LAW_PAIRS[_AMOUNT])
 
 
 def some_of(values: Iterable[_T], step: int) -> list[_T]:
     """Return every `step`-th value in the usual runs, and all of them in thorough and slow ones."""
-    return [*values][:: step if _AMOUNT in ("quick", "default") else 1]
-
-
-def _limited(num_examples: int) -> int:
-    return min(num_examples, _QUICK) if _AMOUNT == "quick" else num_examples
+    return [*values][:: step if _AMOUNT == "default" else 1]

@@ -18,8 +18,6 @@ from promptcache.engine import Engine
 from promptcache.language import Doc, Prompt, Schema, check_schema, resolve_prompt
 from tests import notebook
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).parents[1]
 SCHEMAS = sorted([*ROOT.glob("schemas/*.xml"), *ROOT.glob("examples/*/guide.xml")])
 MEASURED = re.compile(r"\d[\d,]*(?:\.\d+|(?= times| ms))")
@@ -133,7 +131,6 @@ def test_the_tour_needs_what_its_extra_installs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_the_tour_runs_in_jupyter() -> None:
     """A kernel of Jupyter runs every cell without an error, if the extra `notebook` is installed."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

@@ -8,8 +8,6 @@ import pytest
 
 from tests.tutorial import PAGE, follow
 
-pytestmark = pytest.mark.long
-
 
 def test_the_tutorial_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and code print what the page shows; if not, run `python -m tests.tutorial`."""

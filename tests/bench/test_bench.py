@@ -14,8 +14,6 @@ from promptcache.cli.app import app
 from promptcache.model import Model
 from promptcache.testing.tiny_model import tiny_model
 
-pytestmark = pytest.mark.long
-
 SIZES = RequestSizes(modules=3, module_tokens=20, new_tokens=4)
 SMALL = ["--modules", "2", "--module-tokens", "8", "--repeats", "1"]
 

@@ -19,8 +19,6 @@ from benchmarks.load import TargetName
 from benchmarks.shapes import SHAPES, random_shape
 from benchmarks.targets import missing
 
-pytestmark = pytest.mark.long
-
 SMALL = ["--shape", "tiny", "--modules", "2", "--module-tokens", "8"]
 LOAD = [*SMALL, "--new", "4", "--tokens", "3", "--clients", "2", "--requests", "2", "--repeats", "1"]
 
@@ -106,7 +104,6 @@ def test_targets_in_this_process_are_measured() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_servers_are_measured_by_the_cpu_time_of_their_process() -> None:
     """A server in a process of its own answers what the scheduler answers."""
     rows = serving("--target", "scheduler", "--target", "http", "--threads", "1")

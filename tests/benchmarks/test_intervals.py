@@ -9,8 +9,6 @@ import pytest
 from benchmarks.intervals import difference_interval, paired_difference, ratio_of_medians, ratio_of_sums, share_interval
 from tools.demo.questions import Rate
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize(
     ("counts", "expected"),

@@ -19,8 +19,6 @@ from promptcache.model import used_tokens
 from promptcache.testing import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
 
-pytestmark = pytest.mark.long
-
 NUM_CASES = 3
 BYTE_SETS = [name for name in SETS if name != "demo-arguments"]  # some of its arguments are too long in bytes
 USUAL = ("facts", "classes", "form-own-text")

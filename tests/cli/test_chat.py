@@ -19,7 +19,7 @@ import pytest
 import promptcache.cli.chat as chat
 from tests.cli.conftest import Command
 
-pytestmark = [pytest.mark.usefixtures("_city"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("_city")
 
 CHAT = ("chat", "prompts/city.xml", "--device", "cpu", "--max-new-tokens", "8", "--temperature", "0")
 DISH = "What is the best dish of Miami?\n"
@@ -201,7 +201,6 @@ PROMPT = r"\x1b\[\?2004h> "  # the prompt, after the code that turns bracketed p
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_a_terminal_has_keys(terminal: _Terminal, folder: Path) -> None:
     """Ctrl-C stops an answer or clears a line, earlier lines come back, a paste is one entry, and Ctrl-D ends."""
     terminal.wait_for(rf"chat over travel; /help shows .*\n.*{PROMPT}")

@@ -15,7 +15,6 @@ from promptcache.cli.app import COMMANDS, COMPLETE, GROUPS, app
 from tests.cli.conftest import Command
 
 
-@pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_with_the_script(folder: Path) -> None:
     """In bash itself, the script offers what may follow, prints nothing else, and leaves files to the shell."""

@@ -152,7 +152,6 @@ def without(text: str) -> str:
     return re.sub(r""" context ?= ?["'](guaranteed|own)["']""", "", text, count=1)
 
 
-@pytest.mark.long
 def test_the_demo_model_is_measured(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command measures a schema with the shipped model: computed again, a prompt is exact."""
     monkeypatch.setattr(import_module("promptcache.fidelity.measure"), "MIN_ROUNDS", 1)

@@ -13,8 +13,6 @@ import pytest
 from tests.cli.conftest import DOCUMENTS, Command
 from tests.engine.calling import TOOLS
 
-pytestmark = pytest.mark.long
-
 UNION = '<union name="u" required="true"><module name="day">a</module><module name="night">b</module></union>'
 FILES = {
     "city.xml": '<prompt schema="travel"><plan days="3"/><miami/></prompt>',

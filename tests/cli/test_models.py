@@ -14,8 +14,6 @@ from promptcache.tokenizer import DEMO_FOLDER
 from tests.cli.conftest import Command
 from tests.hub import COMMIT, cache_model, fake_hub, without_network
 
-pytestmark = pytest.mark.long
-
 LIGHT = [
     "layout travel.xml",
     "render prompts/miami.xml",
@@ -89,7 +87,6 @@ def test_a_model_that_is_not_there_is_reported_alike_by_all(
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_a_model_is_downloaded_where_there_is_a_network(folder: Path) -> None:
     """`run` downloads a missing model, and shows no progress bars if stderr is no terminal."""
     with fake_hub("fake/demo", DEMO_FOLDER) as hub:

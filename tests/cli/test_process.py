@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("folder")]
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -166,7 +166,6 @@ def test_output_to_a_pipe_is_utf_8(locale: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_questions_from_a_pipe_are_utf_8(folder: Path) -> None:
     """`chat` reads and writes UTF-8 on pipes in a locale without it."""
     words = [sys.executable, "-m", "promptcache", "chat", "--max-new-tokens", "1", "--device", "cpu"]

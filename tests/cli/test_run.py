@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import DOCUMENTS, Command, data
 
-pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("folder")
 
 ON_CPU = ("--device", "cpu", "--max-new-tokens", "3")
 

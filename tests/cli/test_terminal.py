@@ -20,7 +20,7 @@ import pytest
 from promptcache.cli.app import app
 from tests.cli.conftest import Command
 
-pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("folder")
 
 OnTerminal: TypeAlias = Callable[..., tuple[int, str]]
 

@@ -63,7 +63,6 @@ def test_nobody_is_greeted(case):
 """
 
 
-@pytest.mark.process
 def test_own_tests_beside_the_schema_run(command: Command, folder: Path) -> None:
     """The tests in `test_greeting.py` belong to `greeting.xml`: their failure is shown with the smallest prompt."""
     write(folder)
@@ -94,7 +93,6 @@ def test_wrong_logits_are_shown_with_the_smallest_prompt(
     assert '    prompt: <prompt schema="greeting"><hello name="' in result.stdout
 
 
-@pytest.mark.process
 def test_nothing_is_left_where_it_runs(folder: Path) -> None:
     """Tests write nothing into the working directory."""
     write(folder)

@@ -16,7 +16,7 @@ from promptcache.retrieval import tool_member
 from tests.cli.conftest import Command
 from tests.engine.calling import HERMES, TOOLS
 
-pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture

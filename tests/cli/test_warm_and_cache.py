@@ -19,7 +19,7 @@ from promptcache.kv import FileTier
 from tests.cli.conftest import TRAVEL, Command, data
 from tests.kv.stored import read, write
 
-pytestmark = [pytest.mark.usefixtures("folder", "_example"), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("folder", "_example")]
 
 ON_CPU = ("--device", "cpu", "--store", "kept")
 

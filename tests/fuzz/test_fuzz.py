@@ -20,7 +20,6 @@ SEEDS = [PROJECT / "schemas", PROJECT / "examples" / "travel"]
 
 
 @pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no wheel for this system")
 @pytest.mark.parametrize("target", TARGETS)

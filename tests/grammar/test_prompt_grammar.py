@@ -122,7 +122,6 @@ def many(num_modules: int) -> CheckedSchema:
     return checked(f'<schema name="s">{"".join(modules)}</schema>')
 
 
-@pytest.mark.long
 def test_grows_with_the_schema_and_no_faster():
     """Twice the modules make a grammar of twice the size, and 2,000 are written and used within seconds."""
     half = len(prompt_grammar(many(1_000)))

@@ -195,7 +195,6 @@ def bombs(folder: Path) -> list[Path]:
     return [folder / f"{name}.xml" for name in ("tens11", "wide", "picky", "long", "chain0", "deep0")]
 
 
-@pytest.mark.long
 def test_bombs_of_includes_are_refused_in_time_and_memory(tmp_path):
     """Each bomb is refused with one code within a second, and all of them in one process within 200 MB."""
     paths = [str(path) for path in bombs(tmp_path)]

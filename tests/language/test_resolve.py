@@ -11,8 +11,6 @@ from promptcache.language import Prompt, check_schema, parse_prompt, parse_schem
 from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
 from tests.speed import is_within
 
-pytestmark = pytest.mark.long
-
 RULES = (SCHEMAS / "rules.xml").read_text(encoding="utf-8")
 
 

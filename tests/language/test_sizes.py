@@ -24,8 +24,6 @@ from promptcache.language import (
 from promptcache.language.limits import MAX_BYTES, MAX_ELEMENTS, MAX_EXAMPLES, MAX_NAME, MAX_PATTERN
 from tests.speed import is_within
 
-pytestmark = pytest.mark.long
-
 SECONDS = 8
 """Maximum CPU time of an answer on a busy machine. Slow versions took ten times as long."""
 

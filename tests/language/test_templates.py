@@ -373,7 +373,6 @@ def test_endless_loops_end_in_any_thread(monkeypatch):
         assert [each.result() for each in [pool.submit(render), pool.submit(render)]] == [("PC604", 2)] * 2
 
 
-@pytest.mark.process
 def test_bombs_are_refused_in_time_and_memory():
     """Each bomb is refused within the time limit, here a quarter of a second, and all of them in one process within 200 MB."""
     result = subprocess.run(

@@ -166,7 +166,6 @@ def many(request: pytest.FixtureRequest) -> Layout:
     return layout_of(SHAPES[request.param])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("draw", "max_bytes"), [(svg_picture, 20_000), (html_page, 3_000_000)])
 def test_two_thousand_modules_make_a_bearable_file_in_time(many: Layout, draw: Any, max_bytes: int) -> None:
     """The SVG is an overview. The page has every module; few rows are open at first, and folds have their own scale."""

@@ -30,7 +30,6 @@ NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 CONFIG = Path(__file__).parents[2] / "examples" / "scaling" / "nginx.conf"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.process,
     pytest.mark.skipif(NGINX is None, reason="there is no nginx on this machine"),
 ]
 

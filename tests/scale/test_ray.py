@@ -35,7 +35,6 @@ from tests.server.conftest import TRAVEL, wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.process,
     pytest.mark.filterwarnings("ignore"),  # those of Ray
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'promptcache[ray]'"),
 ]

@@ -29,8 +29,6 @@ _LOG = logging.getLogger(__name__)
 _ALIVE_S = 0.5
 """The longest time that `/livez` may take in full attacks, on a machine without other work."""
 
-pytestmark = pytest.mark.process
-
 
 def _slowness() -> float:
     """Return how many times slower a thread is here than alone on a core, at present."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import yaml
 
 from promptcache.cli.app import app
@@ -69,7 +68,6 @@ def test_files_of_the_container_exist() -> None:
     assert mounts["kv"] in instructions("VOLUME")
 
 
-@pytest.mark.process
 def test_health_check_of_the_image(served: Served) -> None:
     """The command of the image succeeds on a server that is ready, and fails where none listens."""
     (health,) = instructions("HEALTHCHECK")

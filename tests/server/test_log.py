@@ -75,7 +75,6 @@ log_event("listening", url="http://x")
 """
 
 
-@pytest.mark.process
 def test_lines_of_libraries_are_json() -> None:
     """Libraries with handlers of their own write JSON once the log is started."""
     done = subprocess.run([sys.executable, "-c", _LIBRARIES], capture_output=True, text=True, check=True)

@@ -37,7 +37,7 @@ HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
 def in_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs a browser."""
     has_browser = BROWSER is not None and find_spec("playwright") is not None
-    return pytest.mark.process(pytest.mark.skipif(not has_browser, reason=REASON)(test))
+    return pytest.mark.skipif(not has_browser, reason=REASON)(test)
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,6 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         assert f"{store}: cannot write: " in errors
 
 
-@pytest.mark.process
 def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
     """A server that waits for the encodings of another replica ends at SIGTERM, although it never gets them."""
     engine = Engine.from_pretrained(store=StoreConfig(folder=tmp_path / "kept"))
@@ -247,7 +246,6 @@ def test_sigterm_ends_the_wait_for_another_replica(tmp_path: Path) -> None:
         assert running.wait(30) == 0
 
 
-@pytest.mark.process
 def test_sigterm_ends_warming(tmp_path: Path) -> None:
     """A server that encodes very many pairs for a client ends at SIGTERM, and the client gets 503 `draining`."""
     modules = "".join(f'<module name="m{number}">The dish {number} is crab.</module>' for number in range(1000))
@@ -293,7 +291,6 @@ def is_ending(url: str) -> bool:
         return True
 
 
-@pytest.mark.process
 def test_a_second_signal_ends_a_server_whose_threads_go_on() -> None:
     """Two signals end a server at once, although the thread of a request never ends."""
     with (
@@ -315,7 +312,6 @@ def test_a_second_signal_ends_a_server_whose_threads_go_on() -> None:
             running.kill()
 
 
-@pytest.mark.process
 def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
     """Schemas, members and keys are those of the files after SIGHUP; a file with a fault changes nothing.
 
@@ -376,7 +372,6 @@ def test_sighup_reads_the_files_again(tmp_path: Path) -> None:
     assert fault["message"].startswith("reload: ")
 
 
-@pytest.mark.process
 def test_sigterm_finishes_running_answers() -> None:
     """Under SIGTERM running streams get their last event, new requests and health are 503, and the exit code is 0."""
     body = {**CHAT, "stream": True, "min_tokens": 300, "max_tokens": 300}  # they end long after the signal

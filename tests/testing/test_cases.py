@@ -285,7 +285,6 @@ def test_days_are_dates(case):
 """
 
 
-@pytest.mark.process
 def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
     """The property test of docs/testing.md passes with default settings where Hypothesis has no tables on disk yet."""
     schema = (
@@ -302,7 +301,6 @@ def test_patterns_are_drawn_in_a_fresh_checkout(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.process
 def test_importing_loads_neither_torch_nor_hypothesis() -> None:
     """`promptcache.testing` loads nothing heavy until it is used, and its strategies never load torch."""
     code = (

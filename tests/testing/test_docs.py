@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long
-
 pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -38,7 +36,6 @@ def run(pytester: pytest.Pytester, schema: str, section: str = STORY) -> pytest.
     return pytester.runpytest_subprocess("-p", "no:cacheprovider")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("section", [STORY, "The smallest prompt"])
 def test_the_mistake_is_found_and_shrunk(section: str, pytester: pytest.Pytester) -> None:
     """The test fails on the schema as it is first written, and the report is that of the page."""
@@ -51,7 +48,6 @@ def test_the_mistake_is_found_and_shrunk(section: str, pytester: pytest.Pytester
     assert all(line in found for line in report.splitlines())
 
 
-@pytest.mark.process
 def test_the_mend_mends(pytester: pytest.Pytester) -> None:
     """With the line of the page in place of the old one, the test passes."""
     schema, line = blocks("xml")

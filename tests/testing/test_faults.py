@@ -19,8 +19,6 @@ from tests.strategies.schema_faults import SCHEMA_FAULTS
 from tests.testing.occurring import occurring
 from tests.testing.samples import EMPTY, RICH, RULED, WIDE, checked
 
-pytestmark = pytest.mark.long
-
 rich, wide, ruled, empty = checked(RICH), checked(WIDE), checked(RULED), checked(EMPTY)
 OF_RULES = {"assert broken", "exclude broken", "no value of the type", "require broken", "wrong number chosen"}
 

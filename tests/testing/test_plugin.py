@@ -11,8 +11,6 @@ import pytest
 
 from promptcache.testing import check, plugin
 
-pytestmark = pytest.mark.long
-
 pytest_plugins = ["pytester"]
 
 OPTIONS = ("-p", "no:cacheprovider")
@@ -150,7 +148,6 @@ def test_strategies_without_hypothesis_say_what_to_install(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_items_are_spread_over_processes(pytester: pytest.Pytester, folder: Path) -> None:
     """The same items run under xdist."""
     words = (*OPTIONS, "--promptcache=schemas", "-n", "2", "-p", "xdist")
@@ -221,7 +218,6 @@ def test_the_engine_fixture_answers(pytester: pytest.Pytester) -> None:
     run(pytester).assert_outcomes(passed=1)
 
 
-@pytest.mark.process
 def test_schemas_are_tested_without_torch(folder: Path) -> None:
     """Schemas are tested where torch and transformers cannot be imported."""
     code = (

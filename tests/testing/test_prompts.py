@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +17,6 @@ from tests.strategies import filler_of
 from tests.testing.features import PROMPT_FEATURES, prompt_features
 from tests.testing.occurring import occurring
 from tests.testing.samples import RICH, WIDE, checked
-
-pytestmark = pytest.mark.long
 
 SEARCH = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate, Phase.shrink])
 

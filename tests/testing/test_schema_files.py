@@ -23,8 +23,6 @@ from tests.strategies import SchemaFiles, invalid_prompts, schema_files
 from tests.strategies.split_files import FileWish, divide
 from tests.testing.occurring import occurring
 
-pytestmark = pytest.mark.long
-
 _PATHS = (
     *("/schema/include", "//module/include", "//user/include", "//module/@src", "//include", "/schema/union", "/schema/scaffold"),
     *("/schema/rules", "/schema[@context or @whitespace or @separator]", "/schema[starts-with(text(), '\n  ')]"),

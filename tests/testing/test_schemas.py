@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 
 from promptcache.language import CheckedSchema, Context, check_schema, parse_schema
@@ -15,8 +14,6 @@ from tests.strategies.schema_faults import WARNINGS_OF_DRAWN
 from tests.strategies.schema_xml import MAX_MODULES
 from tests.testing.features import SCHEMA_FEATURES, schema_features
 from tests.testing.occurring import occurring
-
-pytestmark = pytest.mark.long
 
 
 @settings(max_examples=law_examples())

@@ -23,8 +23,6 @@ from tests.planted import language_faults, layout_faults  # noqa: F401 # registe
 from tests.planted.registry import FAULTS
 from tests.testing.samples import checked
 
-pytestmark = pytest.mark.long
-
 DESK = """
 <schema name="desk" positions="fixed">
   <module name="tone"><union default="calm"><module name="calm">Calm.</module><module name="brisk">Brisk.</module></union></module>
