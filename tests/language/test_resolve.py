@@ -8,7 +8,7 @@ import pytest
 
 from promptcache.diagnostics import PromptError
 from promptcache.language import Prompt, check_schema, parse_prompt, parse_schema, resolve_prompt
-from tests.language.documents import SCHEMAS, TRAVEL, checked, codes, selected
+from tests.language.documents import SCHEMAS, TRAVEL, checked, codes
 from tests.speed import is_within
 
 RULES = (SCHEMAS / "rules.xml").read_text(encoding="utf-8")
@@ -18,34 +18,6 @@ def refusal(prompt: str | Prompt, schema: str = TRAVEL) -> PromptError:
     with pytest.raises(PromptError) as caught:
         resolve_prompt(parse_prompt(prompt) if isinstance(prompt, str) else prompt, checked(schema))
     return caught.value
-
-
-@pytest.mark.parametrize(
-    "references",
-    [
-        '<trip days="4"><miami/></trip>',
-        '<trip><arg name="days">4</arg><miami/></trip>',
-        '<use module="trip" days="4"><miami/></use>',
-        '<use module="trip/miami"/><trip days="4"/>',
-        '<use module="/trip/miami"/><use module="/trip" days="4"/>',
-        '<trip days="4"><use module="/trip/miami"/></trip>',
-    ],
-)
-def test_all_ways_to_name_a_module_are_alike(references):
-    """Elements, relative paths and paths from the root select the same modules."""
-    selection = selected(f'<prompt schema="travel">{references}</prompt>')
-    assert selection.modules == ("trip", "trip/miami")
-    assert [(slot.module, slot.parameter, slot.text) for slot in selection.arguments] == [("trip", "days", "4")]
-
-
-def test_parameters_of_the_schema_are_filled_on_the_prompt():
-    """Attributes of <prompt> other than `schema`, and <arg> in it, fill the schema's own parameters."""
-    for prompt in (
-        '<prompt schema="rules" tone="calm"><always/></prompt>',
-        '<prompt schema="rules"><arg name="tone">calm</arg><always/></prompt>',
-        Prompt("rules").fill(tone="calm").use("always").to_xml(),
-    ):
-        assert [(slot.module, slot.text) for slot in selected(prompt, RULES).arguments] == [("", "calm")]
 
 
 def test_a_missing_module_is_offered_only_where_it_helps():

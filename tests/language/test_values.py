@@ -28,7 +28,7 @@ from promptcache.language.syntax.nodes import IN_PYTHON
 from promptcache.language.syntax.patterns import Pattern, PatternError, python_pattern
 from promptcache.language.syntax.values import check_type, refusal
 from tests.conftest import law_examples
-from tests.language.documents import checked, codes, selected, without_spans
+from tests.language.documents import checked, codes, selected
 from tests.speed import is_within
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "[a-c1]", "c", r"\."])
@@ -226,15 +226,6 @@ def test_examples_are_read_with_their_places():
         example_prompt(silent)
     (found,) = caught.value.diagnostics
     assert (found.code, found.span.line, found.span.column) == ("PC412", 5, 31)
-
-
-def test_examples_and_types_are_printed_and_read_again():
-    """Printing keeps examples with their claims, and the types of parameters."""
-    text = '<schema name="s"><parameter name="p" length="4" type="choice" choices="a|b c" pattern="[a-c ]+"/></schema>'
-    assert without_spans(parse_schema(print_schema(parse_schema(text)))) == without_spans(parse_schema(text))
-    once = print_schema(parse_schema(EXAMPLES))
-    assert print_schema(parse_schema(once)) == once
-    assert len(checked(once).examples) == 3
 
 
 def test_message_of_a_parameter_explains_its_pattern() -> None:
