@@ -3,7 +3,7 @@
 MAX_BYTES = 8 * 1024 * 1024
 """Size of a document, of a file that it names, of all texts that it includes, and of what a template writes."""
 
-MAX_ELEMENTS = 40_000
+MAX_ELEMENTS = 20_000
 """Elements of a document, elements and texts that it includes, and modules that its rules name."""
 
 MAX_DEPTH = 50
