@@ -15,7 +15,6 @@ from contextlib import suppress
 
 import torch
 
-from promptcache.attention import AttentionCall
 from promptcache.diagnostics import UnsupportedModel, first_line
 from promptcache.encode.executor import Executor
 from promptcache.encode.prepare import linked_logits
@@ -33,9 +32,9 @@ from promptcache.model import (
     longest_window,
     reference_logits,
     small_copy,
-    step_cache,
     token_tensor,
 )
+from promptcache.rows import note_attention
 from promptcache.tokenizer import PlainTokenizer
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
@@ -176,26 +175,11 @@ def _try_linking(model: Model, plan: Plan, tolerance: float) -> str:
     return f"linked KV does not reproduce the model's own logits (they differ by {far:.2g}); {fix}"
 
 
-class _Calls:
-    """Counts the calls of attention in one forward pass. The queries stand for its result."""
-
-    def __init__(self) -> None:
-        self.attention, self.num_calls = self, 0
-
-    def run(self, _layer: int, call: AttentionCall) -> torch.Tensor:
-        self.num_calls += 1
-        return call.query.transpose(1, 2)
-
-    def write(self, _layer: int, _keys: torch.Tensor, _values: torch.Tensor) -> None:
-        pass
-
-
-@torch.no_grad()
 def _calls_interface(model: Model) -> bool:
     """Whether the attention of every layer calls the function that is registered with transformers."""
-    calls, first = _Calls(), token_tensor([0], model.device)
-    model.encode(first, first, step_cache(calls, model.shape.num_layers))
-    return calls.num_calls == model.shape.num_layers
+    windows = list[int | None]()
+    note_attention(model, 1, lambda call: windows.append(call.window))
+    return len(windows) == model.shape.num_layers
 
 
 def _plan(model: Model, num_tokens: int = 0) -> Plan:

@@ -8,7 +8,7 @@ make_plan(selection, layout, variants, tokenizer) -> Plan
 This room uses no tensors and draws no pictures.
 """
 
-from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest
+from promptcache.layout.encoding import Encoding, KVPart, RequestTokens, context_digest, num_shared
 from promptcache.layout.lay_out import lay_out
 from promptcache.layout.members import member_encodings
 from promptcache.layout.pieces import Origin, Piece, Plan
@@ -25,8 +25,8 @@ from promptcache.layout.run_variants import (
     find_variant,
     pair_encodings,
     run_variants,
+    scaffolds_in_use,
 )
-from promptcache.layout.scaffolds import scaffolds_in_use
 from promptcache.layout.slot_texts import fill_tokens, fit_tokens, slot_tokens
 from promptcache.layout.types import (
     Layout,
@@ -73,6 +73,7 @@ __all__ = [
     "make_plan",
     "member_encodings",
     "needed_positions",
+    "num_shared",
     "pair_encodings",
     "render",
     "run_variants",

@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 DIGEST_VERSION = 3
 """Version that enters every digest. A change of the digested data, or of its meaning, needs a new version."""
@@ -171,6 +172,14 @@ class RequestTokens:
         for part in self.parts:
             used += zip(part.position_ids, part.token_ids, strict=True)
         return tuple(token_id for _, token_id in sorted(used))
+
+
+def num_shared(known: Sequence[Any], wanted: Sequence[Any]) -> int:
+    """Return the length of the longest common prefix of two sequences of tokens, or of two texts."""
+    if [*known] == [*wanted]:
+        return len(known)
+    pairs = enumerate(zip(known, wanted, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(known), len(wanted)))
 
 
 def _int64_bytes(numbers: Sequence[int]) -> bytes:

@@ -217,10 +217,12 @@ class _Walk:
         """Tokenize a default or placeholder; text longer than its slot is a fault, or is cut in the paper's dialect."""
         token_ids = self._tokenize(parameter.lead + (text or ""))
         if len(token_ids) > parameter.num_positions and kind == "placeholder" and parameter.cut_placeholder:
-            self.warnings.append(_cut(parameter, len(token_ids)))
+            span = place(parameter, "scaffold")
+            end = ": it is cut to the slot"
+            self.warnings.append(_too_long("PC511", parameter, kind, len(token_ids), span, end=end))
             return token_ids[: parameter.num_positions]
         if len(token_ids) > parameter.num_positions:
-            self.faults.append(_over_slot(parameter, kind, len(token_ids)))
+            self.faults.append(_too_long("PC502", parameter, kind, len(token_ids), parameter.span))
         return token_ids
 
     def _check_choices(self, parameter: CheckedParameter) -> None:
@@ -228,7 +230,8 @@ class _Walk:
         sizes = {each: len(self._tokenize(parameter.lead + each)) for each in parameter.choices}
         longest = max(sizes, key=sizes.__getitem__, default="")
         if longest != parameter.default and sizes.get(longest, 0) > parameter.num_positions:
-            self.warnings.append(_long_choice(parameter, longest, sizes[longest]))
+            span = place(parameter, "choices")
+            self.warnings.append(_too_long("PC516", parameter, "choice", sizes[longest], span, f" '{longest}'"))
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         token_ids = self._token_ids.get(text)
@@ -245,11 +248,13 @@ def _runs_of(schema: CheckedSchema, runs: Sequence[Run]) -> dict[str, tuple[int,
     return {path: tuple(own) for path, own in indices.items()}
 
 
-def _over_slot(parameter: CheckedParameter, kind: str, num_tokens: int) -> Diagnostic:
-    what = f"the {kind} of parameter '{parameter.name}'"
-    message = f"{what} {size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)}"
+def _too_long(
+    code: str, parameter: CheckedParameter, kind: str, num_tokens: int, span: Span, name: str = "", end: str = ""
+) -> Diagnostic:
+    """Return the diagnostic for a default, a placeholder or a choice that is longer than its slot."""
+    size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
     fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the {kind}'
-    return diagnostic("PC502", message, parameter.span, fix)
+    return diagnostic(code, f"the {kind}{name} of parameter '{parameter.name}' {size}{end}", span, fix)
 
 
 def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> str:
@@ -257,20 +262,6 @@ def size_beside_slot(num_tokens: int | str, num_positions: int, lead: str) -> st
     with_space = " with the space before it" if lead else ""
     parts = f': length="{num_positions - 1}" and the space' if lead else ""
     return f"is {num_tokens} tokens{with_space}, its slot holds {num_positions}{parts}"
-
-
-def _cut(parameter: CheckedParameter, num_tokens: int) -> Diagnostic:
-    what = f"the placeholder of parameter '{parameter.name}'"
-    size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
-    fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the placeholder'
-    return diagnostic("PC511", f"{what} {size}: it is cut to the slot", place(parameter, "scaffold"), fix)
-
-
-def _long_choice(parameter: CheckedParameter, choice: str, num_tokens: int) -> Diagnostic:
-    size = size_beside_slot(num_tokens, parameter.num_positions, parameter.lead)
-    fix = f'write length="{num_tokens - len(parameter.lead)}" or shorten the choice'
-    message = f"the choice '{choice}' of parameter '{parameter.name}' {size}"
-    return diagnostic("PC516", message, place(parameter, "choices"), fix)
 
 
 def _no_place(collection: CheckedModule) -> Diagnostic:

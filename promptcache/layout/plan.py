@@ -15,8 +15,7 @@ from promptcache.layout.members import members_in_use
 from promptcache.layout.pieces import Origin, Piece, Plan, placed, recomputed
 from promptcache.layout.repair import positions_to_repair
 from promptcache.layout.run_tokens import RunTokens, SlotContents
-from promptcache.layout.run_variants import runs_in_use, variants_in_use
-from promptcache.layout.scaffolds import scaffolds_in_use
+from promptcache.layout.run_variants import runs_in_use, scaffolds_in_use, variants_in_use
 from promptcache.layout.seam import seam_of, without_last
 from promptcache.layout.types import Layout, Variant
 from promptcache.tokenizer import Conversations, Tokenizer

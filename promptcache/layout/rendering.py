@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from typing import NamedTuple
 
+from promptcache.layout.encoding import num_shared
 from promptcache.layout.pieces import Plan
 from promptcache.tokenizer import Tokenizer
 
@@ -42,11 +43,5 @@ def _texts(token_ids: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> list[s
     for part in token_ids[:-1]:
         seen.extend(part)
         so_far = tokenizer.detokenize(seen)
-        cuts.append(max(cuts[-1], _num_common(so_far, text)))
+        cuts.append(max(cuts[-1], num_shared(so_far, text)))
     return [text[start:stop] for start, stop in pairwise([*cuts, len(text)])]
-
-
-def _num_common(first: str, second: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from promptcache.language import CheckedScaffold, Context, Placement
 from promptcache.layout.encoding import Encoding, KVPart, closed_up, positions_behind
-from promptcache.layout.scaffolds import covered_modules
 from promptcache.layout.types import Layout, Run, TextPiece, Variant, VariantKind
 
 
@@ -309,3 +308,35 @@ def _covering_scaffolds(layout: Layout) -> dict[str, list[CheckedScaffold]]:
         for path in covered_modules(scaffold, scaffold.guaranteed):
             scaffolds.setdefault(path, []).append(scaffold)
     return scaffolds
+
+
+def covered_modules(scaffold: CheckedScaffold, modules: Iterable[str]) -> Iterator[str]:
+    """Yield each of `modules` that has a variant of its own in `scaffold`.
+
+    These are the members, and their descendants that are guaranteed if all members are present.
+    """
+    members = frozenset(scaffold.members)
+    return (path for path in modules if path in scaffold.guaranteed and not members.isdisjoint(_lineage(path)))
+
+
+def scaffolds_in_use(scaffolds: Iterable[CheckedScaffold], modules: Sequence[str]) -> dict[str, str]:
+    """Return the name of the scaffold in use for every selected module that has one.
+
+    A scaffold is used completely or not at all. In declared order, it is used if all its members are selected and
+    no earlier scaffold covers one of its modules.
+    """
+    selected = frozenset(modules)
+    taken: dict[str, str] = {}
+    for scaffold in scaffolds:
+        if selected.issuperset(scaffold.members):
+            covered = tuple(covered_modules(scaffold, modules))
+            if taken.keys().isdisjoint(covered):
+                taken.update(dict.fromkeys(covered, scaffold.name))
+    return taken
+
+
+def _lineage(path: str) -> Iterator[str]:
+    """Yield `path` and the paths of its enclosing modules."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from promptcache.layout.encoding import num_shared
 from promptcache.layout.pieces import Piece
 from promptcache.layout.types import Layout, TextGroup
 from promptcache.tokenizer import Before, Markup, Tokenizer
@@ -45,9 +46,9 @@ class Seam:
         known = _joined(tokenizer.tokenize_parts(tail, self.texts.before))
         found = tokenizer.tokenize_parts((*tail, *texts), self.texts.before)
         kept, (first, *others) = _joined(found[: len(tail)]), found[len(tail) :]
-        num_kept = _num_common(known, kept)
+        num_kept = num_shared(known, kept)
         num_replaced = len(known) - num_kept
-        num_known = _num_common(known[::-1], self.token_ids[::-1])
+        num_known = num_shared(known[::-1], self.token_ids[::-1])
         if num_known < min(num_replaced + 1, len(known), max(num_replaced, len(self.token_ids))):
             return 0, apart  # the tail begins within a word, or more than the reused tokens changes
         return num_replaced, (kept[num_kept:] + first, *others)
@@ -84,9 +85,3 @@ def sliced(texts: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 def _joined(token_ids: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(token_ids))
-
-
-def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
-    differ = (index for index, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
-    return next(differ, min(len(first), len(second)))

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from promptcache.diagnostics import InvalidValue, Short, is_text, shown, whole
+from promptcache.layout import num_shared
 from promptcache.model import AnyTokenizer, text_of_tokens, tokens_of_texts
-from promptcache.rows import num_shared
 
 DEFAULT_MIN_TOKENS = 32
 """Default of the fewest tokens of a frequent prefix."""

@@ -18,11 +18,11 @@ from torch.nn.functional import pad
 from promptcache.diagnostics import ContextLengthExceeded, InvalidValue, Unpicklable, shown, whole
 from promptcache.encode import CHUNK_TOKENS, TOLERANCE
 from promptcache.kv import KV, Store
-from promptcache.layout import Encoding, KVPart, RequestTokens
+from promptcache.layout import Encoding, KVPart, RequestTokens, num_shared
 from promptcache.locks import new_lock
 from promptcache.loops.frequent_prefixes import FrequentPrefix
 from promptcache.model import Model, PositionedCache, PositionedDynamicCache, step_cache
-from promptcache.rows import Batch, History, OwnKV, Pass, Recalled, num_shared
+from promptcache.rows import Batch, History, OwnKV, Pass, Recalled
 
 _MIN_SHARED = 64
 """If rows of a batch share more new tokens than this, one forward pass computes these before the batch."""

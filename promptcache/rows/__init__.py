@@ -4,9 +4,9 @@ from promptcache.rows.batch import Batch
 from promptcache.rows.coalesce import Pool, open_pool, without_cache
 from promptcache.rows.finite import are_finite, has_finite_logits
 from promptcache.rows.forward_pass import Pass, Row, StopCheck
-from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt, num_shared
+from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt
 from promptcache.rows.segments import Segment
-from promptcache.rows.step_graphs import StepGraphs, open_graphs
+from promptcache.rows.step_graphs import StepGraphs, note_attention, open_graphs
 from promptcache.rows.tails import tail_size
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "StopCheck",
     "are_finite",
     "has_finite_logits",
-    "num_shared",
+    "note_attention",
     "open_graphs",
     "open_pool",
     "tail_size",

@@ -33,7 +33,7 @@ from promptcache.layout import RequestTokens
 from promptcache.model import Model, token_tensor
 from promptcache.rows.link import SharedSegment, segment_users
 from promptcache.rows.segments import Segment
-from promptcache.rows.tails import Tail, Tails, TailSlab
+from promptcache.rows.tails import Tail, Tails
 
 StopCheck: TypeAlias = Callable[[], None]
 """Raises an error to end a forward pass early."""
@@ -208,7 +208,7 @@ class Pass:
         for (is_single, _), some in groupby(self._placed, key=lambda each: (each.num_tokens == 1, each.row.tail.size)):
             chosen = tuple(some)
             if is_single and len(chosen) > 1:
-                writes.append(_Write.of(chosen, self._tails, self._model.device))
+                writes.append(_Write(chosen, self._tails, self._model.device))
             else:
                 writes += [_RowWrite(each, self._tails.memory(each.row.tail)) for each in chosen]
         return tuple(writes)
@@ -282,17 +282,11 @@ class _RowWrite:
 class _Write:
     """Writes single tokens of several rows to tails of one size."""
 
-    def __init__(self, tokens: slice, memory: TailSlab, slots: torch.Tensor, places: torch.Tensor) -> None:
-        self._tokens, self._memory, self._slots, self._places = tokens, memory, slots, places
-
-    @staticmethod
-    def of(chosen: Sequence[_RowTokens], tails: Tails, device: torch.device) -> _Write:
-        """Return the write of tokens that are side by side in a pass."""
-        slots, places = (
-            to_device(torch.tensor(numbers), device)
-            for numbers in ([each.row.tail.slot for each in chosen], [each.row.num_own for each in chosen])
-        )
-        return _Write(slice(chosen[0].start, chosen[-1].stop), tails.slabs[chosen[0].row.tail.size], slots, places)
+    def __init__(self, chosen: Sequence[_RowTokens], tails: Tails, device: torch.device) -> None:
+        self._tokens = slice(chosen[0].start, chosen[-1].stop)  # they are side by side in the pass
+        self._memory = tails.slabs[chosen[0].row.tail.size]
+        self._slots = to_device(torch.tensor([each.row.tail.slot for each in chosen]), device)
+        self._places = to_device(torch.tensor([each.row.num_own for each in chosen]), device)
 
     def __call__(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write from keys and values `[Hkv, T, D]` of one layer."""

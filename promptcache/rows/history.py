@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import torch
 
 from promptcache.kv import KV, KVMemory, cost_at
-from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest
+from promptcache.layout import Encoding, KVPart, RequestTokens, context_digest, num_shared
 from promptcache.locks import new_lock
 from promptcache.rows.finite import num_finite
 
@@ -390,11 +390,3 @@ def _chain(branch: _Branch, offset: int, token_ids: Sequence[int], salt: Salt) -
 
 def _num_tokens(path: Sequence[tuple[_Node, int]]) -> int:
     return sum(number for _, number in path)
-
-
-def num_shared(known: Sequence[int], wanted: Sequence[int]) -> int:
-    """Return the length of the longest common prefix."""
-    if [*known] == [*wanted]:
-        return len(known)
-    pairs = enumerate(zip(known, wanted, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(known), len(wanted)))

@@ -167,31 +167,34 @@ class _StepGraph:
 
 
 class _Trial:
-    """The attention of tokens of no request: it notes the properties of each layer, by window."""
+    """The attention of tokens of no request: the queries stand for the result of each layer."""
 
-    def __init__(self) -> None:
-        self.specs: dict[int | None, AttentionSpec] = {}
-
-    @property
-    def attention(self) -> _Trial:
-        return self
+    def __init__(self, note: Callable[[AttentionCall], None]) -> None:
+        self.attention, self._note = self, note
 
     def run(self, _layer: int, call: AttentionCall) -> torch.Tensor:
-        """Note a layer. The queries stand for its result."""
-        self.specs[call.window] = AttentionSpec.of(call)
+        """Note a call."""
+        self._note(call)
         return call.query.transpose(1, 2)
 
     def write(self, _layer: int, _keys: torch.Tensor, _values: torch.Tensor) -> None:
         """Keep nothing."""
 
 
+@torch.no_grad()
+def note_attention(model: Model, num_tokens: int, note: Callable[[AttentionCall], None]) -> None:
+    """Call `note` with each call of attention in a forward pass of tokens of no request."""
+    tokens = torch.zeros((1, num_tokens), dtype=torch.long, device=model.device)
+    model.encode(tokens, tokens, step_cache(_Trial(note), model.shape.num_layers))
+
+
 def _specs_of_steps(model: Model, num_tokens: int) -> dict[int | None, AttentionSpec]:
     """Return the properties of a step's attention by window. A step shows them: they depend on the model's code."""
-    trial, tokens = _Trial(), torch.zeros((1, num_tokens), dtype=torch.long, device=model.device)
-    model.encode(tokens, tokens, step_cache(trial, model.shape.num_layers))
-    if not all(map(uses_kernels, trial.specs.values())):
+    specs: dict[int | None, AttentionSpec] = {}
+    note_attention(model, num_tokens, lambda call: specs.update({call.window: AttentionSpec.of(call)}))
+    if not all(map(uses_kernels, specs.values())):
         raise RuntimeError("the Triton kernels do not compute the attention of this model")
-    return trial.specs
+    return specs
 
 
 def _no_tokens(device: torch.device) -> PassTokens:

@@ -11,9 +11,9 @@ import torch
 from promptcache.decode import Completion, KVSource
 from promptcache.engine import Engine
 from promptcache.kv import StoreConfig
-from promptcache.layout import context_digest
+from promptcache.layout import context_digest, num_shared
 from promptcache.rows import History
-from promptcache.rows.history import _append, num_shared
+from promptcache.rows.history import _append
 from promptcache.testing.cached import distance
 from tests.engine.asking import engine_of
 from tests.families import random_model
