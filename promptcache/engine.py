@@ -39,7 +39,7 @@ from promptcache.diagnostics import (
     Unpicklable,
     whole,
 )
-from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits
+from promptcache.encode import Audit, Executor, Progress, Repetition, audit, check_linking, linked_logits, prepare
 from promptcache.kv import Codec, Store, checked_source, codec_named, open_store
 from promptcache.language import CheckedSchema, Repair, Schema, check_schema, new_member, open_schema
 from promptcache.layout import Layout, Plan, render
@@ -517,7 +517,10 @@ class Engine(Unpicklable):
 
     def reference(self, prompt: PromptSource, *, repair: str | None = None) -> torch.Tensor:
         """Return the logits `[N, V]` that `logits` must equal, from one forward pass without cache. Slow."""
-        return reference_logits(self._fitting(prompt, repair).tokens, self.model)
+        plan = self._fitting(prompt, repair)
+        if plan.awaits_choice:
+            plan = prepare(plan, self._executor).plan
+        return reference_logits(plan.tokens, self.model)
 
     def link(self, prompt: PromptSource, *, repair: str | None = None) -> dict[str, Any]:
         """Link a prompt for a generation of your own: `engine.model.hf.generate(**inputs)`.

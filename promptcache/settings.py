@@ -68,8 +68,8 @@ class EngineSettings:
     keep: str = setting(one_of(Codec), "Codec of the stored KV: as computed, or quantized.", Codec.FULL.value)
     repair: str = setting(
         REPAIR,
-        "What to compute again of cached text, if neither the call nor the schema states it: none, slots, first-16, "
-        "first-20%, all.",
+        "What to compute again of cached text, if neither the call nor the schema states it: none, slots, "
+        "attended-8, first-16, all.",
         str(DEFAULT_REPAIR),
         on_command_line=False,
     )

@@ -75,7 +75,16 @@ _NAMED = (
     Way(name="history", repair="all", history=True),
 )
 
-WAY_NAMES = (*(way.name for way in _NAMED[1:]), "none", "slots", "first-K", "first-P%", "all")
+WAY_NAMES = (
+    *(way.name for way in _NAMED[1:]),
+    "none",
+    "slots",
+    "first-K",
+    "attended-K",
+    "first-P%",
+    "attended-P%",
+    "all",
+)
 """Names for `--way`, besides plain prefill."""
 
 DEFAULT_WAYS = ("previous", "guaranteed", "scaffold")

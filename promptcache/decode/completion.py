@@ -98,6 +98,7 @@ class Timing(Short):
         plan_s: Reading and planning the prompt.
         wait_s: Waiting for other requests.
         refine_s: Changing the plan by the KV that there is, such as that of combinations that came again.
+        choose_s: Finding the cached tokens that the new ones attend to most (`repair="attended-8"`).
         fetch_s: Looking up and loading KV.
         encode_s: Encoding missing KV.
         link_s: Linking it.
@@ -110,6 +111,7 @@ class Timing(Short):
     refine_s: float
     fetch_s: float
     encode_s: float
+    choose_s: float
     link_s: float
     prefill_s: float
     decode_s: float
@@ -117,7 +119,7 @@ class Timing(Short):
     @property
     def ttft_s(self) -> float:
         """Seconds from the call to the first generated token."""
-        before = self.plan_s + self.wait_s + self.refine_s + self.fetch_s + self.encode_s
+        before = self.plan_s + self.wait_s + self.refine_s + self.fetch_s + self.encode_s + self.choose_s
         return before + self.link_s + self.prefill_s
 
 
@@ -130,7 +132,7 @@ class Completion(Short):
         token_ids: Generated tokens, the end token included.
         finish_reason: Why generation ended.
         level: How the answer relates to an answer without cache.
-        repair: The setting that served, as text "none", "slots", "first-16", "first-20%" or "all".
+        repair: The setting that served, as text such as "slots" or "attended-8".
         lossy: Whether quantized KV was used. `level` describes the answer apart from quantization.
         reasoning: The text of the block of reasoning before the answer; None if there is none.
         alternatives: Texts of the further sequences if several were asked for (`num_return_sequences`).

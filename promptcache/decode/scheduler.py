@@ -154,7 +154,8 @@ class Scheduler:
         return bool(self._fetching)
 
     def _prepare(self, job: Job) -> None:
-        """Prepare the plan of a job. Another thread reads or encodes KV that is not in memory.
+        """Prepare the plan of a job. Another thread reads or encodes KV that is not in memory, and chooses
+        the tokens that `repair="attended-K"` computes again.
 
         A job waits while some of its KV is fetched for another one.
         """
@@ -163,7 +164,7 @@ class Scheduler:
             return
         wanted = [part.encoding for part in job.request.plan.tokens.parts]
         job.missing_keys = self._executor.absent(wanted)
-        if not job.missing_keys:
+        if not job.missing_keys and not job.request.plan.awaits_choice:
             self._join(job, job.request.prepare(self._executor))
         elif all(map(job.missing_keys.isdisjoint, fetched)):
             progress = partial(_check_cancelled, job)

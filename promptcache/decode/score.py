@@ -60,7 +60,8 @@ class Score(Short):
 def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tensor, ...]:
     """Return the logits `[N, V]` of the N new tokens of each plan, in position order."""
     found: list[list[torch.Tensor]] = [[] for _ in plans]
-    joining = ((plan.tokens, prepare(plan, executor).fetched.handles) for plan in plans)
+    prepared = (prepare(plan, executor) for plan in plans)
+    joining = ((each.plan.tokens, each.fetched.handles) for each in prepared)
     for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
@@ -113,7 +114,8 @@ def _predictions(
 
     The request's own tokens are computed once. Their KV is stored KV for the rows of the choices.
     """
-    tokens, stored = plan.tokens, prepare(plan, executor).fetched.handles
+    prepared = prepare(plan, executor)
+    tokens, stored = prepared.plan.tokens, prepared.fetched.handles
     batch = Batch(executor.model, executor.pool)
     row = batch.join(tokens, stored)
     own_ids = tokens.token_ids

@@ -6,7 +6,7 @@ Predictions are compared at every place of the greedy answer of plain prefill, t
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 
 from promptcache.diagnostics import Short
 from promptcache.encode.executor import Executor
-from promptcache.encode.prepare import linked_logits
+from promptcache.encode.prepare import linked_logits, prepare
 from promptcache.layout import Level, Plan
 from promptcache.model import Model, token_tensor, used_tokens
 from promptcache.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ class Audit(Short):
     Attributes:
         schema: Name of the schema.
         level: Level of the request.
+        plan: The plan that served it, with the tokens that it computes again (`plan.repaired`).
         divergence: Mean KL divergence of plain prefill from the request, in nats.
         agreement: Share of places with the same most probable token.
         num_places: Number of compared places: the tokens of plain prefill's greedy answer.
@@ -65,6 +66,7 @@ class Audit(Short):
     same_first_token: bool
     answer: str
     plain_answer: str
+    plan: Plan = field(repr=False)
 
     @property
     def same_answer(self) -> bool:
@@ -89,7 +91,8 @@ class PlainPrefill:
 
     def distance(self, plan: Plan, executor: Executor) -> Distance:
         """Return the distance of plain prefill from a plan of the prompt, computed from linked KV."""
-        logits = linked_logits(plan.continued(self.answer_ids[:-1]), executor, num_last=len(self.answer_ids))
+        plan = prepare(plan, executor).plan.continued(self.answer_ids[:-1])
+        logits = linked_logits(plan, executor, num_last=len(self.answer_ids))
         return compare_predictions(logits.double().log_softmax(-1), self._logprobs)
 
 
@@ -101,6 +104,7 @@ def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collect
         max_new_tokens: Limit of the compared places.
     """
     plain = PlainPrefill(plan, executor.model, tokenizer, eos_ids, max_new_tokens)
+    plan = prepare(plan, executor).plan
     distance = plain.distance(plan, executor)
     answer_ids = list(plain.answer_ids)
     if not distance.same_answer:
@@ -116,6 +120,7 @@ def audit(plan: Plan, executor: Executor, tokenizer: Tokenizer, eos_ids: Collect
         same_first_token=distance.agrees[0],
         answer=tokenizer.decode(answer_ids),
         plain_answer=tokenizer.decode(plain.answer_ids),
+        plan=plan,
     )
 
 

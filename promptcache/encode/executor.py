@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from promptcache.diagnostics import NotFinite
+from promptcache.encode.chooser import MAX_CHOICES, Chooser
 from promptcache.encode.encode import (
     CHECKED_TOKENS,
     Chain,
@@ -85,6 +86,7 @@ class Executor:
 
     Attributes:
         activity: Says whether requests use the model now.
+        chooser: Chooses the tokens that `repair="attended-K"` computes again.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Executor:
         self._fingerprint = fingerprint
         self._keys: dict[str, str] = {}  # by digest
         self.activity = Activity()
+        self.chooser = Chooser(model, self.pool, 0 if history is None else MAX_CHOICES)
         self._lock = new_lock()
 
     @property

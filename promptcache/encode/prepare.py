@@ -36,8 +36,8 @@ class Prepared:
     Attributes:
         fetched: KV of its stored tokens.
         recalled: KV of new tokens that history has; None for a request without history.
-        refine_s, fetch_s, encode_s: Seconds: of the refiners, of looking up and loading KV, and of encoding what was
-            missing.
+        refine_s, fetch_s, encode_s, choose_s: Seconds: of the refiners, of looking up and loading KV, of encoding what
+            was missing, and of choosing the tokens that `repair="attended-K"` computes again.
     """
 
     plan: Plan
@@ -46,6 +46,7 @@ class Prepared:
     refine_s: float
     fetch_s: float
     encode_s: float
+    choose_s: float
 
 
 def prepare(
@@ -70,15 +71,18 @@ def prepare(
         plan = refine(plan, executor, salt)
     refined = time.perf_counter()
     fetched = executor.fetch([part.encoding for part in plan.tokens.parts], progress)
+    at = time.perf_counter()
+    plan = executor.chooser.choose(plan, fetched.handles, salt)
+    choose_s = time.perf_counter() - at
     recalled = executor.recall(plan.tokens, salt) if history else None
-    seconds = time.perf_counter() - refined
     return Prepared(
         plan=plan,
         fetched=fetched,
         recalled=recalled,
         refine_s=refined - started,
-        fetch_s=seconds - fetched.encode_s,
+        fetch_s=time.perf_counter() - refined - fetched.encode_s - choose_s,
         encode_s=fetched.encode_s,
+        choose_s=choose_s,
     )
 
 
@@ -90,5 +94,6 @@ def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None
     """
     prepared = prepare(plan, executor)
     batch = Batch(executor.model, executor.pool)
-    row = batch.join(plan.tokens, prepared.fetched.handles)
-    return batch.step([(row, plan.tokens.token_ids)], num_last=num_last)
+    tokens = prepared.plan.tokens
+    row = batch.join(tokens, prepared.fetched.handles)
+    return batch.step([(row, tokens.token_ids)], num_last=num_last)

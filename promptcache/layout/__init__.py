@@ -20,6 +20,7 @@ from promptcache.layout.plan import (
     needed_positions,
 )
 from promptcache.layout.rendering import Rendering, render
+from promptcache.layout.repair import attended_plan
 from promptcache.layout.run_variants import (
     Pair,
     find_variant,
@@ -62,6 +63,7 @@ __all__ = [
     "TextPiece",
     "Variant",
     "VariantKind",
+    "attended_plan",
     "check_length",
     "check_positions",
     "context_digest",

@@ -47,11 +47,13 @@ _GOES_ON = "TEXT0GOES0ON "  # behind the last text; a template that trims it rem
 class Added:
     """Tokens that a prompt adds behind its modules, with their origins, and warnings about the text of the prompt.
 
-    The first of them replace the last `num_replaced` reused tokens.
+    The first of them replace the last `num_replaced` reused tokens. `num_asked` of them are before the first answer in
+    the conversation; None if there is none.
     """
 
     parts: tuple[tuple[Origin, tuple[int, ...]], ...]
     num_replaced: int = 0
+    num_asked: int | None = None
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -62,6 +64,7 @@ class _Part:
     origin: Origin
     text: str
     token_ids: tuple[int, ...] | None = None
+    is_answer: bool = False
 
 
 class AddedText:
@@ -106,7 +109,7 @@ class AddedText:
         self._check_length("".join(each.text for each in parts if each.token_ids is None))
         control = self._tokenizer.control_ids
         added = list[tuple[Origin, tuple[int, ...]]]()
-        num_replaced, pending = 0, list[_Part]()
+        num_replaced, pending, first_answer = 0, list[_Part](), None
         for part in (*parts, _Part(Origin.TEXT, "", ())):
             if part.token_ids is None:
                 pending.append(part)
@@ -114,12 +117,18 @@ class AddedText:
             if pending:
                 num_tokens, found = seam.join([each.text for each in pending], self._tokenizer)
                 num_replaced += num_tokens
+                if first_answer is None:
+                    before = (len(added) + index for index, each in enumerate(pending) if each.is_answer)
+                    first_answer = next(before, None)
                 added += zip((each.origin for each in pending), found, strict=True)
                 pending.clear()
             if part.token_ids:
+                if first_answer is None and part.is_answer:
+                    first_answer = len(added)
                 added.append((part.origin, part.token_ids))
                 seam = Seam(before=Before.CONTROL if part.token_ids[-1] in control else Before.TEXT)
-        return Added(parts=tuple(added), num_replaced=num_replaced)
+        num_asked = None if first_answer is None else sum(len(token_ids) for _, token_ids in added[:first_answer])
+        return Added(parts=tuple(added), num_replaced=num_replaced, num_asked=num_asked)
 
     def _check_length(self, text: str) -> None:
         most = self._layout.max_positions
@@ -272,7 +281,7 @@ class _OwnTurns:
             if token_ids and start >= at:
                 yield from (_Part(Origin.TEXT, text) for text in sliced(texts, at, start))
                 answer = self._tokenizer.detokenize(token_ids)
-                yield _Part(Origin.TEXT, answer, token_ids)
+                yield _Part(Origin.TEXT, answer, token_ids, is_answer=True)
                 at = start + len(answer)
         yield from (_Part(Origin.TEXT, text) for text in sliced(texts, at, len(rendered)))
 
@@ -331,6 +340,7 @@ class _OwnTurns:
             part, asked = _Part(Origin.TEXT, turn.text), gap
             if turn.answer_ids is not None:
                 part, asked, following = self._generated(turns[: index + 1], gap, following)
+            part = replace(part, is_answer=turn.role is Role.ASSISTANT)
             parts += (*self._around(asked, before, turn.role), part)
             before, gap = turn.role, following
         return parts if self._continues else [*parts, *self._around(gap, before, Role.ASSISTANT)]

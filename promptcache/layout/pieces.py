@@ -5,6 +5,7 @@ Every change of a plan maps pieces to pieces: repair, an answer that goes on, pl
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,7 +13,7 @@ from functools import cached_property
 from itertools import groupby
 
 from promptcache.diagnostics import Diagnostic, Short
-from promptcache.language import Placement, Repair, Selection
+from promptcache.language import Placement, Repair, RepairKind, Selection
 from promptcache.layout.encoding import KVPart, RequestTokens
 from promptcache.layout.types import Layout, Level, Run
 
@@ -102,6 +103,8 @@ class Plan(Short):
     Attributes:
         pieces: In the order of positions; together they hold every token of the prompt once. The last piece is new.
             Generation continues right after it, at `stop`.
+        first_answer: Position of the first token of the first answer in the conversation that the prompt adds; None
+            if there is none.
         warnings: Where the text is not what the chat template writes for the whole conversation.
     """
 
@@ -109,6 +112,7 @@ class Plan(Short):
     layout: Layout = field(repr=False)
     pieces: tuple[Piece, ...]
     repair: Repair
+    first_answer: int | None = None
     warnings: tuple[Diagnostic, ...] = ()
 
     @cached_property
@@ -168,6 +172,20 @@ class Plan(Short):
     def repaired(self) -> tuple[Piece, ...]:
         """The new pieces whose tokens are stored, but in another context."""
         return tuple(piece for piece in self.pieces if piece.origin is Origin.REPAIRED)
+
+    @property
+    def awaits_choice(self) -> bool:
+        """Whether `repair` chooses the stored tokens to compute again by attention, and has not yet."""
+        return self.repair.kind is RepairKind.ATTENDED and self.level is Level.MODULAR and not self.repaired
+
+    @property
+    def question(self) -> RequestTokens:
+        """The stored tokens of the prompt, and the new ones up to the first answer in its conversation."""
+        tokens, stop = self.tokens, self.first_answer
+        if stop is None:
+            return tokens
+        number = bisect_left(tokens.position_ids, stop)
+        return replace(tokens, token_ids=tokens.token_ids[:number], position_ids=tokens.position_ids[:number])
 
     @property
     def num_repaired_tokens(self) -> int:

@@ -64,11 +64,17 @@ def make_plan(
     pieces = without_last(pieces, added.num_replaced)
     if positions := positions_to_repair(pieces, repair):
         pieces = recomputed(pieces, positions)
+    first = pieces[-1].stop if pieces else 0
     pieces = _with_added(pieces, added.parts)
     if all(piece.source is not None for piece in pieces) and len(pieces) == layout.has_bos:
         raise PromptError([_empty(selection)])
     return Plan(
-        selection=selection, layout=layout, pieces=_with_new_end(pieces), repair=repair, warnings=added.warnings
+        selection=selection,
+        layout=layout,
+        pieces=_with_new_end(pieces),
+        repair=repair,
+        first_answer=None if added.num_asked is None else first + added.num_asked,
+        warnings=added.warnings,
     )
 
 

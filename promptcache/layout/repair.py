@@ -7,20 +7,23 @@ from itertools import groupby
 from operator import attrgetter
 
 from promptcache.language import Repair, RepairKind
-from promptcache.layout.pieces import Piece, num_exact
+from promptcache.layout.pieces import Piece, Plan, num_exact
 
 
-def positions_to_repair(pieces: Sequence[Piece], repair: Repair) -> frozenset[int]:
+def positions_to_repair(pieces: Sequence[Piece], repair: Repair, weights: Sequence[float] = ()) -> frozenset[int]:
     """Return the positions of the stored tokens of a prompt that are computed again.
 
     Args:
         pieces: In position order.
         repair: `all` computes every token again, beginning with the first one that has not attended to exactly the
-            tokens in use before it. `first-K` computes the first K tokens of each run again, beginning with the first
-            run whose context is not exactly the tokens in use before it. Others change nothing here.
+            tokens in use before it. `attended-K` computes again those from there on that weigh most: K for each run
+            that has some. `first-K` computes the first K tokens of each run again, beginning with the first run whose
+            context is not exactly the tokens in use before it. Others change nothing here.
+        weights: For `attended-K`, how much the new tokens attend to each position. Without them, it changes nothing.
     """
     index = num_exact(pieces)
-    if repair.kind not in (RepairKind.FIRST, RepairKind.ALL) or index == len(pieces):
+    is_known = repair.kind in (RepairKind.FIRST, RepairKind.ALL) or (repair.kind is RepairKind.ATTENDED and weights)
+    if not is_known or index == len(pieces):
         return frozenset()
     if repair.kind is RepairKind.FIRST and _is_context_exact(pieces, index):
         run = pieces[index].run
@@ -29,8 +32,21 @@ def positions_to_repair(pieces: Sequence[Piece], repair: Repair) -> frozenset[in
     stored = (piece for piece in pieces[index:] if piece.source is not None)
     for _, group in groupby(stored, key=attrgetter("run.index")):
         positions = [position for piece in group for position in piece.position_ids]
-        found += positions[: repair.first_tokens(len(positions))]
+        found += positions[: repair.num_again(len(positions))]
+    if repair.kind is RepairKind.ATTENDED:
+        stored = (piece for piece in pieces[index:] if piece.source is not None)
+        positions = [position for piece in stored for position in piece.position_ids]
+        found = sorted(positions, key=lambda position: -weights[position])[: len(found)]  # equal ones stay in order
     return frozenset(found)
+
+
+def attended_plan(plan: Plan, weights: Sequence[float]) -> Plan:
+    """Return a plan with `repair="attended-K"` that computes the chosen tokens again.
+
+    Args:
+        weights: How much the new tokens attend to each position.
+    """
+    return plan.recompute(positions_to_repair(plan.pieces, plan.repair, weights))
 
 
 def _is_context_exact(pieces: Sequence[Piece], index: int) -> bool:

@@ -28,7 +28,8 @@ class _LinkedRows:
     """
 
     def __init__(self, plan: Plan, executor: Executor) -> None:
-        tokens, stored = plan.tokens, prepare(plan, executor).fetched.handles
+        prepared = prepare(plan, executor)
+        tokens, stored = prepared.plan.tokens, prepared.fetched.handles
         self._batch = Batch(executor.model, executor.pool)
         row, own_ids = self._batch.join(tokens, stored), tokens.token_ids[:-1]
         for start in range(0, len(own_ids), CHUNK_TOKENS):

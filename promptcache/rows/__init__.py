@@ -8,6 +8,7 @@ from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt
 from promptcache.rows.segments import Segment
 from promptcache.rows.step_graphs import StepGraphs, note_attention, open_graphs
 from promptcache.rows.tails import tail_size
+from promptcache.rows.weighing import attention_weights
 
 __all__ = [
     "SHARED",
@@ -23,6 +24,7 @@ __all__ = [
     "StepGraphs",
     "StopCheck",
     "are_finite",
+    "attention_weights",
     "has_finite_logits",
     "note_attention",
     "open_graphs",

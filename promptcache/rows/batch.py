@@ -121,7 +121,7 @@ class Batch:
         Returns:
             `[K, V]`, in the order of `work`. If the forward pass raises, the rows are as before.
         """
-        return self._computed(work, partial(self._logits, num_last=num_last))
+        return self.run(work, partial(self._logits, num_last=num_last))
 
     def encode(self, work: Work, check: StopCheck | None = None) -> None:
         """As `step`, for the KV only.
@@ -129,7 +129,7 @@ class Batch:
         Args:
             check: Called in each layer, before its KV is written.
         """
-        self._computed(work, self._encode, check)
+        self.run(work, self._encode, check)
 
     def open(self, work: Work, check: StopCheck | None = None) -> Pass:
         """Return the pass over the next tokens of some rows. `Pass.finish` is called when it was run."""
@@ -140,7 +140,12 @@ class Batch:
         return Pass(work, self._shared_kv(), self.tails, self._model, check)
 
     @torch.no_grad()
-    def _computed(self, work: Work, run: Callable[[Pass], _Result], check: StopCheck | None = None) -> _Result:
+    def run(self, work: Work, run: Callable[[Pass], _Result], check: StopCheck | None = None) -> _Result:
+        """Return `run(opened)` for the pass over the next tokens of some rows, and count them as computed.
+
+        If the device has no memory for it, the pool makes room, and it is run again.
+        """
+
         def computed() -> _Result:
             opened = self.open(work, check)
             result = run(opened)

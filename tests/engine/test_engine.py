@@ -64,7 +64,7 @@ def test_timing_adds_up(engine: Engine) -> None:
 
     phases = (timing.plan_s, timing.refine_s, timing.fetch_s, timing.link_s, timing.prefill_s)
     assert all(phase > 0 for phase in (*phases, timing.decode_s))
-    phases = (*phases, timing.wait_s, timing.encode_s)
+    phases = (*phases, timing.wait_s, timing.encode_s, timing.choose_s)
     assert timing.ttft_s == pytest.approx(sum(phases))
 
 

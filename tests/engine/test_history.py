@@ -189,3 +189,19 @@ def test_an_error_of_history_costs_no_answer(monkeypatch: pytest.MonkeyPatch, ca
     check_equal(found, asked(PLAIN, PROMPTS[8], 4))
     assert found.usage.kept_bytes == 0
     assert "on purpose" in caplog.text
+
+
+def test_turns_of_a_conversation_choose_the_same_tokens() -> None:
+    """What the first question attends to is computed again in all turns, so history serves all of them.
+
+    A salt and another question choose for themselves.
+    """
+    made = engine()
+    chat = made.chat('<prompt schema="s"><e q="ab"/><c/></prompt>', repair="attended-3")
+    turns = [chat.say(text, max_new_tokens=3, do_sample=False) for text in ("Where is the end?", "Why?", "How?")]
+    first, *others = (each.plan.repaired for each in turns)
+
+    assert 0 < sum(len(piece.token_ids) for piece in first) <= 6
+    assert others == [first, first]
+    assert [each.usage.num_repaired_tokens for each in turns[1:]] == [0, 0]
+    assert turns[-1].usage.num_new_tokens < 20

@@ -145,5 +145,5 @@ def test_repaired_tokens_are_counted() -> None:
 def test_wrong_repairs_are_refused_everywhere(repair: object) -> None:
     """Every method refuses a value that is no repair, and names those there are."""
     for call in (ENGINE.plan, ENGINE.logits, ENGINE.reference):
-        with pytest.raises(InvalidValue, match=r"none, slots, all, first-16"):
+        with pytest.raises(InvalidValue, match=r"none, slots, all, attended-8 or first-16"):
             call(PROMPT, repair=repair)  # type: ignore[operator]

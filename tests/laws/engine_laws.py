@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from promptcache.encode import linked_logits
+from promptcache.encode import linked_logits, prepare
 from promptcache.language import (
     CheckedItem,
     CheckedModule,
@@ -24,6 +24,7 @@ from promptcache.layout import Level
 from promptcache.model import reference_logits, used_tokens
 from promptcache.model.reference import plain_logits
 from promptcache.testing.cached import distance
+from tests.laws.attended_oracle import attended
 from tests.laws.laws import BrokenLaw, Law, Over
 from tests.laws.service import SchemaServer
 
@@ -49,6 +50,17 @@ def repaired_is_reference(service: SchemaServer, selection: Selection) -> None:
         _near(service, logits, reference_logits(plan.tokens, service.model), f"the reference with repair {repair!r}")
         if repair == "all":
             _near(service, logits, plain_logits(plan.tokens, service.model), "plain prefill with repair 'all'")
+
+
+def attended_is_reference(service: SchemaServer, selection: Selection) -> None:
+    """The tokens that new ones attend to most are those of transformers' own attention, and logits are the reference."""
+    plan = service.plan(selection, Repair.parse("attended-2"))
+    prepared = prepare(plan, service.executor).plan
+    expected = attended(plan, service.model)
+    if prepared != expected:
+        raise BrokenLaw(f"computed again: {prepared.repaired}, expected {expected.repaired}")
+    logits = linked_logits(plan, service.executor)
+    _near(service, logits, reference_logits(expected.tokens, service.model), "the reference with attended tokens")
 
 
 def exact_is_plain(service: SchemaServer, selection: Selection) -> None:
@@ -106,6 +118,7 @@ def generation_is_reference(service: SchemaServer, selection: Selection) -> None
 ENGINE_LAWS = (
     Law(name="cached is the reference", over=Over.ANSWER, check=cached_is_reference),
     Law(name="repaired is the reference", over=Over.ANSWER, check=repaired_is_reference),
+    Law(name="attended is the reference", over=Over.ANSWER, check=attended_is_reference),
     Law(name="exact is plain prefill", over=Over.ANSWER, check=exact_is_plain),
     Law(name="exact is the model's own", over=Over.ANSWER, check=exact_is_models_own),
     Law(name="unselected text changes nothing", over=Over.ANSWER, check=unselected_text_changes_nothing),

@@ -32,7 +32,7 @@ from promptcache.language import (
     resolve_prompt,
 )
 from promptcache.language.syntax.attributes import attributes_of, write_attributes
-from promptcache.layout import Level, Origin, Plan, make_plan, needed_positions
+from promptcache.layout import Level, Origin, Plan, attended_plan, make_plan, needed_positions
 from promptcache.testing import PromptCase
 from promptcache.testing.cases import named_modules
 from promptcache.testing.check import check_prompts
@@ -41,6 +41,7 @@ from promptcache.testing.prompt_xml import PromptChoice, first_members, write_pr
 from promptcache.testing.selection import can_be_completed, list_selections, smallest_with
 from promptcache.testing.subject import SchemaSource
 from promptcache.testing.texts import Said, plain_argument
+from tests.laws.attended_oracle import most_attended
 from tests.laws.level_oracle import repaired_positions, true_level, wrong_contexts, wrong_variants
 from tests.laws.position_oracle import expected_tokens, planned_tokens
 from tests.laws.rules_oracle import completed, is_understood, violations
@@ -134,6 +135,12 @@ def repairs_are_right(case: PromptCase) -> None:
         if slots.new[-1].origin is not Origin.LAST:
             expected = new | repaired_positions(slots, plan.repair)
             hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
+    weights = [position * 7919 % 13 for position in range(slots.stop)]
+    for name in ("attended-2", "attended-50%"):
+        plan = attended_plan(_plan(case, name), weights)
+        expected = new | most_attended(slots, plan.repair, weights)
+        hold(_new_positions(plan) == expected, f"repair {name!r} computes other tokens", case)
+        hold(plan.level is true_level(plan), f"with repair {name!r} level {plan.level} is not right", case)
     hold(plans["all"].level is Level.EXACT, "with repair 'all' the answer is not exact", case)
 
 

@@ -46,6 +46,14 @@ def true_level(plan: Plan) -> Level:
     return Level.EXACT
 
 
+def inexact_positions(plan: Plan) -> list[int]:
+    """Return the positions of the reused tokens from the first one on that has not seen what is in use before it."""
+    in_use = _in_use(plan)
+    first_new = min((part.start for part in plan.new), default=len(in_use) + plan.stop)
+    exact = (_is_exact(position, token, in_use) and first_new > position for position, token in in_use.items())
+    return [*in_use][next((index for index, holds in enumerate(exact) if not holds), len(in_use)) :]
+
+
 def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
     """Return the positions of the reused tokens of a plan that `repair` computes again.
 
@@ -54,10 +62,7 @@ def repaired_positions(plan: Plan, repair: Repair) -> set[int]:
     """
     in_use = _in_use(plan)
     if repair.kind is RepairKind.ALL:
-        first_new = min((part.start for part in plan.new), default=len(in_use) + plan.stop)
-        exact = (_is_exact(position, token, in_use) and first_new > position for position, token in in_use.items())
-        num_exact = next((index for index, holds in enumerate(exact) if not holds), len(in_use))
-        return set([*in_use][num_exact:])
+        return set(inexact_positions(plan))
     again: set[int] = set()
     is_behind = False
     runs: dict[int, list[int]] = {}  # positions of each run, in position order

@@ -123,15 +123,30 @@ def test_the_first_tokens_of_a_run_are_computed_again(prompt, repair, again):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "some", "first", "first-", "first--1", "first-101%", "first-01", "first-1.5", "All"]
+    "text",
+    [
+        "",
+        "some",
+        "first",
+        "first-",
+        "first--1",
+        "first-101%",
+        "first-01",
+        "first-1.5",
+        "All",
+        "attended",
+        "attended-8-8",
+    ],
 )
 def test_other_repairs_are_refused(text):
     """A text that names no repair is refused with the names there are."""
-    with pytest.raises(InvalidValue, match="none, slots, all, first-16"):
+    with pytest.raises(InvalidValue, match="none, slots, all, attended-8 or first-16"):
         Repair.parse(text)
 
 
-@pytest.mark.parametrize("text", ["none", "slots", "first-0", "first-16", "first-20%", "first-100%", "all"])
+@pytest.mark.parametrize(
+    "text", ["none", "slots", "first-0", "first-16", "first-20%", "first-100%", "attended-8", "attended-10%", "all"]
+)
 def test_repairs_print_as_they_are_written(text):
     """The text of a repair is the text that it was made from."""
     assert str(Repair.parse(text)) == text

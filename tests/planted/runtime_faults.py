@@ -29,9 +29,9 @@ Patch = pytest.MonkeyPatch
 encode, executor, repetition = (
     module_of(f"promptcache.encode.{name}") for name in ("encode", "executor", "repetition")
 )
-batch, coalesce, forward_pass, history, segments, tails = (
+batch, coalesce, forward_pass, history, segments, tails, weighing = (
     module_of(f"promptcache.rows.{name}")
-    for name in ("batch", "coalesce", "forward_pass", "history", "segments", "tails")
+    for name in ("batch", "coalesce", "forward_pass", "history", "segments", "tails", "weighing")
 )
 decoder, job, scheduler = (module_of(f"promptcache.decode.{name}") for name in ("decoder", "job", "scheduler"))
 guard, relocation = module_of("promptcache.model.guard"), module_of("promptcache.model.relocation")
@@ -39,6 +39,7 @@ REFERENCE, HISTORY, STEPS = "cached is the reference", "histories change nothing
 REQUESTS, CHANGES = "requests are the reference", "models that change do not mix"
 PROMOTED = "promotions keep answers"
 MOVED = "moved keys are the model's"
+ATTENDED = "attended is the reference"
 
 
 @fault("new tokens stand one position late", law=REFERENCE, quick=True)
@@ -300,6 +301,27 @@ def _two_sinks(patch: Patch) -> None:
 @fault("attention sinks are left out", law="cached is the reference, sinks")
 def _no_sinks(patch: Patch) -> None:
     _register(patch, _WrongRun(lambda run, layer, call: run(layer, call._replace(sinks=None))))
+
+
+@fault("attention to later tokens counts", law=ATTENDED)
+def _future_weighs(patch: Patch) -> None:
+    original = weighing._probabilities
+    patch.setattr(weighing, "_probabilities", lambda query, keys, far, call: original(query, keys, far.abs(), call))
+
+
+@fault("attention of the first layers is added up", law=ATTENDED)
+def _first_layers(patch: Patch) -> None:
+    patch.setattr(weighing, "middle_layers", lambda windows: (0,))
+
+
+@fault("attention is not divided by the sum of all scores", law=ATTENDED)
+def _unnormalized(patch: Patch) -> None:
+    patch.setattr(weighing, "_probabilities", lambda query, keys, far, call: _scores(query, keys, far, call.scale))
+
+
+def _scores(query: torch.Tensor, keys: torch.Tensor, far: torch.Tensor, scale: float) -> torch.Tensor:
+    scores = (query.reshape(len(keys), -1, query.shape[2]) @ keys.transpose(1, 2)).view(*query.shape[:2], -1)
+    return (scores * scale).masked_fill(far < 0, -torch.inf).exp().sum((0, 1))
 
 
 @fault("digests of encodings leave out their positions", law=HISTORY, rare=True)

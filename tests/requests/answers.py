@@ -14,7 +14,7 @@ import torch
 
 from promptcache.answers.text import whole_text
 from promptcache.decode import Completion
-from promptcache.encode import Executor, check_linking, linked_logits
+from promptcache.encode import Executor, check_linking, linked_logits, prepare
 from promptcache.engine import Engine
 from promptcache.kv import Store
 from promptcache.language import parse_prompt
@@ -25,6 +25,7 @@ from promptcache.rows import Pool
 from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import answered
 from tests.families import random_model
+from tests.laws.attended_oracle import attended
 from tests.laws.laws import BrokenLaw
 from tests.requests.decoder import Decoded, Draws, Logits, RowDraws, decode
 from tests.requests.features import features
@@ -206,7 +207,7 @@ class Asked:
             turns: Those of the chat so far.
         """
         plan = plan_of(self._workload, self._state, ask, way, turns)
-        plan = promoted_plan(plan, self._promoted, ask, way, self._computed)
+        plan = self._chosen(promoted_plan(plan, self._promoted, ask, way, self._computed))
         logits = self._logits(plan)
         path = logits.greedy(MAX_PLACES) if options is None and names_places(ask) else ()
         options = options or resolve(ask, path)
@@ -229,6 +230,12 @@ class Asked:
             return self._engine.end_ids if options.ends is None else options.ends
         configured = self._model.hf.generation_config.eos_token_id
         return options.ends or (() if configured is None else (configured,))
+
+    def _chosen(self, plan: Plan) -> Plan:
+        """Return the plan with the tokens that the new ones attend to most; of quantized KV in a fresh store."""
+        if self._workload.codec == "full":
+            return attended(plan, self._model)
+        return prepare(plan, self._quantized).plan
 
     def _logits(self, plan: Plan) -> Logits:
         """Return the logits behind a prompt: those of the reference, or of quantized KV in a fresh store."""

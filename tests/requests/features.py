@@ -27,7 +27,7 @@ from tests.requests.workloads import (
 )
 
 OTHER_WAYS = frozenset(Way) - {Way.SERVICE}
-REPAIRS = ("repair none", "repair slots", "repair first", "repair all")
+REPAIRS = ("repair none", "repair slots", "repair first", "repair attended", "repair all")
 
 FEATURES: tuple[str, ...] = (
     *("module", "nested module", "union", "scaffold", "own context", "previous context", "uncached module"),
@@ -63,7 +63,11 @@ _IMPOSSIBLE: Conflicts = (
         frozenset({Way.LINK, "reuse=False", "length_penalty"}) | DRAFTS | OUTPUTS,
         "no history is used",
     ),
-    (frozenset({"reuse=False"}), frozenset({"argument below a module", *REPAIRS[:3]}), "all tokens are computed again"),
+    (
+        frozenset({"reuse=False"}),
+        frozenset({"argument below a module", *REPAIRS[:-1]}),
+        "all tokens are computed again",
+    ),
     (frozenset({"repair all"}), frozenset({"argument below a module"}), "all tokens are computed again"),
     (frozenset({"repair none"}), frozenset({"computed again"}), "nothing is computed again"),
     (
@@ -120,7 +124,7 @@ def features(workload: Workload) -> Iterator[frozenset[str]]:
             plan = promoted_plan(modular, promoted, ask, step.way)
             found = {*_of_plan(modular, step.way is Way.CHAT), *_of_engine(workload, modular)}
             found |= {*_of_ask(ask, step, modular), *(("promoted",) if plan is not modular else ())}
-            if not any(reason_against("history hit", name) for name in found):
+            if not plan.awaits_choice and not any(reason_against("history hit", name) for name in found):
                 known = history | added if turns else history
                 if not known.isdisjoint(_stretches(plan, ask.salt)):
                     found.add("history hit")

@@ -165,8 +165,8 @@ REPAIR_NAME = ValueKind(
     in_python=REPAIR,
     expected=REPAIR.words,
     read=lambda text: text if is_repair(text) else None,
-    values=("none", "slots", "first-16", "first-20%", "all"),
-    facets=(("pattern", "none|slots|all|first-(0|[1-9][0-9]{0,8})|first-([0-9]|[1-9][0-9]|100)%"),),
+    values=("none", "slots", "attended-8", "first-16", "first-20%", "all"),
+    facets=(("pattern", "none|slots|all|(attended|first)-((0|[1-9][0-9]{0,8})|([0-9]|[1-9][0-9]|100)%)"),),
 )
 
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from promptcache.diagnostics import InvalidValue, Kind
 
-REPAIRS: Final = "none, slots, all, first-16 (tokens of each run) or first-20% (of its tokens)"
+REPAIRS: Final = "none, slots, all, attended-8 or first-16 (tokens of each run), attended-10% or first-20% (of them)"
 """The values of `repair`, for messages."""
 
-_FIRST = re.compile(r"first-(0|[1-9][0-9]{0,8})(%?)")
+_COUNTED = re.compile(r"(attended|first)-(0|[1-9][0-9]{0,8})(%?)")
 
 
 class RepairKind(StrEnum):
@@ -21,6 +21,7 @@ class RepairKind(StrEnum):
     NONE = "none"
     SLOTS = "slots"
     FIRST = "first"
+    ATTENDED = "attended"
     ALL = "all"
 
 
@@ -30,7 +31,7 @@ class Repair:
 
     Attributes:
         kind: All kinds but `none` include `slots`.
-        amount: For `first`, the number of tokens of each run, or a share of its tokens in percent.
+        amount: For `first` and `attended`, the number of tokens of each run, or a share of its tokens in percent.
         is_share: Whether `amount` is a share.
     """
 
@@ -40,36 +41,38 @@ class Repair:
 
     @classmethod
     def parse(cls, text: str) -> Repair:
-        """Return the repair of this name: "none", "slots", "all", or for example "first-16" or "first-20%".
+        """Return the repair of this name: "none", "slots", "all", or for example "attended-8" or "first-20%".
 
         Raises:
             InvalidValue: There is no such repair.
         """
         REPAIR.check("repair", text, InvalidValue)
-        found = _FIRST.fullmatch(text)
-        return cls(RepairKind(text)) if found is None else cls(RepairKind.FIRST, int(found[1]), bool(found[2]))
+        found = _COUNTED.fullmatch(text)
+        return cls(RepairKind(text)) if found is None else cls(RepairKind(found[1]), int(found[2]), bool(found[3]))
 
     def __str__(self) -> str:
-        return f"first-{self.amount}{'%' * self.is_share}" if self.kind is RepairKind.FIRST else self.kind.value
+        return f"{self.kind}-{self.amount}{'%' * self.is_share}" if self.is_counted else self.kind.value
 
-    def first_tokens(self, num_tokens: int) -> int:
-        """Return how many of a run's `num_tokens` cached tokens in use are computed again if its context differs."""
-        match self.kind:
-            case RepairKind.ALL:
-                return num_tokens
-            case RepairKind.FIRST:
-                return min(num_tokens, -(-num_tokens * self.amount // 100) if self.is_share else self.amount)
-        return 0
+    @property
+    def is_counted(self) -> bool:
+        """Whether `amount` tokens of each run are computed again."""
+        return self.kind in (RepairKind.FIRST, RepairKind.ATTENDED)
+
+    def num_again(self, num_tokens: int) -> int:
+        """Return how many tokens are computed again for a run with `num_tokens` cached ones, in another context."""
+        if self.is_counted:
+            return min(num_tokens, -(-num_tokens * self.amount // 100) if self.is_share else self.amount)
+        return num_tokens if self.kind is RepairKind.ALL else 0
 
 
 def is_repair(value: object) -> bool:
     """Whether `Repair.parse` takes a value."""
     if not isinstance(value, str):
         return False
-    found = _FIRST.fullmatch(value)
+    found = _COUNTED.fullmatch(value)
     if found is None:
         return value in (RepairKind.NONE, RepairKind.SLOTS, RepairKind.ALL)
-    return not found[2] or int(found[1]) <= 100
+    return not found[3] or int(found[2]) <= 100
 
 
 REPAIR: Final = Kind(REPAIRS, is_repair)
