@@ -304,7 +304,7 @@ class Engine(Unpicklable):
     def promote(self, prompt: PromptSource, *, salt: str | None = None) -> int:
         """Promote the combination of modules that a prompt reuses now: later requests with it are `exact`.
 
-        This does at once what `promote="auto"` does in idle time for a combination that came twice; it works with
+        This does at once what `promote="auto"` does in idle time for combinations that came; it works with
         `promote="off"` as well. History keeps the KV, until other requests need the room.
 
         Args:

@@ -1,4 +1,4 @@
-"""Repetition: combinations of modules that come again are prefilled plainly, in idle time or at once, and kept.
+"""Repetition: combinations of modules that came are prefilled plainly, in idle time or at once, for the next time.
 
 A combination is all that a modular plan has up to its last cached token. History keeps its KV: under the `SHARED` salt,
 or under the salt of the request if it has arguments. A request whose combination history has is answered by the plain
@@ -21,7 +21,7 @@ from promptcache.rows import SHARED, Salt, StopCheck
 from promptcache.settings import PromoteMode
 
 MAX_COMBINATIONS = 10_000
-"""Limit of the combinations that are remembered: of those that came once, and of those that wait."""
+"""Limit of the combinations that wait; those that came longest ago are forgotten."""
 
 MAX_LOST_TOKENS = 256
 """Tokens of history that a request may compute again to be exact. History belongs to the KV below it."""
@@ -53,14 +53,14 @@ class _Combination:
 
 
 class Repetition:
-    """Counts combinations, promotes those that come twice, and refines the plans of requests. Thread-safe."""
+    """Promotes combinations that came, and refines the plans of requests. Thread-safe."""
 
     def __init__(self, executor: Executor, mode: str = PromoteMode.OFF) -> None:
         """Create one without promotions.
 
         Args:
             executor: The model, and its history.
-            mode: "auto" promotes combinations that come twice; with "off", only `promote` does it.
+            mode: "auto" promotes combinations in idle time; with "off", only `promote` does it.
 
         Raises:
             InvalidValue: It is "auto", and there is no history.
@@ -69,8 +69,7 @@ class Repetition:
         if self._is_automatic and executor.history is None:
             raise InvalidValue('promote="auto" keeps KV in history, and history=False has none')
         self._executor = executor
-        self._came_once: OrderedDict[int, None] = OrderedDict()  # by hash; an equal hash promotes earlier
-        self._waiting: OrderedDict[_Combination, int] = OrderedDict()  # number of computed tokens
+        self._waiting: OrderedDict[_Combination, int] = OrderedDict()  # computed tokens, in the order of the last use
         self._num_promoted = self._num_hits = 0
         self._lock = new_lock()
         self._working = new_lock()
@@ -84,7 +83,7 @@ class Repetition:
     def refine(self, plan: Plan, executor: Executor, salt: str | None) -> Plan:
         """Return the plain plan of a request if history has its combination; a `Refiner`.
 
-        Each call counts as one use of the combination. A request that would lose much history keeps its plan, such as
+        Other combinations wait for idle time. A request that would lose much history keeps its plan, such as
         the next turn of a long conversation that began before the promotion.
         """
         if plan.level is Level.EXACT or not (self._is_automatic or self._num_promoted):
@@ -136,7 +135,7 @@ class Repetition:
         return num_tokens
 
     def work(self, check: StopCheck) -> bool:
-        """Compute more of the combination that waits longest; return whether there may be more to do.
+        """Compute more of the combination that came last; return whether there may be more to do.
 
         Args:
             check: Called in each layer; it raises `Interrupted` if the work is to stop. What was computed before is
@@ -146,7 +145,7 @@ class Repetition:
             if not self._executor.model.is_unchanged():
                 return False
             with self._lock:
-                combination = next(iter(self._waiting), None)
+                combination = next(reversed(self._waiting), None)
             if combination is None:
                 return False
             if not self._extend(combination, check):
@@ -180,21 +179,14 @@ class Repetition:
         return found is not None and not found.missing
 
     def _came(self, combination: _Combination) -> None:
-        """Count a combination; the second time, let it wait for idle time."""
+        """Let a combination wait for idle time."""
         if not self._is_automatic:
             return
         with self._lock:
-            if combination not in self._waiting:
-                number = hash(combination)
-                if number not in self._came_once:
-                    self._came_once[number] = None
-                    if len(self._came_once) > MAX_COMBINATIONS:
-                        self._came_once.popitem(last=False)
-                    return
-                del self._came_once[number]
-                self._waiting[combination] = 0
-                if len(self._waiting) > MAX_COMBINATIONS:
-                    self._waiting.popitem(last=False)
+            self._waiting.setdefault(combination, 0)
+            self._waiting.move_to_end(combination)
+            if len(self._waiting) > MAX_COMBINATIONS:
+                self._waiting.popitem(last=False)
         self._thread.start()
 
 

@@ -5,7 +5,7 @@ set of KV parts below a stretch and its first position. A later request with the
 common prefix of its stretch. Plans do not contain history.
 
 Each node has a salt, and a request finds the nodes of its own salt and those that are `SHARED`: the text of schemas
-that came again (`encode/repetition.py`).
+that was promoted (`encode/repetition.py`).
 
 A node of a tree has memory with room to grow. Turns of a conversation are appended to one node, so they form one view.
 A new node at the end of a path is as large as all nodes above it, so a long conversation has few views. A node that
