@@ -18,7 +18,7 @@ from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding
 from promptcache.model import Model
 from promptcache.progress import Progress, silent
-from promptcache.rows import Batch, Pool, open_graphs, open_pool
+from promptcache.rows import Batch, Copies, open_copies, open_graphs
 from promptcache.timing import interleave
 
 LENGTHS: Mapping[str, Sequence[int]] = {
@@ -71,21 +71,21 @@ def _ways(model: Model, lengths: Sequence[int], num_new: int) -> dict[str, Calla
     )
     places = tuple(range(whole.num_tokens))
     one = Encoding(token_ids=places, position_ids=places).whole
-    graphs, pool = open_graphs(model), open_pool(model, KVMemory(model.shape))
+    graphs, copies = open_graphs(model), open_copies(model, KVMemory(model.shape))
     joined = Batch(model, graphs=graphs)
     floor = joined.join(replace(linked, parts=(one,)), {one.encoding: whole})
 
-    def row(pool: Pool) -> torch.Tensor:
-        batch = Batch(model, pool, graphs)
+    def row(copies: Copies) -> torch.Tensor:
+        batch = Batch(model, copies, graphs)
         return batch.step([(batch.join(linked, handles), linked.token_ids)])
 
     def computed_again() -> torch.Tensor:
         floor.num_own = 0
         return joined.step([(floor, linked.token_ids)])
 
-    row(pool)  # the first use; the second one, which joins the modules, warms up
+    row(copies)  # the first use; the second one, which joins the modules, warms up
     return {
-        "first use": lambda: row(open_pool(model, KVMemory(model.shape))),
-        "prompt cache": lambda: row(pool),
+        "first use": lambda: row(open_copies(model, KVMemory(model.shape))),
+        "prompt cache": lambda: row(copies),
         "floor": computed_again,
     }

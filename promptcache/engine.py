@@ -56,7 +56,7 @@ from promptcache.planning import (
     choose_placement,
     serve_schema,
 )
-from promptcache.rows import History, open_graphs, open_pool
+from promptcache.rows import History, open_copies, open_graphs
 from promptcache.session import Chat, EngineStats, chat_prompt, warm
 from promptcache.settings import EngineKeywords, EngineSettings
 from promptcache.tokenizer import Tokenizer
@@ -128,7 +128,7 @@ class Engine(Unpicklable):
             self.model,
             self.store,
             lambda: f"{own_model.fingerprint}:{own_tokenizer.fingerprint}",
-            open_pool(self.model, memory),
+            open_copies(self.model, memory),
             self._history,
             open_graphs(self.model),
         )

@@ -18,7 +18,7 @@ from promptcache.bench.request import PlannedRequest
 from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, KVPart
 from promptcache.model import Model, token_tensor
-from promptcache.rows import Batch, Pool, Segment, open_graphs, open_pool
+from promptcache.rows import Batch, Copies, Segment, open_copies, open_graphs
 
 Alternative: TypeAlias = Callable[[], torch.Tensor]
 _Views: TypeAlias = list[Sequence[tuple[torch.Tensor, torch.Tensor]]]
@@ -34,7 +34,7 @@ def first_token(model: Model, request: PlannedRequest) -> dict[str, Alternative]
     segments = _segments(model, request)
     views: _Views = list(zip(*(segment.layers().by_layer for segment in segments), strict=True))
     filled = _concatenated(views)
-    own, in_place = (open_pool(model, KVMemory(model.shape)) for _ in range(2))
+    own, in_place = (open_copies(model, KVMemory(model.shape)) for _ in range(2))
     positions = tuple(int(each) for segment in segments for each in segment.position_array())
     contiguous = _contiguous(views, positions)
     all_ids = [token_id for part in tokens.parts for token_id in part.token_ids] + [*tokens.token_ids]
@@ -60,7 +60,7 @@ def further_tokens(model: Model, request: PlannedRequest, num_tokens: int) -> di
     cache = _concatenated(list(zip(*(segment.layers().by_layer for segment in segments), strict=True)))
     _last_logits(model, tokens.token_ids, tokens.position_ids, cache)
     first = tokens.position_ids[-1] + 1
-    batch = Batch(model, open_pool(model, KVMemory(model.shape)), open_graphs(model))
+    batch = Batch(model, open_copies(model, KVMemory(model.shape)), open_graphs(model))
     row = batch.join(tokens, request.handles)
     batch.step([(row, tokens.token_ids)])
 
@@ -85,12 +85,12 @@ def _segments(model: Model, request: PlannedRequest) -> tuple[Segment, ...]:
     return batch.segments(batch.join(request.tokens, request.handles))
 
 
-def _row(model: Model, request: PlannedRequest, pool: Callable[[], Pool]) -> Alternative:
-    """Compute the request as an engine does after planning and fetching: one row. Each run asks for the pool."""
+def _row(model: Model, request: PlannedRequest, copies: Callable[[], Copies]) -> Alternative:
+    """Compute the request as an engine does after planning and fetching: one row. Each run asks for the copies."""
     graphs = open_graphs(model)
 
     def run() -> torch.Tensor:
-        batch = Batch(model, pool(), graphs)
+        batch = Batch(model, copies(), graphs)
         row = batch.join(request.tokens, request.handles)
         return batch.step([(row, request.tokens.token_ids)])[None]
 
@@ -113,7 +113,7 @@ def _first_use(model: Model, request: PlannedRequest) -> Alternative:
     """Move the keys of all modules; the copies of earlier runs make room, as in an engine that has answered many."""
     num_bytes = sum(part.stop - part.start for part in request.tokens.parts) * model.shape.token_bytes
     memory = KVMemory(model.shape, budget_bytes=num_bytes)
-    return _row(model, request, lambda: Pool(model, memory))
+    return _row(model, request, lambda: Copies(model, memory))
 
 
 def _in_place(request: PlannedRequest, segments: Sequence[Any]) -> PlannedRequest:

@@ -54,7 +54,7 @@ class Decoder:
         self.num_failed = 0
         self._executor = executor
         self._observer = observer or ServiceObserver()
-        self._batch = Batch(executor.model, executor.pool, executor.graphs)
+        self._batch = Batch(executor.model, executor.copies, executor.graphs)
 
     @property
     def tail_bytes(self) -> int:

@@ -62,7 +62,7 @@ def logits_batch(plans: Sequence[Plan], executor: Executor) -> tuple[torch.Tenso
     found: list[list[torch.Tensor]] = [[] for _ in plans]
     prepared = (prepare(plan, executor) for plan in plans)
     joining = ((each.plan.tokens, each.fetched.handles) for each in prepared)
-    for index, logits in _compute(Batch(executor.model, executor.pool), joining, CHUNK_TOKENS):
+    for index, logits in _compute(Batch(executor.model, executor.copies), joining, CHUNK_TOKENS):
         found[index].append(logits)
     return tuple(torch.cat(parts) for parts in found)
 
@@ -116,7 +116,7 @@ def _predictions(
     """
     prepared = prepare(plan, executor)
     tokens, stored = prepared.plan.tokens, prepared.fetched.handles
-    batch = Batch(executor.model, executor.pool)
+    batch = Batch(executor.model, executor.copies)
     row = batch.join(tokens, stored)
     own_ids = tokens.token_ids
     for start in range(0, len(own_ids), CHUNK_TOKENS):

@@ -10,7 +10,7 @@ from promptcache.kv import KV
 from promptcache.layout import Encoding, Plan, attended_plan
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows import Pool, attention_weights
+from promptcache.rows import Copies, attention_weights
 
 MAX_CHOICES = 1000
 """Limit of the choices that are kept, by last use."""
@@ -23,13 +23,13 @@ class Chooser:
     have one choice, and history serves them.
     """
 
-    def __init__(self, model: Model, pool: Pool, max_choices: int = MAX_CHOICES) -> None:
+    def __init__(self, model: Model, copies: Copies, max_choices: int = MAX_CHOICES) -> None:
         """Create a chooser.
 
         Args:
             max_choices: Limit of the choices that are kept; 0 without history, which they are for.
         """
-        self._model, self._pool, self._max_choices = model, pool, max_choices
+        self._model, self._copies, self._max_choices = model, copies, max_choices
         self._chosen: OrderedDict[int, frozenset[int]] = OrderedDict()  # positions, by a hash of the question
         self._lock = new_lock()
 
@@ -49,7 +49,7 @@ class Chooser:
             if (positions := self._chosen.get(key)) is not None:
                 self._chosen.move_to_end(key)
                 return plan.recompute(positions)
-        made = attended_plan(plan, attention_weights(question, handles, self._model, self._pool, CHUNK_TOKENS))
+        made = attended_plan(plan, attention_weights(question, handles, self._model, self._copies, CHUNK_TOKENS))
         positions = frozenset(position for piece in made.repaired for position in piece.position_ids)
         with self._lock:
             self._chosen[key] = positions

@@ -26,7 +26,7 @@ from promptcache.kv import KV, Codec, Lookup, OnWait, Recipe, Store, Tier, go_on
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.locks import new_lock
 from promptcache.model import Model
-from promptcache.rows import History, OwnKV, Pool, Recalled, Salt, StepGraphs, StopCheck, without_cache
+from promptcache.rows import Copies, History, OwnKV, Recalled, Salt, StepGraphs, StopCheck, without_cache
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that computes an encoding. After that, it is computed here, too."""
@@ -94,7 +94,7 @@ class Executor:
         model: Model,
         store: Store,
         fingerprint: Callable[[], str],
-        pool: Pool | None = None,
+        copies: Copies | None = None,
         history: History | None = None,
         graphs: StepGraphs | None = None,
     ) -> None:
@@ -102,19 +102,19 @@ class Executor:
 
         Args:
             fingerprint: Returns the fingerprint of model and tokenizer.
-            pool: Copies of moved and of joined segments; None keeps none.
+            copies: Those of moved and of joined segments; None keeps none.
             history: KV of own tokens of earlier requests; None keeps none.
             graphs: Recorded steps of the model; None records none.
         """
         self.model = model
         self.store = store
-        self.pool = without_cache(model) if pool is None else pool
+        self.copies = without_cache(model) if copies is None else copies
         self.history = history
         self.graphs = graphs
         self._fingerprint = fingerprint
         self._keys: dict[str, str] = {}  # by digest
         self.activity = Activity()
-        self.chooser = Chooser(model, self.pool, 0 if history is None else MAX_CHOICES)
+        self.chooser = Chooser(model, self.copies, 0 if history is None else MAX_CHOICES)
         self._lock = new_lock()
 
     @property
@@ -326,7 +326,7 @@ class Executor:
             ModelChanged: The model was changed meanwhile; nothing was stored.
         """
         try:
-            computed = self.pool.with_room(lambda: dict(compute(self.model, batch, held)))
+            computed = self.copies.with_room(lambda: dict(compute(self.model, batch, held)))
         except NotFinite:
             encodings = [link for chain in batch for link in chain.links]
             if len(encodings) == 1:

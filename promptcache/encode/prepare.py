@@ -93,7 +93,7 @@ def linked_logits(plan: Plan, executor: Executor, *, num_last: int | None = None
         num_last: Return those of the last tokens only, so many; None means all.
     """
     prepared = prepare(plan, executor)
-    batch = Batch(executor.model, executor.pool)
+    batch = Batch(executor.model, executor.copies)
     tokens = prepared.plan.tokens
     row = batch.join(tokens, prepared.fetched.handles)
     return batch.step([(row, tokens.token_ids)], num_last=num_last)

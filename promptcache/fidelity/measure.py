@@ -22,7 +22,7 @@ from promptcache.language import CheckedSchema, Repair, Selection
 from promptcache.layout import Encoding, Level, Plan, RequestTokens
 from promptcache.planning import ServedSchema, check_room, choose_placement, serve_schema
 from promptcache.progress import Progress, silent
-from promptcache.rows import Batch, open_pool
+from promptcache.rows import Batch, open_copies
 from promptcache.testing.subject import SchemaSource, read_schema
 from promptcache.timing import interleave
 
@@ -184,7 +184,7 @@ class _Measurement:
         self._rounds = rounds
         store = Store(engine.model.shape)
         self._executor = Executor(
-            engine.model, store, lambda: engine.fingerprint, open_pool(engine.model, store.memory)
+            engine.model, store, lambda: engine.fingerprint, open_copies(engine.model, store.memory)
         )
 
     def of_prompt(self, index: int) -> _PromptFigures:

@@ -30,7 +30,7 @@ class _LinkedRows:
     def __init__(self, plan: Plan, executor: Executor) -> None:
         prepared = prepare(plan, executor)
         tokens, stored = prepared.plan.tokens, prepared.fetched.handles
-        self._batch = Batch(executor.model, executor.pool)
+        self._batch = Batch(executor.model, executor.copies)
         row, own_ids = self._batch.join(tokens, stored), tokens.token_ids[:-1]
         for start in range(0, len(own_ids), CHUNK_TOKENS):
             self._batch.encode([(row, own_ids[start : start + CHUNK_TOKENS])])

@@ -1,7 +1,7 @@
 """Requests as rows of a forward pass: segments of stored KV, memory for new tokens, and history."""
 
 from promptcache.rows.batch import Batch
-from promptcache.rows.coalesce import Pool, open_pool, without_cache
+from promptcache.rows.coalesce import Copies, open_copies, without_cache
 from promptcache.rows.finite import are_finite, has_finite_logits
 from promptcache.rows.forward_pass import Pass, Row, StopCheck
 from promptcache.rows.history import SHARED, History, OwnKV, Recalled, Salt
@@ -13,10 +13,10 @@ from promptcache.rows.weighing import attention_weights
 __all__ = [
     "SHARED",
     "Batch",
+    "Copies",
     "History",
     "OwnKV",
     "Pass",
-    "Pool",
     "Recalled",
     "Row",
     "Salt",
@@ -27,8 +27,8 @@ __all__ = [
     "attention_weights",
     "has_finite_logits",
     "note_attention",
+    "open_copies",
     "open_graphs",
-    "open_pool",
     "tail_size",
     "without_cache",
 ]

@@ -17,7 +17,7 @@ from promptcache.attention import to_device
 from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model, step_cache
-from promptcache.rows.coalesce import Pool, without_cache
+from promptcache.rows.coalesce import Copies, without_cache
 from promptcache.rows.forward_pass import Pass, Row, SharedKV, StopCheck
 from promptcache.rows.history import Recalled
 from promptcache.rows.link import coalesced_segments, linked_segments, shared_segments
@@ -38,15 +38,15 @@ class Batch:
         tails: Memory of the KV of the rows' own tokens.
     """
 
-    def __init__(self, model: Model, pool: Pool | None = None, graphs: StepGraphs | None = None) -> None:
+    def __init__(self, model: Model, copies: Copies | None = None, graphs: StepGraphs | None = None) -> None:
         """Create an empty batch.
 
         Args:
-            pool: Copies of moved and of joined segments; None keeps none.
+            copies: Those of moved and of joined segments; None keeps none.
             graphs: Recorded steps of the model; None starts all kernels of a step one by one.
         """
         self._model = model
-        self._pool = without_cache(model) if pool is None else pool
+        self._copies = without_cache(model) if copies is None else copies
         self._graphs = graphs
         self._rows: list[Row] = []
         self._shared: SharedKV | None = None  # None after the set of rows changed
@@ -74,12 +74,12 @@ class Batch:
         if recalled is not None:
             tokens = recalled.new_tokens
         stored, growing = linked_segments(tokens, handles, recalled)
-        self._pool.count_use(stored, tokens.position_ids)
+        self._copies.count_use(stored, tokens.position_ids)
         row = Row(
             tokens=tokens,
             stored=stored,
             growing=growing,
-            tail=self._pool.with_room(partial(self.tails.take, len(tokens.token_ids))),
+            tail=self._copies.with_room(partial(self.tails.take, len(tokens.token_ids))),
         )
         self._rows.append(row)
         self._shared = None
@@ -105,7 +105,7 @@ class Batch:
 
     def segments(self, row: Row) -> tuple[Segment, ...]:
         """Return the segments of a row's stored KV, in position order, as passes attend to them."""
-        shared = self._pool.with_room(self._shared_kv)
+        shared = self._copies.with_room(self._shared_kv)
         used = shared.users[:, shared.index_of[row]]
         return tuple(sorted(compress(shared.segments, used), key=lambda segment: segment.first))
 
@@ -113,7 +113,7 @@ class Batch:
         """Compute tokens of some rows in one forward pass, and return logits.
 
         The first own tokens of a row have the positions of its request. Each later one follows the one before it. If
-        the device has no memory for it, the pool makes room, and it is run again.
+        the device has no memory for it, the memory store makes room, and it is run again.
 
         Args:
             num_last: Return the logits of so many last tokens of each row; None means all.
@@ -143,7 +143,7 @@ class Batch:
     def run(self, work: Work, run: Callable[[Pass], _Result], check: StopCheck | None = None) -> _Result:
         """Return `run(opened)` for the pass over the next tokens of some rows, and count them as computed.
 
-        If the device has no memory for it, the pool makes room, and it is run again.
+        If the device has no memory for it, the memory store makes room, and it is run again.
         """
 
         def computed() -> _Result:
@@ -152,7 +152,7 @@ class Batch:
             opened.finish()
             return result
 
-        return self._pool.with_room(computed)
+        return self._copies.with_room(computed)
 
     def _logits(self, opened: Pass, num_last: int | None) -> torch.Tensor:
         kept = opened.last(num_last)
@@ -172,7 +172,7 @@ class Batch:
         if self._shared is None:
             shared = tuple(shared_segments([row.stored for row in self._rows]))
             positions = [row.tokens.position_ids for row in self._rows]
-            shared, copied = coalesced_segments(shared, positions, self._pool)
+            shared, copied = coalesced_segments(shared, positions, self._copies)
             for row, num_copied in zip(self._rows, copied, strict=True):
                 row.num_copied += num_copied
             if any(row.growing for row in self._rows):

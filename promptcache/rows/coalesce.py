@@ -40,7 +40,7 @@ _Content: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Digest, start, stop and shift of each part."""
 
 
-class Pool:
+class Copies:
     """Copies of segments. All methods are thread-safe. A copy is not changed while a request uses it."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Pool:
         small_tokens: int = SMALL_TOKENS,
         joins_at: int = 2,
     ) -> None:
-        """Create a pool without copies.
+        """Create it without copies.
 
         Args:
             model: Its KV is copied, and its rotary embeddings move keys.
@@ -188,17 +188,17 @@ def _segment(handle: KV, group: Iterable[Segment]) -> Segment:
     return Segment(kv=handle, start=0, stop=_num_tokens(parts), parts=parts)
 
 
-def open_pool(model: Model, memory: KVMemory) -> Pool:
-    """Return a pool that keeps copies in a memory store.
+def open_copies(model: Model, memory: KVMemory) -> Copies:
+    """Return copies that a memory store keeps.
 
     On a GPU without the Triton kernels, a segment costs more launches in every layer than its copy costs once, whatever
     its length. So neighbours are joined at the first use.
     """
     shape = model.shape
     joins_at_once = shape.is_on_gpu and not has_kernels(shape.dtype, shape.head_dim, shape.device)
-    return Pool(model, memory, joins_at=1 if joins_at_once else 2)
+    return Copies(model, memory, joins_at=1 if joins_at_once else 2)
 
 
-def without_cache(model: Model) -> Pool:
-    """Return a pool that copies shifted segments only, and keeps no copy."""
-    return Pool(model, small_tokens=0)
+def without_cache(model: Model) -> Copies:
+    """Return what copies shifted segments only, and keeps no copy."""
+    return Copies(model, small_tokens=0)

@@ -1,7 +1,7 @@
 """Linking: put stored KV and new tokens into a cache for a forward pass.
 
 The segments of a cache are views of stored KV. Two kinds are copied: segments that move to other positions,
-and small segments, which a pool coalesces. For requests that are computed together, segments are cut so that KV that
+and small segments, which `Copies` coalesces. For requests that are computed together, segments are cut so that KV that
 several rows reuse is attended to once per layer.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.history import Recalled
 from promptcache.rows.segments import Segment, segments_of
 
@@ -74,7 +74,7 @@ def segment_users(shared: Sequence[SharedSegment], num_rows: int) -> npt.NDArray
 
 
 def coalesced_segments(
-    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], pool: Pool
+    shared: Sequence[SharedSegment], new_positions: Sequence[Sequence[int]], copies: Copies
 ) -> tuple[tuple[SharedSegment, ...], list[int]]:
     """Coalesce small segments that the same rows use.
 
@@ -92,7 +92,7 @@ def coalesced_segments(
     copied = [0] * len(new_positions)
     for rows, segments in alike.items():
         between = sorted({position for row in rows for position in new_positions[row]})
-        fewer, num_copied = pool.coalesce(sorted(segments, key=lambda each: each.first), between)
+        fewer, num_copied = copies.coalesce(sorted(segments, key=lambda each: each.first), between)
         found.extend(SharedSegment(segment, rows) for segment in fewer)
         copied[rows[0]] += num_copied
     return tuple(found), copied

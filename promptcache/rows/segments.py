@@ -23,7 +23,7 @@ class Segment:
     Attributes:
         parts: The KV parts in view, in position order.
         is_shifted: Whether the keys in memory are those of the positions at which the parts were encoded, and not of
-            those at which they stand. A pool moves such keys before they are attended to.
+            those at which they stand. `Copies` moves such keys before they are attended to.
     """
 
     kv: KV

@@ -18,7 +18,7 @@ from promptcache.kv import KV
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model, step_cache
 from promptcache.rows.batch import Batch
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.forward_pass import Pass, Row
 
 _MIDDLE = (0.4, 0.7)
@@ -31,7 +31,7 @@ _MAX_SCORES = 1 << 23
 
 
 def attention_weights(
-    tokens: RequestTokens, handles: Mapping[Encoding, KV], model: Model, pool: Pool | None, chunk_tokens: int
+    tokens: RequestTokens, handles: Mapping[Encoding, KV], model: Model, copies: Copies | None, chunk_tokens: int
 ) -> list[float]:
     """Return how much the new tokens of a request attend to each position up to the last one.
 
@@ -40,7 +40,7 @@ def attention_weights(
         handles: KV of the encodings that it has parts of.
         chunk_tokens: Maximum number of tokens in one forward pass.
     """
-    batch = Batch(model, pool)
+    batch = Batch(model, copies)
     row = batch.join(tokens, handles)
     layers = middle_layers(model.facts.windows)
     found = torch.zeros(tokens.position_ids[-1] + 1, dtype=torch.promote_types(model.shape.dtype, torch.float32))

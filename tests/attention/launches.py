@@ -21,7 +21,7 @@ from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding, RequestTokens
 from promptcache.model import Model
 from promptcache.model.guard import ModelGuard
-from promptcache.rows import Batch, Segment, open_pool
+from promptcache.rows import Batch, Segment, open_copies
 
 STEP_ROWS = (1, 8, 32)
 """Rows of the decode steps that are counted."""
@@ -199,10 +199,10 @@ def _prefill(case: LaunchCase, num_new: int) -> _Work:
     """Prefill the new tokens of one row. Its modules were used before, so that copies of them exist."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        pool, shared = open_pool(model, KVMemory(model.shape)), handles_of(model, case.lengths, 0)
+        copies, shared = open_copies(model, KVMemory(model.shape)), handles_of(model, case.lengths, 0)
 
         def joined() -> Callable[[], object]:
-            batch = Batch(model, pool)
+            batch = Batch(model, copies)
             row = join(batch, model, case, num_new, shared)
             return lambda: batch.step([(row, row.tokens.token_ids)])
 
@@ -216,7 +216,7 @@ def _decoding(case: LaunchCase, num_rows: int) -> _Work:
     """Decode one token of each row, the second after its prompt."""
 
     def prepare(model: Model) -> Callable[[], object]:
-        batch = Batch(model, open_pool(model, KVMemory(model.shape)))
+        batch = Batch(model, open_copies(model, KVMemory(model.shape)))
         shared = handles_of(model, case.lengths, 0)
         draw = random.Random(0)
         rows = [

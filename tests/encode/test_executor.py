@@ -24,7 +24,7 @@ from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.planning import ServedSchema, serve_schema
 from promptcache.rows import Batch
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import distance
 from promptcache.testing.tiny_model import tiny_model
@@ -32,15 +32,15 @@ from promptcache.testing.tiny_model import tiny_model
 MODEL = tiny_model()
 
 
-def executor(pool: Pool | None = None) -> Executor:
+def executor(copies: Copies | None = None) -> Executor:
     """The model with an empty store."""
-    return Executor(MODEL, Store(MODEL.shape), lambda: "tiny", pool)
+    return Executor(MODEL, Store(MODEL.shape), lambda: "tiny", copies)
 
 
 def linked(tokens: RequestTokens, by: Executor) -> torch.Tensor:
     """Return the logits `[N, V]` of the new tokens of a request without a plan."""
     handles = by.fetch(part.encoding for part in tokens.parts).handles
-    batch = Batch(by.model, by.pool)
+    batch = Batch(by.model, by.copies)
     return batch.step([(batch.join(tokens, handles), tokens.token_ids)], num_last=None)
 
 
@@ -97,7 +97,7 @@ def cut(draw: st.DrawFn, each: Encoding) -> KVPart | None:
 @settings(max_examples=60)
 def test_hand_made_parts_answer_like_the_reference(coalesced: bool, request: RequestTokens) -> None:
     """A request needs no schema: parts with parts in their context give the logits of the reference."""
-    made = executor(Pool(MODEL) if coalesced else None)
+    made = executor(Copies(MODEL) if coalesced else None)
 
     assert distance(linked(request, made), reference_logits(request, MODEL)) < 1e-10
 
@@ -108,7 +108,7 @@ def test_an_encoding_without_memory_is_computed_again(has_idle: bool, monkeypatc
     (wanted, *_) = state_of('<schema name="one"><module name="a">A text.</module></schema>').encodings
     expected = executor().fetch([wanted]).handles[wanted]
     memory, failed = KVMemory(MODEL.shape), []
-    made = executor(Pool(MODEL, memory))
+    made = executor(Copies(MODEL, memory))
     if has_idle:
         handle = memory.allocate(3, 1.0)
         assert handle is not None
@@ -256,6 +256,6 @@ def test_shifted_parts_are_the_reference(shifts: list[int], coalesced: bool) -> 
         parts=tuple(each.whole.at(place) for place in places), token_ids=(4, 5), position_ids=(9, places[-1] + 3)
     )
 
-    logits = linked(tokens, executor(Pool(MODEL) if coalesced else None))
+    logits = linked(tokens, executor(Copies(MODEL) if coalesced else None))
 
     assert distance(logits, reference_logits(tokens, MODEL)) < 1e-10

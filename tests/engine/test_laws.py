@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from promptcache.kv import FileTier, Store
 from promptcache.language import CheckedSchema, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Level
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests import strategies
 from tests.conftest import law_examples, law_pairs
@@ -63,11 +63,11 @@ def test_laws_hold_for_random_schemas(law: Law, kind: str, tmp_path_factory: pyt
     @settings(max_examples=law_pairs(share))
     def holds(data: st.DataObject, schema: CheckedSchema, tokenizer: ByteTokenizer, small_tokens: int) -> None:
         selection = data.draw(strategies.prompts(schema))
-        pool = Pool(default_model(), small_tokens=small_tokens) if kind == "coalesced" else None
+        copies = Copies(default_model(), small_tokens=small_tokens) if kind == "coalesced" else None
         folder = tmp_path_factory.mktemp("kept") if kind == "in tiers" else None
         for budget in (10**6, 3_000, 0) if folder else (None,):
             store = None if folder is None else in_tiers(folder, budget)
-            service = serve(schema, store=store, pool=pool, tokenizer=tokenizer)
+            service = serve(schema, store=store, copies=copies, tokenizer=tokenizer)
             note(f"level: {service.plan(selection).level}")
             law.check(service, selection)
 

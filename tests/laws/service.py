@@ -19,7 +19,7 @@ from promptcache.layout import Plan
 from promptcache.model import Model
 from promptcache.options import Options
 from promptcache.planning import ServedSchema, choose_placement, serve_schema
-from promptcache.rows import Pool
+from promptcache.rows import Copies
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.cached import TOLERANCES
 from promptcache.testing.tiny_model import tiny_model
@@ -78,7 +78,7 @@ class SchemaServer:
 
     def on(self, store: Store) -> SchemaServer:
         """Return the same service on another store."""
-        return serve(self.served.schema, self.model, self.tokenizer, store, self.executor.pool)
+        return serve(self.served.schema, self.model, self.tokenizer, store, self.executor.copies)
 
 
 def serve(
@@ -86,13 +86,13 @@ def serve(
     model: Model | None = None,
     tokenizer: Tokenizer | None = None,
     store: Store | None = None,
-    pool: Pool | None = None,
+    copies: Copies | None = None,
 ) -> SchemaServer:
     """Serve a schema; by default with a tiny random model over bytes and an empty store in memory."""
     model = default_model() if model is None else model
     tokenizer = ByteTokenizer() if tokenizer is None else tokenizer
     store = Store(model.shape) if store is None else store
-    executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", pool)
+    executor = Executor(model, store, lambda: f"{model.fingerprint}:{tokenizer.fingerprint}", copies)
     placement = choose_placement(model, schema.positions)
     served = serve_schema(schema, tokenizer, model.context_length, placement=placement)
     return SchemaServer(served=served, executor=executor)

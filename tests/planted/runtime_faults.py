@@ -183,7 +183,7 @@ def _keys_stay(patch: Patch) -> None:
 
 @fault("a context stays where it was encoded", law="cached is the reference")
 def _context_stays(patch: Patch) -> None:
-    class Lazy(coalesce.Pool):  # type: ignore[name-defined, misc]
+    class Lazy(coalesce.Copies):  # type: ignore[name-defined, misc]
         def coalesce(self, segments: Any, new_positions: Any) -> Any:
             return tuple(segments), 0
 

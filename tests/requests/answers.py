@@ -21,7 +21,7 @@ from promptcache.language import parse_prompt
 from promptcache.layout import Plan
 from promptcache.model import Model, reference_logits, used_tokens
 from promptcache.planning.turns import ChatTurn
-from promptcache.rows import Pool
+from promptcache.rows import Copies
 from promptcache.testing.tiny_model import tiny_model
 from tests.engine.asking import answered
 from tests.families import random_model
@@ -85,7 +85,7 @@ class Asked:
         with patch("promptcache.engine.check_linking"):  # would test each model again
             self._engine = Engine(self._model, VOCABULARY, history=workload.has_history)
         memory = self._engine.store.memory
-        self._engine._executor.pool = Pool(self._model, memory, small_tokens=workload.small_tokens)
+        self._engine._executor.copies = Copies(self._model, memory, small_tokens=workload.small_tokens)
         self._engine.add_schema(workload.schema, keep=workload.codec)
         self._state = state_of(workload)
         self._promoted = promoted_tokens(workload, self._state)

@@ -18,7 +18,7 @@ from promptcache.layout import RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.rows.batch import Batch
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.forward_pass import Row
 from promptcache.rows.step_graphs import StepGraphs
 from promptcache.testing.byte_tokenizer import ByteTokenizer
@@ -70,7 +70,7 @@ class StepMachine(RuleBasedStateMachine):
         self.service = serve(schema, self.model, tokenizer)
         self.batch = Batch(
             self.model,
-            Pool(self.model, KVMemory(self.model.shape), small_tokens=small_tokens),
+            Copies(self.model, KVMemory(self.model.shape), small_tokens=small_tokens),
             self.graphs,
         )
 

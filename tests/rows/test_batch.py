@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from promptcache.diagnostics import InvalidGeneration
 from promptcache.engine import Engine
 from promptcache.model.model import Model
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.link import SharedSegment, coalesced_segments, shared_segments
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from promptcache.testing.tiny_model import tiny_model
@@ -50,7 +50,7 @@ def engine_of(model: Model) -> Engine:
 
 ENGINE = engine_of(tiny_model())
 APART = engine_of(tiny_model())
-APART._executor.pool = Pool(APART.model, small_tokens=0)  # coalesces nothing
+APART._executor.copies = Copies(APART.model, small_tokens=0)  # coalesces nothing
 
 
 @pytest.mark.law
@@ -156,7 +156,7 @@ def test_coalesced_pieces_keep_every_token_of_every_row(sizes: list[int], small:
     starts = [sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else []) for _ in range(3)]
     pieces = [SharedSegment(each, data.draw(st.sampled_from([(0,), (0, 1), (1, 2), (0, 1, 2)]))) for each in whole]
 
-    found, copied = coalesced_segments(pieces, starts, Pool(ENGINE.model, small_tokens=small))
+    found, copied = coalesced_segments(pieces, starts, Copies(ENGINE.model, small_tokens=small))
 
     for row in range(3):
         views = sorted((each.segment for each in found if row in each.rows), key=lambda view: view.first)

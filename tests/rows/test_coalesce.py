@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from promptcache.kv import KV, KVMemory
 from promptcache.layout import Encoding
 from promptcache.rows import coalesce
-from promptcache.rows.coalesce import Pool, open_pool
+from promptcache.rows.coalesce import Copies, open_copies
 from promptcache.rows.segments import Segment
 from promptcache.testing.tiny_model import tiny_model
 from tests.kv.stored import recipe
@@ -52,7 +52,7 @@ def test_coalesced_segments_hold_the_same_tokens(sizes: list[int], small: int, d
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
 
-    found, num_copied = Pool(MODEL, small_tokens=small).coalesce(given_segments, new_starts)
+    found, num_copied = Copies(MODEL, small_tokens=small).coalesce(given_segments, new_starts)
 
     positions = [int(each) for one in found for each in one.position_array()]
     assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
@@ -76,10 +76,10 @@ def test_joined_segments_hold_the_same_tokens(sizes: list[int], small: int, room
     gaps = [before.last + 1 for before in given_segments[:-1]]
     new_starts = sorted(data.draw(st.sets(st.sampled_from(gaps))) if gaps else [])
     memory = KVMemory(SHAPE, budget_bytes=room * SHAPE.token_bytes)
-    pool = Pool(MODEL, memory, small_tokens=small)
+    copies = Copies(MODEL, memory, small_tokens=small)
 
     for _ in range(3):
-        found, _ = used(pool, given_segments, new_starts)
+        found, _ = used(copies, given_segments, new_starts)
         positions = [int(each) for one in found for each in one.position_array()]
         assert positions == contents(found) == [int(each) for one in given_segments for each in one.position_array()]
         assert not any(one.first < new < one.last for one in found for new in new_starts)
@@ -88,10 +88,12 @@ def test_joined_segments_hold_the_same_tokens(sizes: list[int], small: int, room
         assert len(found) == 1 + len(new_starts)
 
 
-def used(pool: Pool, given_segments: Sequence[Segment], new_starts: Sequence[int]) -> tuple[tuple[Segment, ...], int]:
+def used(
+    copies: Copies, given_segments: Sequence[Segment], new_starts: Sequence[int]
+) -> tuple[tuple[Segment, ...], int]:
     """Coalesce the segments of a request."""
-    pool.count_use(given_segments, new_starts)
-    return pool.coalesce(given_segments, new_starts)
+    copies.count_use(given_segments, new_starts)
+    return copies.coalesce(given_segments, new_starts)
 
 
 def place(one: Segment) -> tuple[KV, int, int]:
@@ -102,23 +104,23 @@ def place(one: Segment) -> tuple[KV, int, int]:
 @pytest.mark.parametrize(("budget_bytes", "copied_later"), [(None, 0), (0, 7)], ids=["room", "no room"])
 def test_what_was_coalesced_before_is_not_copied_again(budget_bytes: int | None, copied_later: int) -> None:
     """The same selection gets the same copy while a request holds it, and after if there is room."""
-    pool, parts = Pool(MODEL, KVMemory(SHAPE, budget_bytes=budget_bytes)), segments([3, 4])
-    (first,), copied = pool.coalesce(parts, [])
+    copies, parts = Copies(MODEL, KVMemory(SHAPE, budget_bytes=budget_bytes)), segments([3, 4])
+    (first,), copied = copies.coalesce(parts, [])
 
-    (second,), copied_again = pool.coalesce(parts, [])
+    (second,), copied_again = copies.coalesce(parts, [])
     assert (copied, copied_again) == (7, 0)
     assert place(second) == place(first)
 
     del first, second
-    assert pool.coalesce(parts, [])[1] == copied_later
+    assert copies.coalesce(parts, [])[1] == copied_later
 
 
 def test_a_copy_in_use_is_never_written() -> None:
     """Another selection gets memory of its own while a request holds the first copy."""
-    pool = Pool(MODEL, KVMemory(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
-    first, _ = pool.coalesce(segments([3, 4]), [])
+    copies = Copies(MODEL, KVMemory(SHAPE, budget_bytes=11 * SHAPE.token_bytes))
+    first, _ = copies.coalesce(segments([3, 4]), [])
 
-    second, _ = pool.coalesce(segments([5, 6]), [])
+    second, _ = copies.coalesce(segments([5, 6]), [])
 
     assert contents(first) == [0, 1, 2, 4, 5, 6, 7]
     assert contents(second) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
@@ -127,31 +129,33 @@ def test_a_copy_in_use_is_never_written() -> None:
 def test_all_neighbours_are_joined_at_the_second_use() -> None:
     """A combination is one copy then, cut at new tokens. Another combination of the same modules is not joined."""
     parts = segments([2, 3, 9, 8])  # at 0, 3, 7 and 17
-    pool = Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
+    copies = Copies(MODEL, KVMemory(SHAPE), small_tokens=5)
 
-    sizes = [([each.num_tokens for each in found], copied) for found, copied in (used(pool, parts, []) for _ in "123")]
+    sizes = [
+        ([each.num_tokens for each in found], copied) for found, copied in (used(copies, parts, []) for _ in "123")
+    ]
     assert sizes == [([5, 9, 8], 5), ([22], 22), ([22], 0)]
 
-    others = [used(pool, each, [])[1] for each in (parts[1:], parts[2:])]
+    others = [used(copies, each, [])[1] for each in (parts[1:], parts[2:])]
     assert others == [0, 0]
-    cut = [[each.num_tokens for each in used(pool, parts, [16])[0]] for _ in "12"]
+    cut = [[each.num_tokens for each in used(copies, parts, [16])[0]] for _ in "12"]
     assert cut == [[5, 9, 8], [14, 8]]
 
 
 def test_uses_of_a_combination_are_counted_by_request() -> None:
     """A service joins the same rows again when others come and go: that is no use."""
-    parts, pool = segments([9, 8]), Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
-    pool.count_use(parts, [])
+    parts, copies = segments([9, 8]), Copies(MODEL, KVMemory(SHAPE), small_tokens=5)
+    copies.count_use(parts, [])
 
-    assert [pool.coalesce(parts, [])[1] for _ in "123"] == [0, 0, 0]
+    assert [copies.coalesce(parts, [])[1] for _ in "123"] == [0, 0, 0]
 
 
 def test_the_last_used_combinations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of combinations has a limit."""
     monkeypatch.setattr(coalesce, "MAX_COMBINATIONS", 2)
-    pool = Pool(MODEL, KVMemory(SHAPE), small_tokens=5)
+    copies = Copies(MODEL, KVMemory(SHAPE), small_tokens=5)
 
-    copied = [used(pool, segments([9, 8], token_id), [])[1] for token_id in (0, 1, 0, 2, 1)]
+    copied = [used(copies, segments([9, 8], token_id), [])[1] for token_id in (0, 1, 0, 2, 1)]
 
     assert copied == [0, 0, 17, 0, 0]
 
@@ -162,9 +166,9 @@ def test_a_copy_takes_no_room_of_encodings() -> None:
     made_of = recipe("encoding", 10)
     keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
     memory.offer(made_of, keys, keys, 10.0)
-    pool, parts = Pool(MODEL, memory, small_tokens=5), segments([9, 8])
+    copies, parts = Copies(MODEL, memory, small_tokens=5), segments([9, 8])
 
-    assert [used(pool, parts, [])[1] for _ in "123"] == [0, 0, 0]
+    assert [used(copies, parts, [])[1] for _ in "123"] == [0, 0, 0]
     assert memory.recipes() == (made_of,)
 
 
@@ -172,7 +176,7 @@ def test_pools_of_two_engines_share_no_copies() -> None:
     """Their models may differ: the digest of an encoding does not cover the model."""
     memory, parts = KVMemory(SHAPE), segments([3, 4])
 
-    assert [Pool(MODEL, memory).coalesce(parts, [])[1] for _ in "12"] == [7, 7]
+    assert [Copies(MODEL, memory).coalesce(parts, [])[1] for _ in "12"] == [7, 7]
 
 
 def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,19 +186,19 @@ def test_pools_of_gpus_join_large_segments(monkeypatch: pytest.MonkeyPatch) -> N
     for device in ("cpu", "meta"):
         for has_kernels in (False, True):
             shape = replace(SHAPE, device=torch.device(device))
-            found[device, has_kernels] = open_pool(Mock(shape=shape), KVMemory(shape))._joins_at == 1
+            found[device, has_kernels] = open_copies(Mock(shape=shape), KVMemory(shape))._joins_at == 1
 
     assert [case for case, joins in found.items() if joins] == [("meta", False)]
 
 
 def test_the_same_places_of_other_encodings_are_copied_again() -> None:
     """A copy is found by the digests of encodings, not by positions or objects."""
-    pool = Pool(MODEL, KVMemory(SHAPE))
-    first, _ = pool.coalesce(segments([3, 4]), [])
+    copies = Copies(MODEL, KVMemory(SHAPE))
+    first, _ = copies.coalesce(segments([3, 4]), [])
     del first
 
-    _, copied_again = pool.coalesce(segments([3, 4]), [])
-    second, copied = pool.coalesce(segments([3, 4], token_id=1), [])
+    _, copied_again = copies.coalesce(segments([3, 4]), [])
+    second, copied = copies.coalesce(segments([3, 4], token_id=1), [])
     assert (copied_again, copied) == (0, 7)
     assert contents(second) == [0, 1, 2, 4, 5, 6, 7]
 
@@ -202,12 +206,12 @@ def test_the_same_places_of_other_encodings_are_copied_again() -> None:
 def test_an_encoding_takes_the_room_of_copies() -> None:
     """The store evicts copies before encodings."""
     memory = KVMemory(SHAPE, budget_bytes=10 * SHAPE.token_bytes)
-    pool, parts = Pool(MODEL, memory), segments([2, 3])
-    pool.coalesce(parts, [])
+    copies, parts = Copies(MODEL, memory), segments([2, 3])
+    copies.coalesce(parts, [])
     made_of = recipe("encoding", 10)
     keys = torch.zeros(SHAPE.num_layers, SHAPE.num_kv_heads, 10, SHAPE.head_dim, dtype=SHAPE.dtype)
 
     memory.offer(made_of, keys, keys, 10.0)
 
-    assert pool.coalesce(parts, [])[1] == 5
+    assert copies.coalesce(parts, [])[1] == 5
     assert memory.recipes() == (made_of,)

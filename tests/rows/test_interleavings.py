@@ -22,7 +22,7 @@ from promptcache.layout import Encoding, Plan, RequestTokens
 from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.rows.batch import Batch
-from promptcache.rows.coalesce import Pool
+from promptcache.rows.coalesce import Copies
 from promptcache.rows.forward_pass import Row
 from promptcache.rows.history import History, Recalled
 from promptcache.rows.tails import _SMALLEST_TAIL, Tails
@@ -164,7 +164,7 @@ def test_a_step_without_memory_is_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     """A forward pass that ran out of memory, after it wrote its KV, is run again when KV was evicted."""
     model, plan, memory = default_model(), plan_for(PROMPT), KVMemory(default_model().shape)
     handles = serve(plan.layout.schema, model).executor.fetch(part.encoding for part in plan.tokens.parts).handles
-    batch = Batch(model, Pool(model, memory))
+    batch = Batch(model, Copies(model, memory))
     row = batch.join(plan.tokens, handles)
     forward = Model.forward
 
