@@ -400,18 +400,18 @@ def _last_repaired(patch: Patch) -> None:
 
 @fault("first-K computes one token too few", law=REPAIR)
 def _one_too_few(patch: Patch) -> None:
-    original = Repair.first_tokens
-    patch.setattr(Repair, "first_tokens", lambda self, num_tokens: max(0, original(self, num_tokens) - 1))
+    original = Repair.num_again
+    patch.setattr(Repair, "num_again", lambda self, num_tokens: max(0, original(self, num_tokens) - 1))
 
 
 @fault("a share of a run is rounded down", law=REPAIR)
 def _rounded_down(patch: Patch) -> None:
-    original = Repair.first_tokens
+    original = Repair.num_again
 
-    def first_tokens(self: Repair, num_tokens: int) -> int:
+    def num_again(self: Repair, num_tokens: int) -> int:
         return num_tokens * self.amount // 100 if self.is_share else original(self, num_tokens)
 
-    patch.setattr(Repair, "first_tokens", first_tokens)
+    patch.setattr(Repair, "num_again", num_again)
 
 
 @fault("repair starts one part late", law=REPAIR, quick=True)

@@ -218,7 +218,11 @@ def _split(patch: Patch) -> None:
 
 @fault("BOS is left out", law=TEXTS, kind="metaspace never")
 def _no_bos(patch: Patch) -> None:
-    patch.setattr("promptcache.tokenizer.hub_tokenizer.HubTokenizer.bos_ids", ())
+    patch.setattr(
+        "promptcache.tokenizer.hub_tokenizer.HubTokenizer.bos_ids",
+        property(lambda _: (), lambda *_: None),
+        raising=False,
+    )
 
 
 def _drop_warnings(patch: Patch) -> None:
