@@ -98,9 +98,9 @@ class Timing(Short):
         plan_s: Reading and planning the prompt.
         wait_s: Waiting for other requests.
         refine_s: Changing the plan by the KV that there is, such as that of combinations that came again.
-        choose_s: Finding the cached tokens that the new ones attend to most (`repair="attended-8"`).
         fetch_s: Looking up and loading KV.
         encode_s: Encoding missing KV.
+        choose_s: Finding the cached tokens that the new ones attend to most (`repair="attended-8"`).
         link_s: Linking it.
         prefill_s: Prefilling the new tokens, up to the first generated token.
         decode_s: Generating the others.

@@ -23,7 +23,7 @@ class Chooser:
     have one choice, and history serves them.
     """
 
-    def __init__(self, model: Model, copies: Copies, max_choices: int = MAX_CHOICES) -> None:
+    def __init__(self, model: Model, copies: Copies, max_choices: int) -> None:
         """Create a chooser.
 
         Args:

@@ -28,15 +28,14 @@ def positions_to_repair(pieces: Sequence[Piece], repair: Repair, weights: Sequen
     if repair.kind is RepairKind.FIRST and _is_context_exact(pieces, index):
         run = pieces[index].run
         index = next((later for later in range(index, len(pieces)) if pieces[later].run is not run), len(pieces))
-    found: list[int] = []
+    candidates, found = list[int](), list[int]()
     stored = (piece for piece in pieces[index:] if piece.source is not None)
     for _, group in groupby(stored, key=attrgetter("run.index")):
         positions = [position for piece in group for position in piece.position_ids]
+        candidates += positions
         found += positions[: repair.num_again(len(positions))]
     if repair.kind is RepairKind.ATTENDED:
-        stored = (piece for piece in pieces[index:] if piece.source is not None)
-        positions = [position for piece in stored for position in piece.position_ids]
-        found = sorted(positions, key=lambda position: -weights[position])[: len(found)]  # equal ones stay in order
+        found = sorted(candidates, key=lambda position: -weights[position])[: len(found)]  # equal ones stay in order
     return frozenset(found)
 
 

@@ -61,7 +61,7 @@ def middle_layers(windows: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(sorted({full[round(place)] for place in np.linspace(first, last, _NUM_LAYERS)}))
 
 
-class _Enough(Exception):  # not an error
+class _Enough(Exception):
     """Ends a forward pass whose further layers are not needed."""
 
 
@@ -130,9 +130,8 @@ def _probabilities(
         distance: `[T, S]`, position of the query minus position of the key.
         call: Has scale, window, soft cap and sinks.
     """
-    scores = (query.reshape(len(keys), -1, query.shape[2]) @ keys.transpose(1, 2)).view(
-        *query.shape[:2], -1
-    ) * call.scale
+    grouped = query.reshape(len(keys), -1, query.shape[2])  # query heads that share keys, side by side
+    scores = (grouped @ keys.transpose(1, 2)).view(*query.shape[:2], -1) * call.scale
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap
     seen = distance >= 0

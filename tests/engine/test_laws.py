@@ -101,7 +101,7 @@ def test_order_of_requests_does_not_matter(
 SCHEMAS = (
     """<schema name="one">Root.<module name="a">Text of a <parameter name="p" length="6" placeholder="filler"/> goes on.
 <module name="b">Text of b.</module></module><union name="u"><module name="c">The c.</module><module name="d">Some d.</module>
-</union><module name="e" cache="false">Anew.</module></schema>""",
+</union><module name="e" cache="false">New text.</module></schema>""",
     """<schema name="two">Root.<module name="a">Text of a.</module><module name="x">x x x</module><module name="y">y y</module>
 <scaffold modules="x y"/><module name="z" requires="x">z z z z</module></schema>""",
 )
