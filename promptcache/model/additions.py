@@ -1,7 +1,7 @@
-"""Additions to a model that can be read, besides its configuration and its weights.
+"""Additions to a model, besides its configuration and its weights.
 
-These are adapters, hooks, replaced `forward`s and buffers that are not saved. They are described by values that are the
-same in every process. A function is described by its place, its code and what it refers to in its package.
+Adapters and buffers that are not saved are described by values that are the same in every process. What the code of
+hooks and replaced `forward`s computes cannot be read.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
@@ -23,7 +21,6 @@ _HARMLESS_HOOKS = ("accelerate.hooks.AlignDevicesHook", "accelerate.hooks.CpuOff
 """Hooks of accelerate that move weights and inputs between devices."""
 
 _ADDRESS = re.compile(" at 0x[0-9a-f]+")
-_MAX_DEPTH = 8
 _CHUNKS = 32
 
 
@@ -62,17 +59,15 @@ def unused_weights(hf: Module) -> tuple[str, ...]:
 
 
 def additions(hf: Module) -> Mapping[str, object]:
-    """Return a description of all additions to a model, for JSON; {} if there are none."""
-    adapters = ((name, *adapter_settings(layer)) for name, layer in adapter_layers(hf))
+    """Return a description of all additions to a model, for JSON; {} if there are none.
+
+    With own code, each description is another one: no KV of another engine may be used.
+    """
+    settings = {name: adapter_settings(layer) for name, layer in adapter_layers(hf)}
     found = {
-        "adapters": {
-            name: [active, [*map(_value, scales)], merged]
-            for name, active, scales, merged in adapters
-            if active or merged
-        },
-        "hooks": [[name, *described] for name, described in _hooks(hf)],
-        "forwards": [[name, _value(each)] for name, module in hf.named_modules() for each in replaced_forwards(module)],
+        "adapters": {name: each for name, each in settings.items() if any(each)},
         "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
+        "own code": secrets.token_hex() if _has_own_code(hf) else None,
     }
     return {name: each for name, each in found.items() if each}
 
@@ -84,17 +79,15 @@ def is_harmless(hook: object) -> bool:
 
 def runs_own_code(hf: Module) -> bool:
     """Whether a hook or a replaced `forward` runs code in each forward pass, which a recorded pass leaves out."""
-    return any(_hooks(hf)) or any("forward" in vars(module) for module in hf.modules())
+    return _has_own_code(hf) or any("forward" in vars(module) for module in hf.modules())
 
 
-def _hooks(hf: Module) -> Iterator[tuple[str, list[object]]]:
-    places = [
-        *((name, each._forward_pre_hooks, each._forward_hooks) for name, each in hf.named_modules()),
-        ("(all modules)", torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks),
-    ]
-    for name, before, after in places:
-        for kind, hooks in (("before", before), ("after", after)):
-            yield from ((name, [kind, _value(each)]) for each in hooks.values() if not is_harmless(each))
+def _has_own_code(hf: Module) -> bool:
+    """Whether a hook or a replaced `forward` may change what the model computes."""
+    hooks = [torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks]
+    hooks += [each for module in hf.modules() for each in (module._forward_pre_hooks, module._forward_hooks)]
+    has_hooks = any(not is_harmless(hook) for each in hooks for hook in each.values())
+    return has_hooks or any([*replaced_forwards(module)] for module in hf.modules())
 
 
 def replaced_forwards(module: Module) -> Iterator[object]:
@@ -121,90 +114,6 @@ def _buffer(buffer: torch.Tensor) -> list[object]:
         return [*about, tensor_digest(buffer)]
     numbers = buffer.detach().flatten().cpu().double()
     return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
-
-
-def _value(value: Any) -> object:
-    """Describe a value for JSON."""
-    return _Describer(_package(value)).describe(value)
-
-
-class _Describer:
-    """Describes a value for JSON: constants and tensors by content, functions by their code.
-
-    Of functions and objects of one package, what they refer to is described, too, at its first place. Of others, the
-    code or the type is.
-    """
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-        self._known: list[object] = []
-
-    def describe(self, value: Any, depth: int = 0) -> object:
-        """Return the description of a value."""
-        if depth > _MAX_DEPTH:
-            return "…"
-        describe = partial(self.describe, depth=depth + 1)
-        match value:
-            case None | bool() | int() | float() | complex() | str() | bytes():
-                return [type(value).__name__, repr(value)]
-            case tuple() | list():
-                return [type(value).__name__, *map(describe, value)]
-            case set() | frozenset():
-                return [type(value).__name__, *sorted(json.dumps(describe(each)) for each in value)]
-            case dict():
-                return ["dict", *([describe(name), describe(each)] for name, each in value.items())]
-            case torch.Tensor() if value.layout is torch.strided and not value.is_meta:
-                return [str(value.dtype), *value.shape, tensor_digest(value)]
-            case np.ndarray() if value.dtype != object:
-                return ["array", str(value.dtype), *value.shape, hashlib.sha256(value.tobytes()).hexdigest()]
-            case CodeType():
-                consts = [*map(describe, value.co_consts)]
-                return digest_of([value.co_code.hex(), value.co_names, value.co_varnames, consts])
-            case BuiltinFunctionType() | type():
-                return [value.__module__, value.__qualname__]
-        if any(each is value for each in self._known):
-            return "…"
-        self._known.append(value)
-        return self._object(value, describe)
-
-    def _object(self, value: Any, describe: Callable[[object], object]) -> object:
-        is_own = _package(value) == self._package
-        match value:
-            case FunctionType():
-                defaults = (value.__defaults__, *(value.__kwdefaults__ or {}).items())
-                cells = tuple(_content(each) for each in value.__closure__ or ())
-                about = [value.__module__, value.__qualname__, *map(describe, (value.__code__, defaults, cells))]
-                return [*about, *map(describe, _globals_of(value.__code__, value.__globals__))] if is_own else about
-            case MethodType():
-                return ["method", describe(value.__func__), describe(value.__self__)]
-            case partial():
-                return ["partial", describe(value.func), describe(value.args), describe(value.keywords)]
-            case Module() | ModuleType():
-                return _type_name(value)
-        call = type(value).__call__ if callable(value) else None
-        return [_type_name(value), describe(call), describe(getattr(value, "__dict__", None) if is_own else None)]
-
-
-def _package(value: Any) -> str:
-    """Return the name of the package that a function, or the class of an object, is from."""
-    if isinstance(value, partial):
-        return _package(value.func)
-    return str(getattr(value, "__module__", "")).partition(".")[0]
-
-
-def _globals_of(code: CodeType, known: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the global names that code, and the functions in it, refer to, with their values."""
-    yield from ((name, known[name]) for name in code.co_names if name in known)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _globals_of(each, known)
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
 
 
 def _type_name(value: object) -> str:

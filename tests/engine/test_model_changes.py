@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -22,7 +18,6 @@ from promptcache import Engine, PrefixCache
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
 from promptcache.kv import Store
 from promptcache.model import Model
-from promptcache.model.additions import additions
 from promptcache.testing.byte_tokenizer import ByteTokenizer
 from tests.conftest import law_examples
 from tests.engine.asking import WAYS, answered, by_service
@@ -103,6 +98,7 @@ CHANGES: dict[str, Change] = {
     "weights": train,
     "dtype": lambda hf: hf.float(),
 }
+OWN_CODE = ("hook", "another hook", "hook before", "forward")
 
 
 def changed(change: Change, store: Any = None) -> Engine:
@@ -127,7 +123,7 @@ def check_alone(found: Engine, alone: Engine, *, history: bool = True) -> None:
 
 @pytest.mark.long
 def test_models_in_one_folder_never_share_kv(tmp_path: Path) -> None:
-    """Each model of one folder answers as alone, and encodes nothing when it is started again."""
+    """Each model of one folder answers as alone. Started again, it encodes nothing, unless it has code of its own."""
     alone = {name: changed(change) for name, change in CHANGES.items()}
     answers = {each.generate(PROMPT, **GREEDY).token_ids for each in alone.values()}
     for name, change in CHANGES.items():
@@ -135,7 +131,7 @@ def test_models_in_one_folder_never_share_kv(tmp_path: Path) -> None:
     for name, change in CHANGES.items():
         again = changed(change, tmp_path)
         answer = again.generate(PROMPT, **GREEDY)
-        assert answer.usage.num_encoded_tokens == 0, name
+        assert (answer.usage.num_encoded_tokens > 0) is (name in OWN_CODE)
         assert answer.token_ids == alone[name].generate(PROMPT, **GREEDY).token_ids
 
     assert len(answers) > len(CHANGES) // 2  # the changes do change answers
@@ -306,84 +302,17 @@ def test_hooks_of_the_library_do_not_count() -> None:
     model.hf.base_model._forward_pre_hooks.clear()
 
     model.check_unchanged()
-    assert "hooks" not in additions(Model(adapted()).hf)
+    assert Model(model.hf).fingerprint == model.fingerprint
 
 
-SCALE = 1.5
-
-
-class Scaling:
-    """A hook with state."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor, self.own = np.array([factor]), self
-
-    def __call__(self, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return output * float(self.factor[0])
-
-    def scaled(self, *args: Any) -> torch.Tensor:
-        return self(*args)
-
-
-def by_global(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
-    return output * _scale()
-
-
-def _scale() -> float:
-    return SCALE
-
-
-def by_partial(scaling: Scaling, *args: Any) -> torch.Tensor:
-    return scaling(*args)
-
-
-def by_cell(factor: float) -> Any:
-    factors = [factor]
-    return lambda module, args, output: output * factors[0]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [by_cell, Scaling, lambda factor: Scaling(factor).scaled, lambda factor: partial(by_partial, Scaling(factor))],
-    ids=["a cell", "an object", "a method", "a partial"],
-)
-def test_what_a_hook_refers_to_is_part_of_the_fingerprint(make: Callable[[float], Any]) -> None:
-    """Hooks of one code with other numbers give other fingerprints; with equal numbers, the same."""
-    first, second, third = (hooked(make(factor)) for factor in (1.5, 0.5, 1.5))
-
-    assert first == third != second
-
-
-def test_globals_of_a_hook_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A global number that a function of a hook reads gives another fingerprint."""
-    first = hooked(by_global)
-    monkeypatch.setattr(sys.modules[__name__], "SCALE", 0.5)
-
-    assert hooked(by_global) != first
-
-
-def hooked(function: Any) -> str:
-    """Return the fingerprint of a model with a hook."""
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_no_other_engine_finds_the_kv_of_own_code(name: str) -> None:
+    """What a hook or a replaced `forward` computes cannot be read, so each engine has a fingerprint of its own."""
     hf = adapted()
-    hf.model.layers[0].self_attn.v_proj.register_forward_hook(function)
-    return Model(hf).fingerprint
+    CHANGES[name](hf)
+    one = Model(hf)
 
-
-SCRIPT = """
-from tests.engine.test_model_changes import CHANGES, changed
-print(*(changed(CHANGES[name]).fingerprint for name in ("french", "hook", "another hook", "forward")))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_fingerprints_of_changed_models_are_the_same_in_every_process() -> None:
-    """Functions are identified by their code and constants, which do not depend on the process."""
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
-
-    assert printed == [changed(CHANGES[name]).fingerprint for name in ("french", "hook", "another hook", "forward")]
-    assert len({*printed}) == 4
+    assert one.fingerprint == one.fingerprint != Model(hf).fingerprint
 
 
 def test_a_model_that_changes_while_it_encodes_stores_no_wrong_kv(tmp_path: Path) -> None:
