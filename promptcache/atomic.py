@@ -44,17 +44,6 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return the first bytes of a regular file, at most `max_bytes`.
-
-    Raises:
-        NotRegular: The path is something else.
-        OSError: The file cannot be read.
-    """
-    with os.fdopen(open_regular(path), "rb") as file:
-        return file.read(max_bytes)
-
-
 def refuse_links(*folders: Path) -> None:
     """Check that no path is a link: files behind it are not ours to write, move or remove. A path may be missing.
 

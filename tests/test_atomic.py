@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcache.atomic import NotRegular, atomic_write, open_regular, read_regular, refuse_links
+from promptcache.atomic import NotRegular, atomic_write, open_regular, refuse_links
 
 
 def test_the_old_content_is_readable_until_the_new_one_is_complete(tmp_path: Path) -> None:
@@ -104,15 +104,6 @@ def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], ob
 
     assert (tmp_path / "target").read_bytes() == b"target"
     assert {path.name for path in tmp_path.iterdir()} == {"target", "file"}
-
-
-def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
-    """Of a huge file, only the first bytes are read."""
-    with (tmp_path / "file").open("wb") as file:
-        file.write(b"abc")
-        file.truncate(2**40)
-
-    assert read_regular(tmp_path / "file", 4) == b"abc\0"
 
 
 def test_links_are_refused_by_name(tmp_path: Path) -> None:

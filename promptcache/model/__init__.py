@@ -3,9 +3,8 @@
 The only core room that imports transformers.
 """
 
-from promptcache.model.additions import runs_own_code
 from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized, is_tested
-from promptcache.model.fingerprint import config_identity
+from promptcache.model.fingerprint import config_identity, runs_own_code
 from promptcache.model.load import AnyTokenizer, load_model, text_of_tokens, tokens_of_texts, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
 from promptcache.model.options import needs_processors, read_options, tell_unused

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache.diagnostics import UnsupportedModel
-from promptcache.model.additions import plain_tensors
+from promptcache.model.fingerprint import plain_tensors
 from promptcache.tokenizer import LENGTH_NAMES
 
 TESTED_TYPES = frozenset(

@@ -1,68 +1,50 @@
-"""The fingerprint of a model: a sha256 over everything that its KV depends on, weights included.
+"""The fingerprint of a model: a sha256 over everything that its KV depends on, weights and additions included.
 
-Digesting weights takes about a second per two gigabytes. So the digest is recorded in the user's cache folder, and
-recalled while neither the files nor the loaded weights have changed. The state of a folder is the names, sizes,
-inodes, and times of modification and change (`ctime`, which no program can set back) of its files. A record that
-cannot be read or verified is ignored.
+Additions are active adapters, hooks, replaced `forward`s and buffers that are not saved. What the code of hooks and
+`forward`s computes cannot be read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import time
+import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-import transformers
+from torch.nn import Module
+from torch.nn.modules import module as torch_module
 from transformers import PretrainedConfig, PreTrainedModel
 
-from promptcache.atomic import atomic_write, read_regular
 from promptcache.kv import FORMAT_VERSION
-from promptcache.model.additions import (
-    adapter_layers,
-    additions,
-    digest_of,
-    plain_tensors,
-    tensor_digest,
-    unused_weights,
-)
 
 _NOT_IDENTITY = ("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "use_cache")
 
-_WeightPlace: TypeAlias = tuple[tuple[int, int], ...]
-"""Address and version of each tensor that holds values of a weight."""
+_HARMLESS_HOOKS = ("accelerate.hooks.AlignDevicesHook", "accelerate.hooks.CpuOffload")
+"""Hooks of accelerate that move weights and inputs between devices."""
+
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+_CHUNKS = 32
 
 
-def model_fingerprint(model: PreTrainedModel, regime: str, origin: WeightsOrigin | None = None) -> str:
+def model_fingerprint(model: PreTrainedModel, regime: str) -> str:
     """Return the fingerprint of `model`: a digest of its configuration, weights, dtype, RoPE regime and additions.
+
+    Reading the weights takes about a second of one core for each gigabyte.
 
     Args:
         model: On any device; not changed.
         regime: Changes that were made to the model (pinned RoPE).
-        origin: The folder of its weights, if known; it may recall their digest from an earlier start.
     """
-    unused = unused_weights(model)
-    tensors = {name: each for name, each in model.state_dict(keep_vars=True).items() if not _is_in(name, unused)}
-    recorded = None if any(adapter_layers(model)) else origin  # a record of weights does not notice what peft writes
-    weights = recorded.recall(tensors) if recorded is not None else None
-    if weights is None:
-        weights = weights_digest(tensors)
-        if recorded is not None:
-            recorded.remember(tensors, weights)
+    unused = _unused_weights(model)
+    weights = {name: each for name, each in model.state_dict().items() if not f"{name}.".startswith(unused)}
+    with ThreadPoolExecutor() as pool:
+        described = sorted(pool.map(_described, weights, weights.values()))
     about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config)]
-    return digest_of([*about, weights, additions(model)])
-
-
-def _is_in(name: str, places: Sequence[str]) -> bool:
-    return any(name == place or name.startswith(f"{place}.") for place in places)
+    return _digest_of([*about, _digest_of(described), _additions(model)])
 
 
 def config_identity(config: PretrainedConfig) -> dict[str, object]:
@@ -70,145 +52,131 @@ def config_identity(config: PretrainedConfig) -> dict[str, object]:
     return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 
 
-def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a digest over names, dtypes, shapes and every bit of the weights, given by name."""
-    named = sorted(tensors.items())
-    with ThreadPoolExecutor() as pool:
-        digests = tuple(pool.map(tensor_digest, (tensor for _, tensor in named)))
-    return digest_of(
-        [
-            [name, str(tensor.dtype), *tensor.shape, digest]
-            for (name, tensor), digest in zip(named, digests, strict=True)
-        ]
+def adapter_layers(hf: Module) -> Iterator[tuple[str, Any]]:
+    """Yield the layers of `peft` that have adapters, with their names."""
+    for name, module in hf.named_modules():
+        if hasattr(module, "_active_adapter") and hasattr(module, "_disable_adapters"):
+            yield name, module
+
+
+def active_adapters(layer: Any) -> tuple[str, ...]:
+    """Return the names of the adapters of a layer that take part in a forward pass, unless they are merged."""
+    if layer._disable_adapters:
+        return ()
+    active = layer._active_adapter
+    return (active,) if isinstance(active, str) else tuple(active)
+
+
+def adapter_settings(layer: Any) -> tuple[tuple[str, ...], list[Any], list[str]]:
+    """Return the active adapters of a layer, their scales and the merged adapters."""
+    active, scaling = active_adapters(layer), getattr(layer, "scaling", {})
+    scales = [scaling.get(each) for each in active] if isinstance(scaling, dict) else []
+    return active, scales, [*layer.merged_adapters]
+
+
+def _unused_weights(hf: Module) -> tuple[str, ...]:
+    """Return the name prefixes of the weights of inactive adapters, which no forward pass uses."""
+    return tuple(
+        f"{name}.{attribute}.{adapter}."
+        for name, layer in adapter_layers(hf)
+        for attribute in layer.adapter_layer_names
+        if isinstance(held := getattr(layer, attribute, None), torch.nn.ModuleDict | torch.nn.ParameterDict)
+        for adapter in held
+        if adapter not in active_adapters(layer)
     )
 
 
-def _place(tensor: torch.Tensor) -> _WeightPlace | None:
-    """Return where the values of a tensor are, and how often they were written; None without version counters."""
-    parts = tuple(plain_tensors(tensor))
-    if any(each.is_inference() for each in parts):
-        return None
-    return tuple((each.data_ptr(), each._version) for each in parts)
+def _additions(hf: Module) -> Mapping[str, object]:
+    """Return a description of all additions to a model, for JSON; {} if there are none.
 
-
-MIN_BYTES = 32 * 2**20
-"""Smaller weights are not recorded: digesting them takes less time than a record."""
-
-SETTLED_S = 2.0
-"""A file that changed less than this many seconds ago may change again with the same times: file systems round them,
-some to two seconds.
-"""
-
-_MAX_FILES = 10_000
-_VERSION = 1
-_RECORD_BYTES = 4096  # a record has about 250
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsOrigin:
-    """The folder of loaded weights, and a stamp of the weights as they were loaded.
-
-    Attributes:
-        record: File that records their digest.
-        state: Digest of the folder's files, the same before and after loading.
-        stamp: Hash of the weights in memory; changes when a weight is replaced or written to.
+    With own code, each description is another one: no KV of another engine may be used.
     """
-
-    record: Path
-    state: str
-    stamp: int
-
-    def recall(self, weights: Mapping[str, torch.Tensor]) -> str | None:
-        """Return the recorded digest of these weights; None if there is none, or the weights have changed."""
-        if _stamp(weights) != self.stamp:
-            return None
-        try:
-            kept = json.loads(read_regular(self.record, _RECORD_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
-        digest = kept.get("weights") if isinstance(kept, dict) else None
-        return digest if isinstance(digest, str) and kept == _content(self.state, digest) else None
-
-    def remember(self, weights: Mapping[str, torch.Tensor], digest: str) -> None:
-        """Record a digest for the next start, unless the weights have changed since loading."""
-        if _stamp(weights) != self.stamp:
-            return
-        try:
-            self.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with atomic_write(self.record) as file:
-                file.write(json.dumps(_content(self.state, digest)).encode())
-        except OSError as error:
-            _log.info("cannot record the digest of the weights: %s", error)
+    settings = {name: adapter_settings(layer) for name, layer in adapter_layers(hf)}
+    found = {
+        "adapters": {name: each for name, each in settings.items() if any(each)},
+        "buffers": {name: _buffer(each) for name, each in _unsaved_buffers(hf)},
+        "own code": secrets.token_hex() if _has_own_code(hf) else None,
+    }
+    return {name: each for name, each in found.items() if each}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsLoading:
-    """A folder whose weights are being loaded."""
-
-    folder: Path
-    state: str | None
-
-    @staticmethod
-    def begin(folder: Path) -> WeightsLoading:
-        """Record the state of a folder before a file of it is read."""
-        return WeightsLoading(folder=folder, state=_state(folder))
-
-    def finish(self, model: Any, how: Mapping[str, Any]) -> WeightsOrigin | None:
-        """Return the origin of loaded weights; None if their digest must be computed at each start.
-
-        Args:
-            model: The loaded model, on its device.
-            how: The other options on which the weights depend.
-        """
-        folder = _cache_folder()
-        weights = model.state_dict()
-        if self.state is None or folder is None or sum(each.nbytes for each in weights.values()) < MIN_BYTES:
-            return None
-        if any(_place(each) is None for each in weights.values()):
-            return None
-        if _state(self.folder) != self.state:
-            return None
-        versions = (torch.__version__, transformers.__version__)
-        identity = [str(self.folder.resolve()), type(model).__name__, str(model.dtype), dict(how), *versions]
-        name = hashlib.sha256(json.dumps(identity, sort_keys=True, default=repr).encode()).hexdigest()
-        return WeightsOrigin(record=folder / f"{name}.json", state=self.state, stamp=_stamp(weights))
+def is_harmless(hook: object) -> bool:
+    """Whether a hook is from transformers, to record outputs of layers, or from this library, to set positions."""
+    return str(getattr(hook, "__module__", "")).startswith(("transformers.", "promptcache.model."))
 
 
-def _content(state: str, digest: str) -> dict[str, object]:
-    check = hashlib.sha256(f"{_VERSION} {state} {digest}".encode()).hexdigest()
-    return {"version": _VERSION, "state": state, "weights": digest, "check": check}
+def runs_own_code(hf: Module) -> bool:
+    """Whether a hook or a replaced `forward` runs code in each forward pass, which a recorded pass leaves out."""
+    return _has_own_code(hf) or any("forward" in vars(module) for module in hf.modules())
 
 
-def _cache_folder() -> Path | None:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    with suppress(RuntimeError):  # the user has no home folder
-        base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-        return base / "promptcache" / "weights"
-    return None
+def _has_own_code(hf: Module) -> bool:
+    """Whether a hook or a replaced `forward` may change what the model computes."""
+    hooks = [torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks]
+    hooks += [each for module in hf.modules() for each in (module._forward_pre_hooks, module._forward_hooks)]
+    has_hooks = any(not is_harmless(hook) for each in hooks for hook in each.values())
+    return has_hooks or any([*replaced_forwards(module)] for module in hf.modules())
 
 
-def _stamp(weights: Mapping[str, torch.Tensor]) -> int:
-    return hash(tuple((name, _place(each)) for name, each in weights.items()))
+def replaced_forwards(module: Module) -> Iterator[object]:
+    """Yield the functions that replace the `forward` of a module. accelerate wraps it to call hooks of its own."""
+    forward = vars(module).get("forward")
+    if (hook := vars(module).get("_hf_hook")) is not None:
+        yield from (each for each in getattr(hook, "hooks", (hook,)) if _type_name(each) not in _HARMLESS_HOOKS)
+        forward = vars(module).get("_old_forward")
+    if forward is not None and getattr(forward, "__func__", None) is not type(module).forward:
+        yield forward
 
 
-def _state(folder: Path) -> str | None:
-    """Return a digest of the states of all files; None if they cannot be read or may still change."""
-    now_ns = time.time_ns()
-    listed: list[tuple[str | int, ...]] = []
-    try:
-        for path in _files(folder):
-            status = path.stat()
-            if now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < SETTLED_S * 1e9 or len(listed) == _MAX_FILES:
-                return None
-            times = (status.st_mtime_ns, status.st_ctime_ns)
-            listed.append((str(path.relative_to(folder)), status.st_size, *times, status.st_ino, status.st_dev))
-    except OSError:
-        return None
-    return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest() if listed else None
+def _unsaved_buffers(hf: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, module in hf.named_modules():
+        for own in sorted(module._non_persistent_buffers_set):
+            if (buffer := module._buffers.get(own)) is not None:
+                yield f"{name}.{own}", buffer
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            yield Path(parent) / name
+def _buffer(buffer: torch.Tensor) -> list[object]:
+    """Describe a buffer. Numbers that each machine computes may differ by rounding, so means of parts are rounded."""
+    about: list[object] = [str(buffer.dtype), *buffer.shape]
+    if not buffer.is_floating_point():
+        return [*about, _tensor_digest(buffer)]
+    numbers = buffer.detach().flatten().cpu().double()
+    return [*about, *(f"{float(each.mean()):.2e}" for each in numbers.tensor_split(min(_CHUNKS, len(numbers) or 1)))]
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _digest_of(identity: object) -> str:
+    """Return a digest of a value of JSON, and of others by their text."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _described(name: str, tensor: torch.Tensor) -> list[Any]:
+    """Describe a tensor and every bit of it for JSON."""
+    return [name, str(tensor.dtype), *tensor.shape, _tensor_digest(tensor)]
+
+
+def _tensor_digest(tensor: torch.Tensor) -> str:
+    """Return a digest of every bit of a tensor; of a subclass, such as a quantized weight, of all that is in it."""
+    if (inside := _inside(tensor)) is not None:
+        names, about = inside
+        described = [_described(name, getattr(tensor, name)) for name in names]
+        return _digest_of([_type_name(tensor), _ADDRESS.sub("", repr(about)), described])
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(raw.numpy().data).hexdigest()
+
+
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that hold the values of a tensor: those inside of a subclass, otherwise itself."""
+    if (inside := _inside(tensor)) is None:
+        yield tensor
+    else:
+        for name in inside[0]:
+            yield from plain_tensors(getattr(tensor, name))
+
+
+def _inside(tensor: Any) -> tuple[Sequence[str], object] | None:
+    """Return the attributes of a subclass that hold its values, and its settings; None for a plain tensor."""
+    return tensor.__tensor_flatten__() if hasattr(tensor, "__tensor_flatten__") else None

@@ -16,7 +16,8 @@ from torch.nn import Module
 from torch.nn.modules import module as torch_module
 
 from promptcache.diagnostics import ModelChanged, UnsupportedModel
-from promptcache.model.additions import (
+from promptcache.model.facts import check_mode
+from promptcache.model.fingerprint import (
     active_adapters,
     adapter_layers,
     adapter_settings,
@@ -24,7 +25,6 @@ from promptcache.model.additions import (
     plain_tensors,
     replaced_forwards,
 )
-from promptcache.model.facts import check_mode
 
 _SAMPLE_SIZE = 8
 _version, _training = attrgetter("_version"), itemgetter("training")

@@ -13,11 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
-from transformers.utils.hub import cached_file
 
 from promptcache.diagnostics import InvalidValue, ModelNotFound, UnsupportedModel, first_line, shown, suggest
 from promptcache.model.facts import MODEL_FAULTS, check_causal
-from promptcache.model.fingerprint import WeightsLoading
 from promptcache.model.model import Model
 from promptcache.tokenizer import HubTokenizer, Tokenizer, ask_hub, local_folder
 
@@ -70,7 +68,6 @@ def load_model(
         with nullcontext() if folder is None else _without_progress_bars():
             config = AutoConfig.from_pretrained(source, **how)
             check_causal(config, f"'{source}' ({config.model_type})")
-            loading = WeightsLoading.begin(_folder(source, how))
             tokenizer = AutoTokenizer.from_pretrained(source, **how)
             if offline:  # if peft is installed, transformers looks for an adapter, with options of its own
                 how = {"adapter_kwargs": {"local_files_only": True}, **how}
@@ -80,7 +77,7 @@ def load_model(
         raise ModelNotFound(f"cannot load model '{name}': {first_line(error)}") from error
     except MODEL_FAULTS as error:
         raise UnsupportedModel(f"cannot use model '{name}': {first_line(error)}") from error
-    model = Model(hf, context_length=context_length, origin=loading.finish(hf, options))
+    model = Model(hf, context_length=context_length)
     model.pack_weights(pack)
     return model, tokenizer
 
@@ -134,11 +131,6 @@ def text_of_tokens(token_ids: Sequence[int], tokenizer: AnyTokenizer) -> str:
 
 def _no_tokenizer(given: object) -> InvalidValue:
     return InvalidValue(f"tokenizer={shown(given)} is not allowed: that of transformers or of an engine is expected")
-
-
-def _folder(source: str, options: Mapping[str, Any]) -> Path:
-    """Return the folder of a model; for a hub id, the folder of the downloaded revision."""
-    return Path(cached_file(source, "config.json", **_where(options)) or source).parent
 
 
 def _where(options: Mapping[str, Any]) -> dict[str, Any]:

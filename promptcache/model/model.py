@@ -29,7 +29,7 @@ from promptcache.model.facts import (
     check_weights,
     read_facts,
 )
-from promptcache.model.fingerprint import WeightsOrigin, model_fingerprint
+from promptcache.model.fingerprint import model_fingerprint
 from promptcache.model.guard import ModelGuard
 from promptcache.model.hook import implementation_name, register
 from promptcache.model.packed import pack_linears
@@ -56,14 +56,11 @@ class Model:
         guard: Notices that the model was changed.
     """
 
-    def __init__(
-        self, hf: PreTrainedModel, *, context_length: int | None = None, origin: WeightsOrigin | None = None
-    ) -> None:
+    def __init__(self, hf: PreTrainedModel, *, context_length: int | None = None) -> None:
         """Prepare a loaded model.
 
         Args:
             context_length: Number of positions to use; None uses all that the model declares.
-            origin: The folder of its weights, if known.
         """
         check_kind(hf)
         check_weights(hf)
@@ -73,7 +70,6 @@ class Model:
             if isinstance(part, PreTrainedModel):
                 part.config.return_dict = True  # in transformers 5.23, most models read the layers' output by name
         self.hf: Any = hf
-        self._origin = origin
         self.facts: Facts = read_facts(hf.config, type(hf).__name__)
         check_positions(hf, self.facts.name)
         check_attention(hf, self.facts.name)
@@ -126,14 +122,14 @@ class Model:
     def fingerprint(self) -> str:
         """Digest of everything that the KV of this model depends on, as far as it can be read.
 
-        The first use reads all weights, if their digest is not recorded.
+        The first use reads all weights.
 
         Raises:
             ModelChanged: As for `check_unchanged`.
         """
         if self._fingerprint is None:
             self.check_unchanged()
-            made = model_fingerprint(self.hf, self._regime, self._origin)
+            made = model_fingerprint(self.hf, self._regime)
             self.check_unchanged()
             self._fingerprint = made
         return self._fingerprint
