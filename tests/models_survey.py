@@ -14,16 +14,19 @@ from enum import StrEnum
 from typing import Any
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from promptcache import Engine
 from promptcache.diagnostics import UnsupportedModel, first_line
-from promptcache.model.facts import MODEL_FAULTS, TESTED_TYPES
+from promptcache.model.facts import MODEL_FAULTS
 from promptcache.testing.byte_tokenizer import ByteTokenizer
+from tests.families import FAMILIES
 
-TYPES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in TESTED_TYPES)
+_TESTED = {getattr(transformers, name).model_type for name, _ in FAMILIES.values()}
+TYPES = tuple(name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in _TESTED)
 """Every type that transformers has a causal language model for, without those of tests/families.py."""
 
 SAMPLE = (

@@ -1,17 +1,14 @@
 """The self-test at load: does linking reproduce the computation of this model?
 
 It compares linked KV with one forward pass under an explicit mask, on a tiny schema with an argument, a gap, and a
-distance beyond the window. A model type that the tests of this library do not cover is confirmed first: in float32, on
-a small copy, with a text longer than every window, against the plain forward pass of the model.
+distance beyond the window. It also compares such a pass with the model's plain forward, whose positions and mask are
+its own.
 """
 
 from __future__ import annotations
 
-import copy
-import json
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 
@@ -21,19 +18,7 @@ from promptcache.encode.prepare import linked_logits
 from promptcache.kv import Store
 from promptcache.language import Placement, check_schema, parse_prompt, parse_schema, resolve_prompt
 from promptcache.layout import Plan, lay_out, make_plan, run_variants
-from promptcache.locks import new_lock
-from promptcache.model import (
-    MODEL_FAULTS,
-    NO_INTERFACE,
-    Model,
-    config_identity,
-    is_quantized,
-    is_tested,
-    longest_window,
-    reference_logits,
-    small_copy,
-    token_tensor,
-)
+from promptcache.model import MODEL_FAULTS, NO_INTERFACE, Model, is_quantized, reference_logits, token_tensor
 from promptcache.rows import note_attention
 from promptcache.tokenizer import PlainTokenizer
 
@@ -42,17 +27,14 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, tor
 more.
 """
 
-COPY_TOLERANCE = 1e-5
-"""The same for a small copy in float32; a correct one differs by 1e-6."""
-
-_MIN_TOKENS = 192  # of a confirmation
-_SPARE_TOKENS = 64
+_NUM_TOKENS = 48  # of the plain forward
+_SPARE_TOKENS = 64  # for the linked prompt without its gap
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SCHEMA = """<schema name="self-test">abc
-<module name="middle">{text}<parameter name="word" length="{length}" placeholder="{text}"/>hij</module>
-<module name="gap" reserve="{gap}">k</module><module name="far">lmno{text}</module></schema>"""
-_PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stu{text}</prompt>'
+<module name="middle">defg<parameter name="word" length="5" placeholder="defg"/>hij</module>
+<module name="gap" reserve="{gap}">k</module><module name="far">lmnodefg</module></schema>"""
+_PROMPT = '<prompt schema="self-test"><middle word="pqr"/><far/>stuvwxyz</prompt>'
 
 
 class _LetterTokenizer(PlainTokenizer):
@@ -70,91 +52,56 @@ class _LetterTokenizer(PlainTokenizer):
         return "".join((_LETTERS + "\n")[self._ids.index(token_id)] for token_id in token_ids)
 
 
-_verdicts: dict[tuple[type, str, int], str] = {}
-_confirming = new_lock()
-
-
 def check_linking(model: Model) -> None:
-    """Check that linked KV reproduces the reference.
+    """Check that linked KV reproduces the reference, and the reference the model's plain forward.
 
     Raises:
         UnsupportedModel: It does not; names the model and the distance.
     """
-    reason = "" if is_tested(model.hf) else _confirm(model)
-    reason = reason or _try_linking(model, _plan(model), TOLERANCE.get(model.shape.dtype, 1e-3))
-    if reason:
+    tolerance = TOLERANCE.get(model.shape.dtype, 1e-3)
+    if reason := _try_linking(model, tolerance) or _try_plain_forward(model, tolerance):
         raise UnsupportedModel(f"{model.facts.name}: {reason}")
 
 
-def _confirm(model: Model) -> str:
-    """Return why the type and configuration of a model are refused, or ""; kept for the next model of the same."""
-    config = json.dumps(config_identity(model.hf.config), sort_keys=True, default=str)
-    identity = (type(model.hf), config, model.context_length)
-    with _confirming:
-        if identity not in _verdicts:
-            try:
-                _verdicts[identity] = _confirm_in_float32(model)
-            except UnsupportedModel as refusal:
-                _verdicts[identity] = f"in float32: {refusal}"
-        return _verdicts[identity]
-
-
-def _confirm_in_float32(model: Model) -> str:
-    """Return the reason from a small copy of a model or, where none can be made, from the model itself."""
-    small = small_copy(model.hf, model.context_length)
-    if small is not None:
-        with suppress(UnsupportedModel):  # the copy is too small; the model itself was not refused
-            return _confirm_beyond(Model(small.hf), small.longest_window)
-    try:
-        window = longest_window(model.hf, model.hf.config, model.context_length)
-        if model.hf.dtype == torch.float32:
-            return _confirm_beyond(model, window)
-        hf = copy.deepcopy(model.hf).float()
-    except MODEL_FAULTS as error:
-        return f"it cannot be tested in float32: {first_line(error)}"
-    return _confirm_beyond(Model(hf, context_length=model.context_length), window)
-
-
 @torch.no_grad()
-def _confirm_beyond(model: Model, window: int) -> str:
-    """Test a float32 model beyond `window` tokens: its plain forward pass, and linked KV against the reference."""
-    num_tokens = max(_MIN_TOKENS, window + _SPARE_TOKENS)
+def _try_plain_forward(model: Model, tolerance: float) -> str:
+    """Return why the plain forward is not causal attention at the positions 0, 1, 2, …; "" if it is."""
+    num_tokens = min(_NUM_TOKENS, model.context_length)
     token_ids = token_tensor(random.Random(11).choices(_plain_ids(model), k=num_tokens), model.device)
-    positions = torch.arange(num_tokens, device=model.device)[None]
     try:
         with model.without_autocast():
-            own = model.hf(input_ids=token_ids, use_cache=False).logits[0]
-            numbered = model.hf(input_ids=token_ids, position_ids=positions, use_cache=False).logits[0]
-        masked = _logits_among_decoys(model, token_ids[0], positions[0])
+            plain = model.hf(input_ids=token_ids, use_cache=False).logits[0]
+        masked = _logits_among_decoys(model, token_ids[0])
     except MODEL_FAULTS as error:
         return f"its own forward pass fails: {first_line(error)}"
-    if (far := _distance(numbered, own)) > COPY_TOLERANCE:
-        return f"its positions are not 0, 1, 2, … (logits differ by {far:.2g})"
-    if (far := _distance(masked, own)) > COPY_TOLERANCE:
-        return f"its attention is not causal, or counts cache slots instead of positions (logits differ by {far:.2g})"
-    return _try_linking(model, _plan(model, num_tokens), COPY_TOLERANCE)
+    if (far := _distance(masked, plain)) <= tolerance:
+        return ""
+    return (
+        "its positions are not 0, 1, 2, …, its attention is not causal, or it counts cache slots instead of positions "
+        f"(logits differ by {far:.2g})"
+    )
 
 
-def _logits_among_decoys(model: Model, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def _logits_among_decoys(model: Model, token_ids: torch.Tensor) -> torch.Tensor:
     """Return the logits of causal attention over tokens `[T]`, with masked decoy tokens between them."""
     num_tokens = len(token_ids)
     total = num_tokens + num_tokens // 2
     slots = torch.tensor(sorted(random.Random(17).sample(range(total), num_tokens)), device=model.device)
-    owners = torch.zeros(total, dtype=torch.long, device=model.device)
-    owners[slots] = 1
-    after = owners.cumsum(0).clamp(max=num_tokens - 1)  # a decoy has the position of the next real token
-    all_ids = token_ids[after]
-    all_positions = positions[after]
-    all_ids[slots], all_positions[slots] = token_ids, positions
-    distance = all_positions[:, None] - all_positions[None, :]
-    sees = (distance >= 0) & owners.bool()[None, :] & owners.bool()[:, None]
+    is_real = torch.zeros(total, dtype=torch.bool, device=model.device)
+    is_real[slots] = True
+    positions = (is_real.cumsum(0) - is_real.long()).clamp(
+        max=num_tokens - 1
+    )  # a decoy has that of the next real token
+    distance = positions[:, None] - positions[None, :]
+    sees = (distance >= 0) & is_real[None, :] & is_real[:, None]
     mask = model.attention_masks(sees.fill_diagonal_(True), distance)
     cache = model.plain_cache(model.shape.num_layers)
-    return model.forward(all_ids[None], all_positions[None], cache, mask)[0, slots]
+    return model.forward(token_ids[positions][None], positions[None], cache, mask)[0, slots]
 
 
-def _try_linking(model: Model, plan: Plan, tolerance: float) -> str:
+def _try_linking(model: Model, tolerance: float) -> str:
     """Return why linked KV does not reproduce the reference within `tolerance`; "" if it does."""
+    plan = _plan(model)
     if model.facts.learned_positions and plan.stop > model.context_length:
         return f"it has {model.context_length} positions; {plan.stop} are needed at least"
     try:
@@ -182,15 +129,13 @@ def _calls_interface(model: Model) -> bool:
     return len(windows) == model.shape.num_layers
 
 
-def _plan(model: Model, num_tokens: int = 0) -> Plan:
-    """Return the plan of a schema with an argument and a gap beyond the window, over at least `num_tokens` tokens."""
-    gap = min((model.facts.window or 0) + 3, max(1, model.context_length - num_tokens - _SPARE_TOKENS))
-    text = "".join(random.Random(13).choices(_LETTERS, k=max(4, num_tokens // 3)))
-    schema = check_schema(parse_schema(_SCHEMA.format(gap=gap, text=text, length=len(text) + 1)))
+def _plan(model: Model) -> Plan:
+    """Return the plan of a schema with an argument and a gap beyond the window."""
+    gap = min((model.facts.window or 0) + 3, max(1, model.context_length - _SPARE_TOKENS))
+    schema = check_schema(parse_schema(_SCHEMA.format(gap=gap)))
     tokenizer = _LetterTokenizer(_plain_ids(model))
     layout = lay_out(schema, tokenizer, placement=Placement.FIXED)
-    prompt = parse_prompt(_PROMPT.format(text=text))
-    return make_plan(resolve_prompt(prompt, schema), layout, run_variants(layout), tokenizer)
+    return make_plan(resolve_prompt(parse_prompt(_PROMPT), schema), layout, run_variants(layout), tokenizer)
 
 
 def _plain_ids(model: Model) -> range:

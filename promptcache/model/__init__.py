@@ -3,15 +3,14 @@
 The only core room that imports transformers.
 """
 
-from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized, is_tested
-from promptcache.model.fingerprint import config_identity, runs_own_code
+from promptcache.model.facts import MODEL_FAULTS, NO_INTERFACE, is_quantized
+from promptcache.model.fingerprint import runs_own_code
 from promptcache.model.load import AnyTokenizer, load_model, text_of_tokens, tokens_of_texts, wrap_tokenizer
 from promptcache.model.model import Model, as_model, token_tensor
 from promptcache.model.options import needs_processors, read_options, tell_unused
 from promptcache.model.positioned_cache import PositionedCache, PositionedDynamicCache
 from promptcache.model.processors import logits_processors, stopping_criteria
 from promptcache.model.reference import reference_logits, used_tokens
-from promptcache.model.small_copy import longest_window, small_copy
 from promptcache.model.step_layer import linked_cache, step_cache
 from promptcache.model.tools import function_schema
 
@@ -23,19 +22,15 @@ __all__ = [
     "PositionedCache",
     "PositionedDynamicCache",
     "as_model",
-    "config_identity",
     "function_schema",
     "is_quantized",
-    "is_tested",
     "linked_cache",
     "load_model",
     "logits_processors",
-    "longest_window",
     "needs_processors",
     "read_options",
     "reference_logits",
     "runs_own_code",
-    "small_copy",
     "step_cache",
     "stopping_criteria",
     "tell_unused",

@@ -43,11 +43,11 @@ def model_fingerprint(model: PreTrainedModel, regime: str) -> str:
     weights = {name: each for name, each in model.state_dict().items() if not f"{name}.".startswith(unused)}
     with ThreadPoolExecutor() as pool:
         described = sorted(pool.map(_described, weights, weights.values()))
-    about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, config_identity(model.config)]
+    about = [FORMAT_VERSION, type(model).__name__, str(model.dtype), regime, _config_identity(model.config)]
     return _digest_of([*about, _digest_of(described), _additions(model)])
 
 
-def config_identity(config: PretrainedConfig) -> dict[str, object]:
+def _config_identity(config: PretrainedConfig) -> dict[str, object]:
     """Return the configuration fields that KV depends on, without weights and dtype."""
     return {name: value for name, value in config.to_dict().items() if name not in _NOT_IDENTITY}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -36,7 +36,6 @@ from promptcache.model.packed import pack_linears
 from promptcache.model.positioned_cache import watch_positions
 from promptcache.model.relocation import Relocation, read_relocation
 from promptcache.model.rope import pin_rope
-from promptcache.model.small_copy import small_copy
 
 _LONGEST_DEFAULT = 1 << 17
 _LENGTH = whole(1, unit="positions")
@@ -155,7 +154,7 @@ class Model:
     def relocation(self) -> Relocation:
         """The function that moves keys to other positions.
 
-        The first use costs one forward pass over 16 tokens, and in half precision also a small copy of the model.
+        The first use costs one forward pass over 16 tokens.
 
         Raises:
             UnsupportedModel: The model uses positions outside of rotary embeddings; gives the reason.
@@ -168,24 +167,10 @@ class Model:
     def _found_relocation(self) -> Relocation | str:
         if self._relocation is None:
             try:
-                if (small := self._exact_copy()) is not None:
-                    read_relocation(small)
                 self._relocation = read_relocation(self)
             except UnsupportedModel as refusal:
                 self._relocation = str(refusal)
         return self._relocation
-
-    def _exact_copy(self) -> Model | None:
-        """Return a small float32 copy of a model in half precision; None if there is none.
-
-        Rounding in half precision hides small effects of positions.
-        """
-        is_half = torch.finfo(self.shape.dtype).bits < torch.finfo(torch.float32).bits
-        small = small_copy(self.hf, self.context_length) if is_half else None
-        if small is not None:
-            with suppress(UnsupportedModel):  # the copy is too small; the model itself was not refused
-                return Model(small.hf)
-        return None
 
     def check_vocabulary(self, token_ids: Sequence[int]) -> None:
         """Refuse token IDs beyond the vocabulary; on a GPU they would make the device unusable.
