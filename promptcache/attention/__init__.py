@@ -13,7 +13,15 @@ from promptcache.attention.pass_attention import (
     unregister_backend,
     uses_kernels,
 )
-from promptcache.attention.pass_tokens import PassTokens, PositionArray, RowChunk, TailGroup, padded_positions
+from promptcache.attention.pass_tokens import (
+    KVView,
+    PassTokens,
+    PlacedView,
+    PositionArray,
+    RowChunk,
+    TailGroup,
+    padded_positions,
+)
 from promptcache.attention.transfer import to_device, write_to_device
 from promptcache.attention.triton_backend import TokenStore, TritonBackend
 
@@ -21,8 +29,10 @@ __all__ = [
     "AttentionCall",
     "AttentionSpec",
     "FixedStep",
+    "KVView",
     "PassAttention",
     "PassTokens",
+    "PlacedView",
     "PositionArray",
     "PreparedAttention",
     "RowChunk",

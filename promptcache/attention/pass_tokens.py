@@ -7,9 +7,10 @@ ends inside it. Masks are computed and kept on the host; backends move them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,38 +24,57 @@ UNUSED_POSITION = np.iinfo(np.int64).max
 """The position of tail memory without a token: no token attends to it."""
 
 
-class KVView(Protocol):
-    """A view of stored KV: the properties of a segment that attention needs."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KVView(ABC):
+    """A view of tokens `[start, stop)` of stored KV."""
 
-    @property
-    def kv(self) -> KV:
-        """The KV that this is a view of."""
-
-    @property
-    def start(self) -> int:
-        """The first token of the view, counted from the start of the KV."""
-
-    @property
-    def stop(self) -> int:
-        """The end of the view."""
+    kv: KV
+    start: int
+    stop: int
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens in view."""
+        return self.stop - self.start
 
     @property
+    @abstractmethod
     def first(self) -> int:
         """The lowest position."""
 
     @property
+    @abstractmethod
     def last(self) -> int:
         """The highest position."""
 
+    @abstractmethod
     def position_array(self) -> PositionArray:
         """Return all positions, `[T]`, strictly increasing."""
 
     def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
         """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
+        return self.kv.layers(self.start + start, self.stop if stop is None else self.start + stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedView(KVView):
+    """A view with its positions, `[T]`."""
+
+    positions: PositionArray
+
+    @property
+    def first(self) -> int:
+        """The lowest position."""
+        return int(self.positions[0])
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        return int(self.positions[-1])
+
+    def position_array(self) -> PositionArray:
+        """Return all positions."""
+        return self.positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

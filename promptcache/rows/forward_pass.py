@@ -19,6 +19,7 @@ import torch
 from promptcache.attention import (
     PassAttention,
     PassTokens,
+    PlacedView,
     PositionArray,
     RowChunk,
     TailGroup,
@@ -28,7 +29,7 @@ from promptcache.attention import (
     token_store,
 )
 from promptcache.diagnostics import InvalidValue
-from promptcache.kv import KV, LayerViews
+from promptcache.kv import KV
 from promptcache.layout import RequestTokens
 from promptcache.model import Model, token_tensor
 from promptcache.rows.link import SharedSegment, segment_users
@@ -213,11 +214,12 @@ class Pass:
                 writes += [_RowWrite(each, self._tails.memory(each.row.tail)) for each in chosen]
         return tuple(writes)
 
-    def _older(self, row: Row) -> _OwnView | None:
+    def _older(self, row: Row) -> PlacedView | None:
         """Return the own tokens of a row that were computed before; None if there are none."""
         if not row.num_own:
             return None
-        return _OwnView(self._tails.memory(row.tail), row.positions(0, row.num_own))
+        own = row.num_own
+        return PlacedView(kv=self._tails.memory(row.tail), start=0, stop=own, positions=row.positions(0, own))
 
     def _groups(self) -> Iterator[TailGroup]:
         """Yield one group of single tokens for each size of tails."""
@@ -292,37 +294,3 @@ class _Write:
         """Write from keys and values `[Hkv, T, D]` of one layer."""
         self._memory.keys[layer][self._slots, :, self._places] = keys[:, self._tokens].transpose(0, 1)
         self._memory.values[layer][self._slots, :, self._places] = values[:, self._tokens].transpose(0, 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _OwnView:
-    """A `KVView` of the first tokens of a tail."""
-
-    kv: KV
-    positions: PositionArray
-
-    @property
-    def start(self) -> int:
-        return 0
-
-    @property
-    def stop(self) -> int:
-        return len(self.positions)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.positions)
-
-    @property
-    def first(self) -> int:
-        return int(self.positions[0])
-
-    @property
-    def last(self) -> int:
-        return int(self.positions[-1])
-
-    def position_array(self) -> PositionArray:
-        return self.positions
-
-    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        return self.kv.layers(start, len(self.positions) if stop is None else stop)

@@ -1,7 +1,4 @@
-"""Segments: views of stored KV in a request's cache, with the KV parts that they hold.
-
-A segment is a `KVView` of `attention`.
-"""
+"""Segments: views of stored KV in a request's cache, with the KV parts that they hold."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from promptcache.attention import PositionArray
-from promptcache.kv import KV, LayerViews
+from promptcache.attention import KVView, PositionArray
+from promptcache.kv import KV
 from promptcache.layout import Encoding, KVPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
+class Segment(KVView):
     """A view of stored KV: tokens `[start, stop)` of `kv`.
 
     Attributes:
@@ -26,16 +23,8 @@ class Segment:
             those at which they stand. `Copies` moves such keys before they are attended to.
     """
 
-    kv: KV
-    start: int
-    stop: int
     parts: tuple[KVPart, ...]
     is_shifted: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens in view."""
-        return self.stop - self.start
 
     @property
     def first(self) -> int:
@@ -46,10 +35,6 @@ class Segment:
     def last(self) -> int:
         """The highest position."""
         return self.parts[-1].last
-
-    def layers(self, start: int = 0, stop: int | None = None) -> LayerViews:
-        """Return views of the keys and values `[1, Hkv, T, D]` of every layer, of tokens `[start, stop)` if given."""
-        return self.kv.layers(self.start + start, self.stop if stop is None else self.start + stop)
 
     def encoded_array(self) -> PositionArray:
         """Return the positions at which the tokens were encoded, `[T]`."""

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from promptcache.attention import AttentionCall, AttentionSpec, PassTokens, RowChunk, TailGroup, padded_positions
+from promptcache.attention import (
+    AttentionCall,
+    AttentionSpec,
+    PassTokens,
+    PlacedView,
+    RowChunk,
+    TailGroup,
+    padded_positions,
+)
 from promptcache.attention.backend import AttentionBackend
 from promptcache.kv import KV, KVShape
 from promptcache.rows.tails import Tails
 from tests.attention.dense import dense_attention
-from tests.attention.views import View, random_kv
 
 HEAD_DIM, SCALE, NUM_LAYERS = 16, 0.3, 2
 
@@ -30,11 +37,24 @@ def write_one_by_one(
         memory.keys[layer, :, index], memory.values[layer, :, index] = keys[token], values[token]
 
 
+def view_of(kv: KV, start: int, placed: Sequence[int]) -> PlacedView:
+    """Return a view of KV from `start` on, at hand-made positions."""
+    return PlacedView(kv=kv, start=start, stop=start + len(placed), positions=np.array(placed, dtype=np.int64))
+
+
+def random_kv(shape: KVShape, num_tokens: int, generator: torch.Generator) -> KV:
+    """Random KV, drawn in float64 so that every dtype gets the same."""
+    made = KV.empty(shape, num_tokens)
+    for states in (made.keys, made.values):
+        states.copy_(torch.randn(states.shape, generator=generator, dtype=torch.float64))
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
     """One row: positions of its segments and of its own tokens, of which the last `new` are computed."""
 
-    segments: tuple[View, ...]
+    segments: tuple[PlacedView, ...]
     own: tuple[int, ...]
     new: int
 
@@ -76,11 +96,11 @@ class PassPlan:
                 place += length + self._chance.choice([0, 0, 4])
         return found
 
-    def _view(self, placed: tuple[int, ...]) -> View:
+    def _view(self, placed: tuple[int, ...]) -> PlacedView:
         before = self._chance.choice([0, 3])
-        return View(random_kv(self.shape, before + len(placed) + 2, self.generator), before, placed)
+        return view_of(random_kv(self.shape, before + len(placed) + 2, self.generator), before, placed)
 
-    def _row(self, shared: list[View], gaps: list[list[int]], last: int) -> PlannedRow:
+    def _row(self, shared: list[PlacedView], gaps: list[list[int]], last: int) -> PlannedRow:
         chance = self._chance
         segments = tuple(each for each in shared if chance.random() < 0.7)
         inside = [place for gap in gaps if chance.random() < 0.5 for place in gap]
@@ -91,7 +111,7 @@ class PassPlan:
     def expected(self, row: PlannedRow, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Dense attention of a row by position, `[1, Hq, T, D]`, in float64."""
         own = torch.tensor(row.own)
-        places = torch.tensor([place for view in row.segments for place in view.placed] + list(row.own))
+        places = torch.tensor([place for view in row.segments for place in view.positions] + list(row.own))
         distance = own[-row.new :, None] - places
         mask = ((distance >= 0) & (distance < (self.window or 1 << 30))).to(self.shape.device)
         stored = [view.layers().by_layer[1] for view in row.segments]
@@ -151,7 +171,7 @@ class PassPlan:
                     )
                 )
             else:
-                older = View(memory, 0, row.own[:old]) if old else None
+                older = view_of(memory, 0, row.own[:old]) if old else None
                 chunks.append(RowChunk(start=starts[index], stop=starts[index + 1], older=older))
         segments = tuple({each: None for row in rows for each in row.segments})
         users = np.array([[each in row.segments for row in rows] for each in segments], dtype=np.bool_)

@@ -25,9 +25,8 @@ from promptcache.model.model import Model
 from promptcache.model.reference import reference_logits
 from promptcache.rows import tails
 from promptcache.testing.cached import distance
-from tests.attention.plans import PassPlan
+from tests.attention.plans import PassPlan, random_kv, view_of
 from tests.attention.triton_interpreter import InterpretedBackend, interpreted
-from tests.attention.views import View, random_kv
 from tests.conftest import law_examples
 from tests.families import FAMILIES, random_model
 from tests.model.test_families import PROMPT, cached_logits, plan_for
@@ -118,7 +117,7 @@ def _noting(function: Callable[..., Any], used: list[str]) -> Callable[..., Any]
 def test_memory_is_held_while_its_addresses_are_in_use() -> None:
     """Lists hold the segments that they have addresses of."""
     plan = PassPlan(1)
-    segment = View(random_kv(plan.shape, 4, plan.generator), 0, (0, 1, 2, 3))
+    segment = view_of(random_kv(plan.shape, 4, plan.generator), 0, (0, 1, 2, 3))
     known = weakref.ref(segment.kv)
     tokens = PassTokens(
         segments=(segment,),
