@@ -1,4 +1,4 @@
-"""Writes docs/models.md from a run over every family and a survey of all other types of transformers.
+"""Writes docs/models.md from the list of tested families and a survey of all other types of transformers.
 
 `python -m tests.models_page > docs/models.md`; a minute or two.
 """
@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import torch
 import transformers
 
-from promptcache.diagnostics import UnsupportedModel
-from promptcache.model.model import Model
-from promptcache.model.reference import reference_logits
-from tests.families import FAMILIES, REFUSED, random_model
-from tests.model.test_families import PROMPT, cached_logits, distance, model_of, plan_for
+from tests.families import FAMILIES
 from tests.models_survey import TYPES, Finding, Outcome, survey
 
 HEAD = """# Models
@@ -43,38 +40,26 @@ a newer transformers), compare answers to long prompts with those of transformer
 
 ## Tested types
 
-`python -m tests.models_page > docs/models.md` writes this page (torch {torch}, transformers {transformers}). Each row is a tiny random model of
-the family with scaled-up weights, and a prompt with an argument in the middle, a union, a gap, an uncached module and a scaffold.
-*Distance* is max|a-b| / max|b| between cached logits and the reference, which is one forward pass without cache under an explicit mask.
-The law is 1e-5 in float32.
+`python -m tests.models_page > docs/models.md` writes this page (torch {torch}, transformers {transformers}). Each family is tested as a tiny random
+model with scaled-up weights, and a prompt with an argument in the middle, a union, a gap, an uncached module and a scaffold. Cached logits equal the reference,
+which is one forward pass without cache under an explicit mask, within 1e-5 in float32 (max|a-b| / max|b|):
 
-| family | distance, float32 | distance, float64 |
-|---|---|---|
 """
 
 TAIL = """
 - *pinned*: RoPE frequencies that depend on the length of the input are fixed at those for the engine's context length
   (`context_length=`, by default what the model declares). Otherwise a module's KV would depend on its neighbours.
 - An engine sets `return_dict` of the model's configuration to True: in transformers 5.23, most models fail without it.
-- The attention of Gemma 2 computes its softmax in float32 even in a float64 model. This is the distance in its last column.
 - Sliding windows count positions, not cache slots. With fixed positions the gap of an absent module counts.
 - Real weights: SmolLM2-135M-Instruct, a Llama of 135 M parameters, has distances of 1.6e-06 to 2.5e-06 in float32, and of 1.8e-02 to 2.8e-02 in
   bfloat16, on two prompts with `repair` slots, first-4 and all. `make test-real` makes its folder and checks the law. What reuse costs in
   quality on it is in [Fidelity](fidelity.md#measurements).
 
-Refused by the tests, with the reason:
-
-"""
-
-SURVEY = """
 ## Accepted by the self-test
 
-Types of transformers {transformers} that are not in the list above, each as a tiny random model (`tests/models_survey.py`). *Reference* is
-the distance between cached logits and the reference, with a gap, fillers and arguments. *Own* is the distance to the plain forward of
-an untouched copy of the model. Both are in float32, where the law is 1e-5.
+Types of transformers {transformers} that are not in the list above. As tiny random models (`tests/models_survey.py`), their cached logits equal the reference
+and the plain forward of an untouched copy within 1e-5 in float32:
 
-| type | reference | own |
-|---|---|---|
 """
 
 REFUSALS = """
@@ -91,42 +76,23 @@ is loaded: {names}.
 
 
 def main() -> None:
-    """Print the page."""
+    """Print the page; a type that is accepted and wrong ends it."""
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    sys.stdout.write(HEAD.format(**versions))
-    for family in FAMILIES:
-        plan = plan_for(PROMPT, family=family)
-        distances = []
-        for dtype in (torch.float32, torch.float64):
-            model = model_of(family, dtype)
-            far = distance(cached_logits(plan, model), reference_logits(plan.tokens, model))
-            distances.append(f"{far:.1e}")
-        sys.stdout.write(f"| {family} | {' | '.join(distances)} |\n")
-    sys.stdout.write(TAIL)
-    for family in REFUSED:
-        try:
-            Model(random_model(family))
-        except UnsupportedModel as refusal:
-            sys.stdout.write(f"- {family}: `{refusal}`\n")
-    write_survey()
-
-
-def write_survey() -> None:
-    """Print what the survey of all other types finds."""
     by_outcome: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
     for finding in map(survey, TYPES):
         by_outcome[finding.outcome].append(finding)
     assert not by_outcome[Outcome.WRONG], by_outcome[Outcome.WRONG]
-    sys.stdout.write(SURVEY.format(transformers=transformers.__version__))
-    for finding in by_outcome[Outcome.RIGHT]:
-        distances = f"{finding.reference:.1e} | {finding.own:.1e}"
-        sys.stdout.write(f"| {finding.model_type} | {distances} |\n")
+    sys.stdout.write(HEAD.format(**versions) + "; ".join(FAMILIES) + ".\n")
+    sys.stdout.write(TAIL.format(**versions) + ", ".join(_names(by_outcome[Outcome.RIGHT])) + ".\n")
     sys.stdout.write(REFUSALS)
     for finding in by_outcome[Outcome.REFUSED]:
         reason = finding.reason.partition(")")[2].lstrip(": ")
         sys.stdout.write(f"| {finding.model_type} | {reason} |\n")
-    names = ", ".join(finding.model_type for finding in by_outcome[Outcome.NOT_BUILT])
-    sys.stdout.write(OTHERS.format(names=names))
+    sys.stdout.write(OTHERS.format(names=", ".join(_names(by_outcome[Outcome.NOT_BUILT]))))
+
+
+def _names(findings: Sequence[Finding]) -> list[str]:
+    return [finding.model_type for finding in findings]
 
 
 if __name__ == "__main__":

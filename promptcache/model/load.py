@@ -51,11 +51,6 @@ def load_model(
         ModelNotFound: There is no such folder or hub id, or files are missing in it.
         UnsupportedModel: The model or tokenizer cannot be cached by modules.
     """
-    if options.get("output_loading_info"):
-        raise UnsupportedModel(
-            "'output_loading_info' does not work here: leave it out, or load the model with "
-            "from_pretrained of transformers and pass it to Engine(model, tokenizer)"
-        )
     wanted = _checked_dtype(dtype)
     where = _checked_device(device)
     folder = local_folder(name)

@@ -56,8 +56,6 @@ def logits_processors(
             model_kwargs={"attention_mask": torch.ones_like(prompt)},
         )
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
-        if not _is_refusal(error):
-            raise
         message = f"transformers does not take these options of generate(): {first_line(error)}"
         raise InvalidGeneration(message) from error
     return made
@@ -96,12 +94,3 @@ def stopping_criteria(options: Options, token_bytes: Callable[[int], bytes]) -> 
     if options.stop_strings:
         criteria.append(StopStrings(options.stop_strings, token_bytes))
     return criteria
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether an error was raised by transformers, or by torch for it, and not by the caller's code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-    return raised_in.partition(".")[0] in ("transformers", "torch", "huggingface_hub")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
@@ -80,28 +79,6 @@ def test_attention_that_counts_slots_is_refused(reach: int | None) -> None:
     else:
         with pytest.raises(UnsupportedModel, match=r"llama \(Reaching\).*counts cache slots"):
             accept(model)
-
-
-def test_gpt_neo_is_refused_by_its_local_layers() -> None:
-    """Local layers count cache slots. GPT-Neo without them does not call the attention interface."""
-    sizes = {"vocab_size": 263, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 1024}
-    local = transformers.GPTNeoConfig(**sizes, attention_types=[[["global", "local"], 1]])
-    everywhere = transformers.GPTNeoConfig(**sizes, attention_types=[[["global"], 2]])
-
-    with pytest.raises(UnsupportedModel, match=r"gpt_neo .* has layers of type local"):
-        accept(transformers.GPTNeoForCausalLM(local))
-    with pytest.raises(UnsupportedModel, match=r"gpt_neo \(GPTNeoForCausalLM\) does not call .*attention interface"):
-        accept(transformers.GPTNeoForCausalLM(everywhere))
-
-
-@pytest.mark.parametrize(
-    "model_type",
-    ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"],
-)
-def test_types_that_number_positions_in_their_own_way_are_refused(model_type: str) -> None:
-    """Types whose first position is not 0 are refused."""
-    with pytest.raises(UnsupportedModel, match=f"{model_type} .*positions are not 0, 1, 2, …"):
-        accept(tiny_model(model_type))
 
 
 def test_an_encoder_is_accepted_as_a_decoder_only() -> None:

@@ -108,12 +108,6 @@ def test_what_is_no_model_is_refused(kind: str) -> None:
         Engine(make(), ByteTokenizer())
 
 
-def test_loading_info_is_refused() -> None:
-    """`output_loading_info` makes transformers return a pair."""
-    with pytest.raises(UnsupportedModel, match="'output_loading_info' does not work here"):
-        Engine.from_pretrained("demo", output_loading_info=True)
-
-
 def gpt2(**changes: Any) -> Any:
     """Return a tiny GPT-2 with some parts of its transformer replaced."""
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=263, n_positions=64, **GPT2))
