@@ -35,8 +35,8 @@ float16; wrong positions give 0.3 and more:
 | the model's plain forward over 48 tokens, and one under an explicit mask with unseen tokens in between | its positions do not start at 0 (RoBERTa: at `pad_token_id + 1`), its attention is not causal (BERT with `is_decoder=False`), or it counts cache slots |
 
 The self-test does not see what begins beyond its texts, such as a window that the configuration does not call `sliding_window`, nor what half precision hides.
-The survey below does: it compares tiny models with windows of 12 tokens in float32. So of a type that this page does not list (code of its own, or
-a newer transformers), compare answers to long prompts with those of transformers first.
+The survey below does: it compares tiny models with windows of 12 tokens in float32. So of a type without a survey (code of its own, a newer
+transformers, or the last list of this page), compare answers to long prompts with those of transformers first.
 
 ## Tested types
 
