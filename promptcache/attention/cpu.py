@@ -22,7 +22,7 @@ class CpuBackend(KernelBackend):
 
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernel."""
-        return Kernel(unmasked=_FUSED, masked=_attend, prepare_mask=lambda mask: Bias.of(mask, spec))
+        return Kernel(attend=_attend, prepare_mask=lambda mask: Bias.of(mask, spec))
 
 
 def _attend(

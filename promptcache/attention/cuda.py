@@ -42,8 +42,7 @@ class CudaBackend(KernelBackend):
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the fused kernels."""
         return Kernel(
-            unmasked=_attend,
-            masked=_attend,
+            attend=_attend,
             prepare_mask=lambda mask: Bias.of(mask, spec, _ALIGNMENT),
             groups_heads=True,
         )

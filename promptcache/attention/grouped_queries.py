@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -18,16 +18,16 @@ class GroupedQueries:
         num_tokens: T.
         num_kv_heads: Hkv.
         num_groups: G, the number of query heads for each key head.
-        size: M, the number of grouped queries for each key head.
     """
 
     num_tokens: int
     num_kv_heads: int
     num_groups: int
-    size: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", self.num_tokens * self.num_groups)
+    @property
+    def size(self) -> int:
+        """M, the number of grouped queries for each key head."""
+        return self.num_tokens * self.num_groups
 
     @staticmethod
     def of(query: torch.Tensor, num_kv_heads: int) -> GroupedQueries:

@@ -31,22 +31,19 @@ Attend: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 class Kernel:
     """A kernel for attention over one set of keys.
 
-    Both functions take `query [B, Hq, T, D]`, `key` and `value` `[B, Hkv, S, D]` with T, S > 0, and `scale`. They
-    return `out [B, Hq, T, D]` in the dtype of the query, and `lse [B, Hq, T]`, the natural log-sum-exp of the scores.
-    It is float32, or float64 for float64 inputs, and minus infinity where a query attends to no key.
-
     Attributes:
-        unmasked: Every query attends to every key; Hq == Hkv.
-        masked: Also takes `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with
-            T == S and no mask. Hq is a multiple of Hkv.
-        groups_heads: Whether `masked` reads keys once for all heads of a group. Otherwise several tokens of one row are
+        attend: Takes `query [B, Hq, T, D]`, `key` and `value` `[B, Hkv, S, D]` with T, S > 0 and Hq a multiple of Hkv,
+            `scale`, `mask`, from `prepare_mask` or None, and `causal`: query i attends to keys 0..i only, with T == S
+            and no mask. It returns `out [B, Hq, T, D]` in the dtype of the query, and `lse [B, Hq, T]`, the natural
+            log-sum-exp of the scores. It is float32, or float64 for float64 inputs, and minus infinity where a query
+            attends to no key.
+        groups_heads: Whether `attend` reads keys once for all heads of a group. Otherwise several tokens of one row are
             grouped before. This copies queries and results, and saves reading stored keys several times.
         prepare_mask: Converts a mask on the host, bool `[T, S]`, or `[B, 1, T, S]` if Hq == Hkv, to the form that
-            `masked` takes, once for all layers.
+            `attend` takes, once for all layers.
     """
 
-    unmasked: Attend
-    masked: Attend
+    attend: Attend
     prepare_mask: Callable[[torch.Tensor], Any]
     groups_heads: bool = False
 
@@ -102,14 +99,13 @@ class KernelAttention:
     """Attention of one pass by kernel calls, the same in every layer with one window."""
 
     def __init__(self, tokens: PassTokens, window: int | None, queries: GroupedQueries, kernel: Kernel) -> None:
-        self._kernel, self._queries, self._unmasked = kernel, queries, kernel.unmasked
+        self._kernel, self._queries = kernel, queries
         key = tokens.kept_key(window)
         stored = None if key is None else tokens.kept.get(key)
         if stored is None:
             seen = tokens.stored(window)
             if tokens.is_chunk and (kernel.groups_heads or not seen):
                 self._queries = queries.by_head()  # nothing is copied
-                self._unmasked = kernel.masked
             stored = self._prepared_calls(seen, tokens.device)
         if key is not None:
             tokens.kept[key] = stored
@@ -142,7 +138,7 @@ class KernelAttention:
         rows = chosen.reshape(heads, groups, *chosen.shape[1:]).permute(2, 0, 1, 3)
         if some is not None:
             rows = rows.new_zeros((len(keys), *rows.shape[1:])).index_copy_(0, some, rows)
-        out, lse = self._attend_masked(rows, keys, values, call.scale, mask)  # [R, Hkv, G, D]
+        out, lse = self._attend(rows, keys, values, call.scale, mask)  # [R, Hkv, G, D]
         if some is not None:
             out, lse = out.index_select(0, some), lse.index_select(0, some)
         return out.transpose(0, 1).flatten(1, 2)[None], lse.transpose(0, 1).flatten(1, 2)[None]
@@ -150,7 +146,7 @@ class KernelAttention:
     def _attend_chunk(self, call: AttentionCall, chunk: RowChunk, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend among the new tokens of one row."""
         query, keys, values = (states[:, :, chunk.start : chunk.stop] for states in call[:3])
-        out, lse = self._attend_masked(query, keys, values, call.scale, mask, causal=mask is None)
+        out, lse = self._attend(query, keys, values, call.scale, mask, causal=mask is None)
         queries = GroupedQueries.of(query, self._queries.num_kv_heads)
         return queries.group(out), queries.group_lse(lse)
 
@@ -159,10 +155,7 @@ class KernelAttention:
         for views, first_query, mask in self._stored.all_tokens:
             keys, values = views.by_layer[layer]
             chosen = grouped[:, :, first_query * self._queries.num_groups :] if first_query else grouped
-            if mask is None:
-                yield PartialAttention(*self._unmasked(chosen, keys, values, scale=scale))
-            else:
-                yield PartialAttention(*self._attend_masked(chosen, keys, values, scale, mask))
+            yield PartialAttention(*self._attend(chosen, keys, values, scale, mask))
         for some in self._stored.some_tokens:
             yield self._attend_some_tokens(grouped, layer, some, scale)
 
@@ -172,13 +165,13 @@ class KernelAttention:
         """Attend from some tokens to keys that they share."""
         chosen = self._queries.by_token(grouped).index_select(2, some.tokens.tokens)  # [1, Hkv, E, G, D]
         results = [
-            self._attend_masked(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
+            self._attend(query.flatten(2, 3), *views.by_layer[layer], scale, mask)
             for query, (views, mask) in zip(chosen.split_with_sizes(some.sizes, dim=2), some.calls, strict=True)
         ]
         out, lse = results[0] if len(results) == 1 else (torch.cat(each, dim=2) for each in zip(*results, strict=True))
         return PartialAttention(out, lse, some.tokens)
 
-    def _attend_masked(
+    def _attend(
         self,
         query: torch.Tensor,
         keys: torch.Tensor,
@@ -189,7 +182,7 @@ class KernelAttention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         assert min(keys.shape[2], query.shape[2]) > 0, "the fused kernel crashes on empty inputs"
         assert keys.shape == values.shape, "the fused kernel would read past the shorter one"
-        return self._kernel.masked(query, keys, values, scale=scale, mask=mask, causal=causal)
+        return self._kernel.attend(query, keys, values, scale=scale, mask=mask, causal=causal)
 
     def _prepared_calls(self, seen: Sequence[tuple[KVView, SegmentMask]], device: torch.device) -> _Stored:
         """Return a call for each segment; those in which some tokens attend are in groups of limited size."""

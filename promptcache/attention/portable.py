@@ -23,7 +23,7 @@ class PortableBackend(KernelBackend):
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the kernel with the soft cap of `spec`."""
         capped = partial(_attend, softcap=spec.softcap)
-        return Kernel(unmasked=capped, masked=capped, prepare_mask=lambda mask: to_device(mask, spec.device))
+        return Kernel(attend=capped, prepare_mask=lambda mask: to_device(mask, spec.device))
 
 
 def _attend(

@@ -114,11 +114,8 @@ def check_kernel(kernel: Kernel, spec: AttentionSpec, groups: int, kind: str, so
     drawn[..., 3, :] = False
     mask = {"all": None, "causal": torch.ones(7, 7).tril().bool()}.get(kind, drawn)
 
-    if kind == "all":
-        out, lse = kernel.unmasked(query, key, value, scale=SCALE)
-    else:
-        prepared = kernel.prepare_mask(drawn) if mask is drawn else None
-        out, lse = kernel.masked(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
+    prepared = kernel.prepare_mask(drawn) if mask is drawn else None
+    out, lse = kernel.attend(query, key, value, scale=SCALE, mask=prepared, causal=kind == "causal")
 
     mask = None if mask is None else mask.to(spec.device)
     expected, expected_lse = dense_attention(query, key, value, scale=SCALE, mask=mask, softcap=softcap)

@@ -211,7 +211,7 @@ class _WrongScores(CpuBackend):
     def kernel(self, spec: AttentionSpec) -> Kernel:
         """Return the correct kernel with wrong scores."""
         right = super().kernel(spec)
-        return replace(right, unmasked=self._wrongly(right.unmasked), masked=self._wrongly(right.masked))
+        return replace(right, attend=self._wrongly(right.attend))
 
     def _wrongly(self, attend: Any) -> Any:
         def attend_wrongly(*args: Any, **kwargs: Any) -> Any:
