@@ -188,7 +188,8 @@ class Options:
     max_new_tokens: int | None = _row(whole(1, unit="tokens"), "Maximum tokens of the answer.", on_command_line=True)
     repair: str | None = _option(
         REPAIR,
-        "What to compute again of cached text: none, slots, attended-8, first-16, all; default: as the schema says.",
+        "Which cached tokens to compute again: none, slots, first-16 or attended-16 (any number) of each module, "
+        "all; default: as the schema says.",
         body=Body.PROMPT_CACHE,
         on_command_line=True,
     )

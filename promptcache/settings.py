@@ -63,28 +63,37 @@ class EngineSettings:
         on_command_line=False,
     )
     context_length: int | None = setting(
-        whole(1, unit="positions") | None, "Positions to use; default: all that the model declares.", None
+        whole(1, unit="positions") | None, "Maximum positions to use; default: all that the model declares.", None
     )
-    keep: str = setting(one_of(Codec), "Codec of the stored KV: as computed, or quantized.", Codec.FULL.value)
+    keep: str = setting(
+        one_of(Codec), "How KV is stored: full is as computed, int8 and int4 are quantized.", Codec.FULL.value
+    )
     repair: str = setting(
         REPAIR,
-        "What to compute again of cached text, if neither the call nor the schema states it: none, slots, "
-        "attended-8, first-16, all.",
+        "Which cached tokens to compute again, if neither the call nor the schema states it: none, slots, first-16 or "
+        "attended-16 (or another number) of each module, all.",
         str(DEFAULT_REPAIR),
         on_command_line=False,
     )
     positions: str | None = setting(
         one_of(Placement) | None,
-        "Where cached text stands, if the schema does not state it; default: closed where the model allows it.",
+        "Positions of cached text, if the schema does not state them: closed has no gaps, fixed is as in the schema; "
+        "default: closed where the model allows it.",
         None,
     )
-    history: bool = setting(FLAG, "Keep KV of text that requests added, for requests that begin alike.", True)
+    history: bool = setting(
+        FLAG, "Keep KV of the text of requests, too, for later requests that begin with the same text.", True
+    )
     promote: str = setting(
         one_of(PromoteMode),
-        "In idle time, prefill modules together that are used together again.",
+        "In idle time, encode modules together that were used together, so that later answers with them are exact.",
         PromoteMode.OFF.value,
     )
-    strict_template: bool = setting(FLAG, "Refuse a prompt that is not what the chat template writes for it.", False)
+    strict_template: bool = setting(
+        FLAG,
+        "Refuse a prompt whose text is not what the chat template of the model writes; otherwise this is a warning.",
+        False,
+    )
     pack: bool | None = setting(
         FLAG | None,
         "Reorder weights of linear layers for the kernels of a CPU: True all, None where it pays. Packed layers have "
@@ -105,7 +114,7 @@ class ServiceLimits:
         InvalidValue: A limit is not a number of its kind.
     """
 
-    max_rows: int = setting(whole(1, unit="rows"), "Requests that are computed together.", 32)
+    max_rows: int = setting(whole(1, unit="rows"), "Maximum number of requests that are computed together.", 32)
     step_tokens: int = setting(
         whole(1, MAX_STEP_TOKENS, unit="tokens"),
         "Tokens of prompts in one forward pass; more prefill faster, and delay running answers more.",
@@ -113,14 +122,14 @@ class ServiceLimits:
     )
     tail_bytes: int = setting(
         BYTES_ABOVE_0,
-        "KV of running requests, reserved for whole answers; up to twice as much is allocated.",
+        "Memory for KV of running requests. Each reserves its whole answer; up to twice as much is allocated.",
         2**30,
     )
-    max_waiting: int = setting(whole(1, unit="requests"), "Requests that may wait; more are refused.", 256)
+    max_waiting: int = setting(whole(1, unit="requests"), "Maximum number of requests that wait; more get 429.", 256)
     max_waiting_tokens: int = setting(
-        whole(1, unit="tokens"), "Tokens of all waiting requests, prompt and answer.", 65_536
+        whole(1, unit="tokens"), "Maximum number of tokens of all waiting requests, prompt and answer.", 65_536
     )
-    queue_timeout_s: float = setting(ABOVE_0._replace(unit="seconds"), "Time that a request may wait.", 30.0)
+    queue_timeout_s: float = setting(ABOVE_0._replace(unit="seconds"), "Maximum time that a request waits.", 30.0)
 
     def __post_init__(self) -> None:
         check_fields(self, InvalidValue)
@@ -155,11 +164,15 @@ class ServerSettings(ServiceLimits):
     )
     max_new_tokens: int = setting(whole(1, unit="tokens"), "Maximum tokens of one answer.", 1024)
     max_connections: int = setting(
-        whole(1, unit="connections"), "Connections above which waiting ones are closed, and requests refused.", 512
+        whole(1, unit="connections"),
+        "Maximum number of connections. Above it, those that wait for a request are closed, and new requests get 503.",
+        512,
     )
     max_body_bytes: int = setting(BYTES_ABOVE_0, "Maximum size of a request.", 2**20)
-    request_timeout_s: float = setting(SECONDS, "Time that a request may take.", 600.0)
+    request_timeout_s: float = setting(SECONDS, "Maximum time of a request.", 600.0)
     client_timeout_s: float = setting(
-        SECONDS, "Time to send the head of a request, to send its body, and to read some of the answer.", 30.0
+        SECONDS,
+        "Maximum time of a client to send the head of a request, to send its body, and to read some of the answer.",
+        30.0,
     )
-    drain_s: float = setting(SECONDS, "Time that running requests have after SIGTERM.", 30.0)
+    drain_s: float = setting(SECONDS, "Time that running requests have to finish after SIGTERM.", 30.0)

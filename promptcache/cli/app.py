@@ -44,7 +44,7 @@ GROUPS = {
     "Serve": {"serve": "Answer prompts over HTTP, with the API of OpenAI."},
     "Keep KV": {
         "warm": "Encode schemas ahead of time, and keep their KV for other processes.",
-        "cache": "Look into a store of KV: list, verify, remove, clean up.",
+        "cache": "Inspect and clean up a store of KV.",
     },
 }
 """Each command with the first line of its help, by its group. The file of that name has it as `command`."""
@@ -108,4 +108,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
 def app() -> None:
-    """Modular prompts whose attention states are computed once."""
+    """Modular prompts: the KV of every module is computed once, and linked into each prompt that names it.
+
+    To begin: promptcache new helpdesk
+    """

@@ -68,9 +68,14 @@ def benchmark(command: Callable[..., BenchTable]) -> Callable[..., None]:
     found: Callable[..., Any] = json_option(measured)
     for option in (
         number_option("--threads", None, "Threads of torch; default: torch's own choice.", most=512),
-        click.option("--pack", type=packs, default="auto", help="Layers to pack for a CPU; auto: where it pays."),
-        click.option("--device", default="cpu", help="cpu, cuda, ..."),
-        click.option("--dtype", type=dtypes, default="float32", help="Of weights and KV."),
+        click.option(
+            "--pack",
+            type=packs,
+            default="auto",
+            help="Linear layers to pack for a CPU (see docs/python.md); auto: where it pays.",
+        ),
+        click.option("--device", metavar="DEVICE", default="cpu", help="cpu, cuda, cuda:1, ..."),
+        click.option("--dtype", type=dtypes, default="float32", help="Dtype of weights and KV."),
         model_option(),
     ):
         found = option(found)
@@ -86,7 +91,9 @@ def numbers_option(name: str, default: Sequence[int], words: str) -> Callable[..
 
 
 modules_option = number_option("--modules", 8, "Modules in the request.")
-module_tokens_option = numbers_option("--module-tokens", (512,), "Tokens of each module; repeat to compare sizes.")
+module_tokens_option = numbers_option(
+    "--module-tokens", (512,), "Tokens of each module; may be given several times, to compare sizes."
+)
 repeats_option = number_option("--repeats", 5, "Rounds that count; one more warms up.")
 
 
@@ -99,7 +106,7 @@ def command() -> None:
 @benchmark
 @modules_option
 @module_tokens_option
-@numbers_option("--new", (1, 16, 64), "New tokens of the request; repeat to compare sizes.")
+@numbers_option("--new", (1, 16, 64), "New tokens of the request; may be given several times, to compare sizes.")
 @repeats_option
 def ttft(
     load: _Loader,

@@ -68,7 +68,7 @@ class Entry:
 
 @click.group("cache", cls=CommandGroup, no_args_is_help=True)
 def command() -> None:
-    """Look into a store of KV: list, verify, remove, clean up."""
+    """Inspect and clean up a store of KV."""
 
 
 @command.command("ls")
@@ -125,7 +125,7 @@ def verify(_sources: Sources, store: str) -> Output:
 @limit_option
 @with_json
 def gc(_sources: Sources, store: str, limit: int | None) -> Output:
-    """Remove what killed processes left, and with --limit evict down to that size."""
+    """Remove unfinished files of killed processes; with --limit, also evict encodings until the store is that small."""
     tier = _open(store)
     before, there = tier.nbytes(), set(tier.keys())
     left = tier.gc()

@@ -67,6 +67,8 @@ def command(
     question. Without either, the chat has the model alone.
 
     /help shows the commands of a chat. Questions from a pipe are one line each.
+
+    Example: promptcache chat prompt.xml --model FOLDER
     """
     with ending(as_json=False):
         sources = Sources(context)

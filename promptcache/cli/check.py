@@ -77,7 +77,7 @@ class CheckReport:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=DOCUMENT)
 @schemas_option
 @context_option
-@model_option("Also count tokens, as demo, a model's folder, or a hub id does.", default=None)
+@model_option("Also count tokens, with the tokenizer of this model: demo, a folder, or a hub id.", default=None)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option("--format", "form", type=click.Choice(["text", "json", "github"]), help="Default: text.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -93,6 +93,8 @@ def command(
     """Find mistakes in schemas and prompts, without loading a model.
 
     FILE is a schema or a prompt, or a folder: all *.xml and *.xml.j2 files in it and below; - is standard input.
+
+    Example: promptcache check schemas/ prompts/ --strict
     """
     with ending(as_json=as_json or form == "json"):
         sources = Sources(context)

@@ -30,15 +30,17 @@ from promptcache.progress import tracked
 @schema_argument
 @click.argument("collection", metavar="COLLECTION")
 @click.argument("files", metavar="[FILE...]", nargs=-1, type=DOCUMENT)
-@click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; can be repeated.")
+@click.option("--remove", metavar="NAME", multiple=True, help="A member to take out; may be given several times.")
 @context_option
 @with_json
 def command(sources: Sources, schema: str, collection: str, files: Sequence[str], remove: Sequence[str]) -> Output:
     """Put files into a collection of a schema, or take members out.
 
-    SCHEMA is a schema file. COLLECTION is the path of a collection with src, the file that is written.
+    SCHEMA is a schema file, and COLLECTION the path of a collection in it with src="…": that file is written.
 
     FILE is a text, which becomes the member of its name, a folder of texts, or JSON lines (.jsonl) with name and text.
+
+    Example: promptcache collect helpdesk.xml articles texts/
     """
     target, found = _target(schema, collection, sources)
     before = {name: member.text for name, member in found.listed.items()}

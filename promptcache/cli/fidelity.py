@@ -46,20 +46,24 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", metavar="N", type=click.IntRange(0, 2**63 - 1), default=0, help="Seed of the random prompts.")
 @click.option(
-    "--max-new-tokens", metavar="N", type=click.IntRange(min=1), default=32, help="Maximum number of places to compare."
+    "--max-new-tokens",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=32,
+    help="Maximum number of tokens of each answer to compare.",
 )
 @click.option(
     "--setting",
     "settings",
     metavar="SETTING",
     multiple=True,
-    help="Compare only this, such as context=guaranteed, repair=first-8 or promoted; repeat it for more.",
+    help="Compare only this, such as context=guaranteed, repair=first-8 or promoted; may be given several times.",
 )
 @click.option(
     "--max-kl",
     metavar="MILLINATS",
     type=click.FloatRange(min=0.0),
-    help="Highest mean KL divergence that is good enough; the command fails if the schema as it is has more.",
+    help="Highest mean KL divergence that is good enough, in thousandths of a nat; exit with 1 if the schema has more.",
 )
 @click.option("--write", "write", is_flag=True, help="Write the recommended attribute into the schema file.")
 @output_file("--svg", words="Draw KL divergence over TTFT into an SVG file. Needs matplotlib.")
@@ -80,6 +84,8 @@ def command(
     """Show how far a schema's cached requests are from plain prefill, and which settings to use.
 
     SCHEMA is a schema file; - is standard input.
+
+    Example: promptcache fidelity helpdesk.xml --model FOLDER --max-kl 5
     """
     document = read(schema, sources)
     if write:

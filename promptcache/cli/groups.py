@@ -18,6 +18,9 @@ HELP = {"max_content_width": 100, "show_default": True, "help_option_names": ["-
 class CommandGroup(click.Group):
     """A group whose help shows the whole first line of each command's help, and whose errors end like all others."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         with formatter.section("Commands"):

@@ -43,17 +43,20 @@ from promptcache.tokenizer import Dtype, ModelFacts, Tokenizer, read_facts
 @schema_argument
 @model_option()
 @click.option(
-    "--dtype", type=click.Choice([*map(str, Dtype)]), default="auto", help="Of the KV; auto is what config.json says."
+    "--dtype",
+    type=click.Choice([*map(str, Dtype)]),
+    default="auto",
+    help="Dtype of the KV; auto is that of config.json.",
 )
 @output_file("--svg", words="Draw the layout into an SVG file.")
-@output_file("--html", words="Draw it into a page.")
+@output_file("--html", words="Draw the layout into an HTML page.")
 @click.option("--prompt", metavar="PROMPT", type=DOCUMENT, help="Show what this prompt reuses.")
 @repair_option
 @click.option(
     "--against",
     metavar="OLD",
     type=DOCUMENT,
-    help="Show only what has changed since this earlier version: encodings that stay, and those to make.",
+    help="Show only what has changed since this earlier version of the schema: encodings that stay, and those to make.",
 )
 @context_option
 @with_json
@@ -71,6 +74,8 @@ def command(
     """Show the positions, tokens and KV bytes of a schema, and what each module may see.
 
     SCHEMA is a schema file; - is standard input.
+
+    Example: promptcache layout helpdesk.xml --model FOLDER --html layout.html
     """
     if svg is not None and svg == html:
         raise UsageMistake(f"--svg and --html both name {svg}")

@@ -39,7 +39,7 @@ def model_option(
     words: str = "demo, a model's folder, or a hub id.", default: str | None = "demo"
 ) -> Callable[[Decorated], Decorated]:
     """Return the option that names a model."""
-    return click.option("--model", default=default, type=DOCUMENT, help=words)
+    return click.option("--model", metavar="MODEL", default=default, type=DOCUMENT, help=words)
 
 
 def store_option(words: str, default: str | None = DEFAULT_STORE) -> Callable[[Decorated], Decorated]:
@@ -54,19 +54,21 @@ context_option = click.option(
 schema_argument = click.argument("schema", metavar="SCHEMA", type=DOCUMENT)
 schemas_argument = click.argument("schemas", metavar="SCHEMA...", nargs=-1, required=True, type=DOCUMENT)
 prompt_argument = click.argument("prompt", metavar="PROMPT", type=DOCUMENT)
-output_option = output_file("-o", "--output", words="Default: NAME.xml.")
+output_option = output_file(
+    "-o", "--output", words="File of the schema; default: NAME.xml. The prompt is NAME-prompt.xml beside it."
+)
 schemas_option = click.option(
     "--schema",
     metavar="FILE",
     multiple=True,
     type=DOCUMENT,
-    help="The prompt's schema; default: the schema of that name near the prompt.",
+    help="The prompt's schema; default: the schema of that name in the folders around the prompt.",
 )
 arguments_option = click.option(
     "--arg",
     metavar="[MODULE.]NAME=VALUE",
     multiple=True,
-    help="Fill a parameter of the prompt, or replace its argument.",
+    help='Fill a parameter of the prompt, as in --arg duration="four days"; may be given several times.',
 )
 
 

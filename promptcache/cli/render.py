@@ -78,6 +78,8 @@ def command(
     """Show exactly what the model will see of a prompt, without loading the model.
 
     PROMPT is a prompt file; - is standard input.
+
+    Example: promptcache render prompt.xml --tokens
     """
     rendered = render_prompt(prompt, schema, arg, model, sources, repair)
 

@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     "--json-schema",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The answer is JSON of the JSON schema in this file.",
+    help="A JSON schema that the answer must have.",
 )
-@click.option("--warm/--no-warm", default=True, help="Encode the prompt's modules before the clock of TTFT starts.")
+@click.option(
+    "--warm/--no-warm",
+    default=True,
+    help="Encode the prompt's modules before the time to first token (TTFT) is measured.",
+)
 @context_option
 @with_json
 def command(
@@ -47,6 +51,8 @@ def command(
     """Answer a prompt, and say what was reused.
 
     PROMPT is a prompt file; - is standard input.
+
+    Example: promptcache run prompt.xml --model FOLDER --arg duration="four days"
     """
     generation = {**options.answer, "output": _output(json_schema)}
     request = read_request(prompt, schema, options.arg, sources)

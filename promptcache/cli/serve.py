@@ -116,14 +116,14 @@ _FILES = (
         "--schema-folder",
         metavar="FOLDER",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Keep schemas that clients add over HTTP in this folder, and serve those that it has.",
+        help="Keep schemas that clients with an admin key add over HTTP in this folder, and serve those in it.",
     ),
     click.option("--api-key-file", metavar="FILE", type=FILE, help="Keys of clients, one a line."),
     click.option("--admin-key-file", metavar="FILE", type=FILE, help="Keys that may also change schemas, one a line."),
     click.option("--metrics-key-file", metavar="FILE", type=FILE, help="Keys that may read metrics only, one a line."),
 )
 _MEMORY = click.option(
-    "--memory", type=Value(BYTES, "memory"), help="Maximum KV in memory; default: a quarter of the memory."
+    "--memory", type=Value(BYTES, "memory"), help="Maximum KV in memory; default: a quarter of the device's memory."
 )
 
 
@@ -243,8 +243,10 @@ class ServeOptions:
     (*_FILES, *engine_options(promote="auto"), _MEMORY, *declared_options(ServerSettings)),
     ServeOptions.of,
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free port.")
+@click.option("--host", metavar="HOST", default="127.0.0.1", help="Address to listen on.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=8000, help="Port to listen on; 0 takes a free one."
+)
 @click.option("--insecure", is_flag=True, help="Listen on a public address without keys.")
 @click.option("--ray", is_flag=True, help="Start Ray Serve on this machine, with replicas of the server.")
 @click.option("--replicas", metavar="N", type=click.IntRange(min=1), default=1, help="Replicas, with --ray.")
@@ -254,6 +256,8 @@ def command(options: ServeOptions, host: str, port: int, insecure: bool, ray: bo
     Schemas are encoded before the first answer. SIGTERM ends the server once running requests are answered.
 
     Each option can also be set in the environment, as PROMPTCACHE_MAX_ROWS=16, or in the file of --config.
+
+    Example: promptcache serve --schema helpdesk.xml --model FOLDER --store kept
     """
     with ending(as_json=False):
         schemas = options.read_schemas()

@@ -42,7 +42,8 @@ class Value(click.ParamType[Any]):
         """Create the type of the values of an option of this name."""
         self._kind = kind
         last = name.rpartition("-")[2].upper()
-        self.name = {"bytes": "SIZE", "seconds": "SECONDS"}.get(kind.unit, last if kind.base is str else "N")
+        of_base = {str: last, float: "NUMBER"}.get(kind.base, "N")
+        self.name = {"bytes": "SIZE", "seconds": "SECONDS"}.get(kind.unit, of_base)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value that a text stands for."""
@@ -131,7 +132,9 @@ def collected(
 
 repair_option = declared_option("repair", OPTIONS["repair"])
 limit_option = click.option(
-    "--limit", type=Value(BYTES, "limit"), help='Maximum size of the folder, such as "8 GB"; default: no limit.'
+    "--limit",
+    type=Value(BYTES, "limit"),
+    help='Maximum size of the folder of --store, such as "8 GB"; default: no limit.',
 )
 
 
@@ -207,7 +210,7 @@ def engine_options(*, store: str | None = None, has_store: bool = True, **own: A
         own: Arguments of `declared_options`.
     """
     yield model_option()
-    yield click.option("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")
+    yield click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one.")
     yield click.option(
         "--dtype",
         type=click.Choice(["auto", "float16", "bfloat16", "float32", "float64"]),

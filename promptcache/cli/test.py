@@ -77,9 +77,9 @@ class SchemaTest:
     metavar="N",
     type=click.IntRange(min=1),
     default=None,
-    help=f"Prompts that are drawn for the model ({_MODEL_PROMPTS}).",
+    help=f"Random prompts for --model; default: {_MODEL_PROMPTS}.",
 )
-@model_option("Also compare cached logits with the reference, with demo, a model's folder, or a hub id.", default=None)
+@model_option("Also compare cached logits with the reference on this model: demo, a folder, or a hub id.", default=None)
 @context_option
 @with_json
 def command(sources: Sources, schemas: tuple[str, ...], prompts: int | None, model: str | None) -> Output:

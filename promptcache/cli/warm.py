@@ -71,7 +71,11 @@ class Warmed:
 def command(sources: Sources, schemas: tuple[str, ...], engine: EngineOptions, budget: bool) -> Output:
     """Encode schemas ahead of time, and keep their KV for other processes.
 
+    All modules, pairs of modules and members of collections in files are encoded.
+
     SCHEMA is a schema file; - is standard input.
+
+    Example: promptcache warm helpdesk.xml --model FOLDER --store kept
     """
     checked = read_schemas(schemas, sources)
     if budget:
